@@ -66,6 +66,8 @@ class Decode:
         schema_if_able: whether `json_schema` is a wish, which only engines that are known to be able to hold
             an output to it follow; else all others refuse it.
         regex: regular expression that the whole output matches; needs the package llguidance.
+        strip: whether white space around a text is dropped. If it is kept, the text is what the KV was
+            computed of, and a prompt that goes on from it can use that.
         logprobs: number of most likely tokens whose log-probabilities are reported, besides that of the
             chosen token; None for no report.
     """
@@ -90,6 +92,7 @@ class Decode:
     json_schema: str | None = None
     schema_if_able: bool = False
     regex: str | None = None
+    strip: bool = True
 
 
 Objective: TypeAlias = Literal["latency", "throughput"]

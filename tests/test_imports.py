@@ -15,22 +15,23 @@ CLONE = ROOT.parent
 LAYERS = (
     "core errors record sorted_queue",
     "tasks references",
-    "costs",
+    "costs transforms",
     "cluster deployment",
-    "graph messages",
+    "analysis graph messages",
     "frontend components sched observer vocabulary",
     "llm",
     "engines documents models",
     "engines_file trace",
     "agent_traces",
     "runtime sim",
-    "apps emulate router",
+    "apps emulate programs router",
     "planner",
     "cli",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 FINDS_BENCHMARKS = "cli/bench.py"
 LIGHT = (
+    "analysis",
     "core",
     "errors",
     "record",

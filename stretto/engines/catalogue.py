@@ -31,6 +31,7 @@ from stretto.engines.batch.embedding import (
 )
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
 from stretto.engines.batch.tools import Tools, ToolsConfig
+from stretto.engines.batch.transforms import Transforms, TransformsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.engines.contract import SteppedLLM
@@ -47,6 +48,7 @@ PROFILES: Mapping[str, Profile] = {
     "embedding-server": Profile(base_s=0.01, per_unit_s=0.002, max_efficient_batch=64),
     "reranking-server": Profile(base_s=0.01, per_unit_s=0.002, max_efficient_batch=64),
     "tools": Profile(base_s=0.05, per_unit_s=0.0, max_efficient_batch=1),
+    "transforms": Profile(base_s=0.0002, per_unit_s=0.0001, max_efficient_batch=16),
     "web": Profile(base_s=0.3, per_unit_s=0.0, max_efficient_batch=8),
     "llm": Profile(base_s=0.004, per_unit_s=0.00007, per_output_s=0.004),
     "llm-server": Profile(base_s=0.05, per_unit_s=0.00013, per_output_s=0.015),
@@ -337,6 +339,13 @@ def tools_engine(tools: Sequence[Tool], *, instances: int = 4) -> Deployment:
     """
     config = ToolsConfig(tuple(tools))
     return deploy("tools", Tools, config, instances=instances, profile=PROFILES["tools"], max_batch=1)
+
+
+def transforms_engine() -> Deployment:
+    """Return the declaration of the engine "transforms", which transforms values between steps, in a
+    thread.
+    """
+    return deploy("transforms", Transforms, TransformsConfig(), profile=PROFILES["transforms"], max_batch=16)
 
 
 def engine_and_model(deployment: Deployment) -> str:

@@ -27,8 +27,9 @@ class BatchEngine(Protocol):
     def run(self, tasks: Sequence[Task]) -> Sequence[object]:
         """Answer every task of a batch, in order, in one call of the underlying model or store.
 
-        A task's answer is its output value, or a list of `num_items` of them. Raising an exception fails the
-        whole batch; the scheduler then retries its tasks one by one, so that only the faulty task fails.
+        A task's answer is its output value, or a list of `num_items` of them. A `StrettoError` in place of a
+        value fails that one alone. Raising an exception fails the whole batch; the scheduler then retries its
+        tasks one by one, so that only the faulty task fails.
         """
         ...
 

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from stretto.errors import ConfigError
 from stretto.tasks import Decode
 
-BASIC = frozenset({"max_tokens", "items", "max_items", "fallback", "stop", "temperature", "seed"})
+BASIC = frozenset({"max_tokens", "items", "max_items", "fallback", "stop", "strip", "temperature", "seed"})
 """Names of the decoding settings that every LLM engine understands."""
 
 

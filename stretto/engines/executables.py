@@ -99,6 +99,7 @@ EXECUTABLES: Mapping[str, Executable] = {
     "reranking": _batch("reranking", "reranking", "Reranking"),
     "reranking-server": _remote("reranking", "RerankingServer"),
     "web": _batch("web", "web_search", "WebSearch"),
+    "transforms": _batch("transforms", "transforms", "Transforms"),
 }
 
 

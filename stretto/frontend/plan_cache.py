@@ -82,6 +82,15 @@ class PlanCache:
             _remember(self._of_templates, key, found)
         return found
 
+    def plan_graph(self, graph: Graph, passes: tuple[str, ...]) -> ExecutionGraph:
+        """Return the compiled form of a graph that comes from no template, from the cache if an equal graph
+        was compiled before.
+
+        Raises:
+            GraphError: the graph does not verify.
+        """
+        return self._compiled(graph, passes, is_verified=False)
+
     def expand(self, body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
         """Return the compiled graph that replaces an `expand` primitive, a step that becomes a graph once its
         inputs are known.

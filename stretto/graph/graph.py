@@ -151,6 +151,8 @@ class Graph:
         primitives: the steps, in a topological order.
         order: (before, after) pairs of primitive names: the second starts only when the first has ended.
         outputs: (name, value) of each value that a query returns.
+        late: names of inputs whose values may come after the graph has begun to run, as in a session. No pass
+            may take them for known.
     """
 
     name: str
@@ -158,6 +160,7 @@ class Graph:
     primitives: tuple[Primitive, ...]
     order: tuple[tuple[str, str], ...]
     outputs: tuple[tuple[str, Ref], ...]
+    late: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Primitive]:
         return iter(self.primitives)

@@ -265,6 +265,7 @@ _SPECS = (
     ),
     OpSpec("web_search", (Port("queries", "text"),), "list[hit]"),
     OpSpec("call", (Port("inputs", variadic=True),), _result_setting),
+    OpSpec("transform", (Port("value"),), "any"),
     OpSpec("prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"),
     OpSpec("decode", (Port("kv", "kv"),), _decoded, runs_on="llm"),
     OpSpec(

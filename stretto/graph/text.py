@@ -8,10 +8,11 @@
       order chunks > kv
       return answer=%text
 
-`each` applies the primitive to every item, `each~128` streams with pieces of 128; `!` marks an effect;
-`port=` is left out where the port follows from the position. A constant `system"…"`, `user"…"` or
-`assistant"…"` begins a message of that role. Each line has a grammar of one line; only lists nest. A line may
-end with the choices of the app's user: `with {"retries": 2, "fallback": "backup"}`.
+`%x: late text` is an input that may come while the graph runs. `each` applies the primitive to every item,
+`each~128` streams with pieces of 128; `!` marks an effect; `port=` is left out where the port follows from
+the position. A constant `system"…"`, `user"…"` or `assistant"…"` begins a message of that role. Each line has
+a grammar of one line; only lists nest. A line may end with the choices of the app's user:
+`with {"retries": 2, "fallback": "backup"}`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.graph.verify import verify
 
 _INDENT = "  "
+_LATE = "late "
 
 
 def print_graph(graph: Graph, ops: Ops = OPS) -> str:
@@ -37,7 +39,9 @@ def print_graph(graph: Graph, ops: Ops = OPS) -> str:
         GraphError: the graph is not valid.
     """
     types = verify(graph, ops)
-    inputs = ", ".join(f"%{name}: {type_}" for name, type_ in graph.inputs)
+    inputs = ", ".join(
+        f"%{name}: {_LATE if name in graph.late else ''}{type_}" for name, type_ in graph.inputs
+    )
     heads = {p.name: f"{_sigil(types[p.name, ops[p.op].outputs[0]])}{p.name}" for p in graph}
     width = max((len(head) for head in heads.values()), default=0)
     lines = [f"graph {graph.name}({inputs})"]
@@ -144,6 +148,8 @@ def _parse(text: str, ops: Ops) -> Graph:
         (name.strip().removeprefix("%"), type_.strip())
         for name, _, type_ in (part.partition(":") for part in head["inputs"].split(",") if part.strip())
     )
+    late = frozenset(name for name, type_ in inputs if type_.startswith(_LATE))
+    inputs = tuple((name, type_.removeprefix(_LATE)) for name, type_ in inputs)
     known = {name for name, _ in inputs}
     primitives: list[Primitive] = []
     order: list[tuple[str, str]] = []
@@ -158,7 +164,7 @@ def _parse(text: str, ops: Ops) -> Graph:
         else:
             primitives.append(_parse_line(line, known, ops))
             known.add(primitives[-1].name)
-    graph = Graph(head["name"], inputs, tuple(primitives), tuple(order), tuple(outputs))
+    graph = Graph(head["name"], inputs, tuple(primitives), tuple(order), tuple(outputs), late)
     verify(graph, ops)
     return graph
 

@@ -8,6 +8,7 @@ primitive were cut from the same list.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from heapq import heappop, heappush
 
 from stretto.errors import GraphError
@@ -37,6 +38,8 @@ def verify(graph: Graph, ops: Ops = OPS) -> dict[tuple[str, str], str]:
             raise GraphError(f"input %{name} has the unknown type {type_!r:.80}")
         types[name, ""] = type_
         origins[name] = name
+    if unknown := graph.late - {name for name, _ in graph.inputs}:
+        raise GraphError(f"%{min(unknown)} is late, and no input")
     names = graph.by_name
     if len(names) != len(graph.primitives):
         raise GraphError(f"two primitives of {graph.name} have the same name")
@@ -189,4 +192,4 @@ def sort_topologically(graph: Graph) -> Graph:
         stuck = ", ".join(f"%{name}" for name in remaining if name not in set(sorted_names))
         raise GraphError(f"a cycle through {stuck}")
     primitives = tuple(graph.by_name[name] for name in sorted_names)
-    return Graph(graph.name, graph.inputs, primitives, graph.order, graph.outputs)
+    return replace(graph, primitives=primitives)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import reprlib
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId, StopInstance
@@ -24,6 +24,7 @@ from stretto.errors import ConfigError, InternalError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
+from stretto.graph.graph import Graph
 from stretto.graph.passes.conditions import rounded_load
 from stretto.messages import (
     AddInstance,
@@ -59,6 +60,8 @@ from stretto.vocabulary import DEFAULT, Vocabulary
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
+
+T = TypeVar("T")
 
 
 @record
@@ -235,8 +238,12 @@ class Runtime:
         await self._queries.acquire(record.deadline_s)
         query_id = self._queries.new_id()
 
-        def plan(app: Template | ExecutionGraph, configuration: Configuration | None) -> ExecutionGraph:
+        def plan(
+            app: Template | Graph | ExecutionGraph, configuration: Configuration | None
+        ) -> ExecutionGraph:
             self._running_loop()
+            if isinstance(app, Graph):
+                app = self.plan_cache.plan_graph(app, names)
             return self._plan(app, configuration, names)
 
         session = Session(query_id, self._post, plan, asyncio.get_running_loop())
@@ -291,6 +298,17 @@ class Runtime:
         """
         check_options(options)
         return run_on(self._started_loop(), lambda: self.run(app, inputs, **options))
+
+    def run_on_loop(self, coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine function on the event loop of the runtime, from code that is not asynchronous, and
+        return its result.
+
+        The first call starts the engines, if the runtime has not been entered.
+
+        Raises:
+            UserError: it is called on the event loop of the runtime, or the runtime has been closed.
+        """
+        return run_on(self._started_loop(), coroutine)
 
     def close(self) -> None:
         """Cancel every query and end every instance of a runtime that `with` or `run_sync` has started.
@@ -456,7 +474,9 @@ class Runtime:
         if loop is None or not self._is_open:
             raise UserError("the runtime has been closed; make a new one")
         if loop is _current_loop():
-            raise UserError("run_sync would block the runtime's own event loop; use `await runtime.run(...)`")
+            raise UserError(
+                "this would block the runtime's own event loop; use `await runtime.run(...)` or `async with`"
+            )
         return loop
 
     def _check_ray(self, engine: Engine, replica: Replica) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 from stretto.core import Failure
 from stretto.errors import DeadlineExceeded, QueryEnded, UserError
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
+from stretto.graph.graph import Graph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
 from stretto.runtime.input_checks import check_bind, check_criteria, check_deadline, check_variable
 from stretto.tasks import Objective
@@ -29,7 +31,7 @@ class _Variable:
     pieces: list[str] = field(default_factory=list)
 
 
-Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGraph]
+Plan = Callable[[Template | Graph | ExecutionGraph, Configuration | None], ExecutionGraph]
 
 
 class Session:
@@ -66,7 +68,7 @@ class Session:
 
     def extend(
         self,
-        app: Template | ExecutionGraph,
+        app: Template | Graph | ExecutionGraph,
         bind: Mapping[str, str] | None = None,
         *,
         configuration: Configuration | None = None,
@@ -77,6 +79,7 @@ class Session:
         come of itself, through other graphs, fails.
 
         Args:
+            app: a template or a graph, which is compiled with the passes of the session, or what that gave.
             bind: names of variables for inputs and outputs whose own names differ.
             configuration: settings of a template, by component.
 
@@ -137,25 +140,37 @@ class Session:
             DeadlineExceeded: it has not come within `deadline_s` seconds.
             UserError: there are no such criteria, or the deadline is no number.
         """
+        return await self.ask(name, criteria, deadline_s=deadline_s)
+
+    def ask(
+        self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
+    ) -> Coroutine[Any, Any, object]:
+        """Make a variable wanted at once, and return a coroutine that waits for it, which must be awaited.
+
+        Work that a caller adds in between is wanted from its beginning. Arguments and errors are those of
+        `get`.
+        """
         check_criteria(criteria)
         check_deadline(deadline_s)
         coming = self._variable(name).coming
-        if not coming.done():
-            self._check_open()
-            due_s = None if deadline_s is None else self._loop.time() + deadline_s
-            self._post(Want(self.id, name, criteria, due_s))
-            try:
-                async with asyncio.timeout_at(due_s):
-                    await asyncio.shield(coming)
-            except TimeoutError:
-                raise DeadlineExceeded(f"{name!r} has not come within {deadline_s:g} s") from None
-            finally:
-                if due_s is not None or not coming.done():  # its wants have ended with it
-                    self._post(Unwant(self.id, name, criteria, due_s))
-        value = coming.result()
-        if isinstance(value, Failure):
-            raise value.error
-        return value
+        if coming.done():
+            return _result(coming)
+        self._check_open()
+        due_s = None if deadline_s is None else self._loop.time() + deadline_s
+        want = Want(self.id, name, criteria, due_s)
+        self._post(want)
+        return self._wait(coming, want, deadline_s)
+
+    async def _wait(self, coming: asyncio.Future[object], want: Want, deadline_s: float | None) -> object:
+        try:
+            async with asyncio.timeout_at(want.deadline_s):
+                await asyncio.shield(coming)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
+        finally:
+            if want.deadline_s is not None or not coming.done():  # its wants have ended with it
+                self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
+        return await _result(coming)
 
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
@@ -276,3 +291,11 @@ class Session:
     def _check_open(self) -> None:
         if self._end.done():
             raise UserError("the session is closed")
+
+
+async def _result(coming: asyncio.Future[object]) -> object:
+    """Return the value of a variable that has come. Raises what it has failed with."""
+    value = coming.result()
+    if isinstance(value, Failure):
+        raise value.error
+    return value

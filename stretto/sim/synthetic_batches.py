@@ -79,6 +79,8 @@ class SyntheticBatch:
             case "web_search", {"queries": str(query)}:
                 pages = range(_whole(task, "k", 4))
                 return [Hit(Chunk(f"page {n}", 0, f"{query} {n}"), 1.0 / (1 + n)) for n in pages]
+            case "transform", {"value": value}:
+                return value
             case "call", _:
                 return tuple(inputs.values())
         raise BadReply(f"no synthetic answer to {task.op} on {', '.join(inputs)}", step=task.step)

@@ -13,6 +13,7 @@ from support.own_engines import Shouting, ShoutingConfig
 from stretto.core import Chunk, Document, Hit, Section
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
+from stretto.engines.batch.transforms import Transforms, TransformsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.contract import BatchEngine
 from stretto.errors import BadReply, ConfigError, EngineFailure, StrettoError
@@ -87,6 +88,12 @@ def _call(request: pytest.FixtureRequest) -> Case:
     return Case(engine, "call", items, {"a": "text"}, {"b": 10}, {"function": "add"})
 
 
+def _transform(request: pytest.FixtureRequest) -> Case:
+    items = [{"value": text} for text in ("1, 2", "3", "a, b")]
+    engine = Transforms(TransformsConfig())
+    return Case(engine, "transform", items, {"value": VECTORS[0]}, config={"steps": ("comma",)})
+
+
 _TEXTS = [{"texts": text} for text in ("one", "two", "three")]
 CASES: Mapping[str, Callable[[pytest.FixtureRequest], Case]] = {
     "chunk": _chunk,
@@ -97,6 +104,7 @@ CASES: Mapping[str, Callable[[pytest.FixtureRequest], Case]] = {
     "postgres search": lambda request: _search(request.getfixturevalue("postgres")),
     "rerank": _rerank,
     "call": _call,
+    "transform": _transform,
     "own": lambda request: Case(Shouting(ShoutingConfig()), "shout", _TEXTS, {"texts": VECTORS[0]}),
 }
 
@@ -125,7 +133,12 @@ def assert_same(a: Any, b: Any) -> None:
 
 
 def answers(case: Case, *tasks: Task) -> list[object]:
-    return list(case.engine.run(tasks))
+    """The answers to tasks; an error in place of one is raised."""
+    found = list(case.engine.run(tasks))
+    for answer in found:
+        if isinstance(answer, StrettoError):
+            raise answer
+    return found
 
 
 def test_mapped_task_answers_what_single_tasks_answer_in_order(case: Case) -> None:

@@ -60,6 +60,7 @@ def test_mapped_task_answers_item_by_item() -> None:
     )
     assert both == [one, two]
     assert engine.run([batch("call", {"a": [1, 2], "b": "x"}, 2, ("a",))]) == [[(1, "x"), (2, "x")]]
+    assert engine.run([batch("transform", {"value": ["a", 2]}, 2, ("value",))]) == [["a", "2"]]
 
 
 @given(st.permutations(CHUNKS), st.integers(0, 6))

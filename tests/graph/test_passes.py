@@ -160,6 +160,25 @@ def test_split_prefill_cuts_where_availability_changes() -> None:
     )
 
 
+def test_split_prefill_cuts_before_late_inputs() -> None:
+    """What a session sets later is not known at once, and each late input may come at another time."""
+    check(
+        "split_prefill",
+        """
+        graph g(%q: text, %a: late text, %b: late text)
+          %kv = prefill([c"Use ", %q, c": ", %a, c" and ", %b, c" or ", %a]) : kv @llm
+          return %kv
+        """,
+        """
+        graph g(%q: text, %a: late text, %b: late text)
+          %kv.1 = prefill([c"Use ", %q, c": "]) : kv @llm
+          %kv.2 = prefill([c"Use ", %q, c": ", %a, c" and "], hint=%kv.1) : kv @llm
+          %kv = prefill([c"Use ", %q, c": ", %a, c" and ", %b, c" or ", %a], hint=%kv.2) : kv @llm
+          return %kv
+        """,
+    )
+
+
 def test_split_prefill_cuts_before_what_differs_from_item_to_item() -> None:
     check(
         "split_prefill",

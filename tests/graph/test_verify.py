@@ -90,6 +90,8 @@ def test_what_has_no_text_form_is_checked_too() -> None:
         verify(replace(plain, primitives=(replace(embed, prompt=(Constant("a"),)),)))
     with pytest.raises(GraphError, match="%x: there is no op 'embroider'"):
         verify(replace(plain, primitives=(replace(embed, op="embroider"),)))
+    with pytest.raises(GraphError, match="%x is late, and no input"):
+        verify(replace(plain, late=frozenset({"x"})))
 
 
 def test_streams_of_one_origin_zip_and_scalars_broadcast() -> None:

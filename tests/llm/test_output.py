@@ -28,13 +28,14 @@ def run(decode: Decode, *deltas: str) -> tuple[list[str], object]:
     return pieces + last, value
 
 
-def expected_text(text: str, stop: tuple[str, ...]) -> str:
+def expected_text(text: str, stop: tuple[str, ...], *, strip: bool = True) -> str:
     """Return the value by definition, character by character."""
     for end in range(1, len(text) + 1):
         complete = [len(s) for s in stop if text[:end].endswith(s)]
         if complete:
-            return text[: end - max(complete)].strip()
-    return text.strip()
+            text = text[: end - max(complete)]
+            break
+    return text.strip() if strip else text
 
 
 few_letters = st.text(alphabet="ab \n", max_size=30)
@@ -46,10 +47,12 @@ def cut(text: str, cuts: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(edges)]
 
 
-@given(few_letters, stops, st.lists(st.integers(0, 100), max_size=10))
-def test_text_is_the_same_however_it_is_cut(text: str, stop: tuple[str, ...], cuts: list[int]) -> None:
-    pieces, value = run(Decode(stop=stop), *cut(text, cuts))
-    assert value == expected_text(text, stop)
+@given(few_letters, stops, st.lists(st.integers(0, 100), max_size=10), st.booleans())
+def test_text_is_the_same_however_it_is_cut(
+    text: str, stop: tuple[str, ...], cuts: list[int], strip: bool
+) -> None:
+    pieces, value = run(Decode(stop=stop, strip=strip), *cut(text, cuts))
+    assert value == expected_text(text, stop, strip=strip)
     assert "".join(pieces) == value
     assert all(pieces)
 

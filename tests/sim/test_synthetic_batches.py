@@ -79,3 +79,8 @@ def test_what_it_cannot_answer_it_refuses() -> None:
         SyntheticBatch(SyntheticConfig()).run([task("embed", nothing=1)])
     with pytest.raises(BadReply, match="k is 0"):
         SyntheticBatch(SyntheticConfig()).run([task("search", {"k": 0}, queries=(1,))])
+
+
+def test_a_transform_leaves_the_value_as_it_is() -> None:
+    engine = SyntheticBatch(SyntheticConfig())
+    assert engine.run([task("transform", {"steps": ("strip",)}, value=" a ")]) == [" a "]

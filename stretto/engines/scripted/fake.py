@@ -81,6 +81,8 @@ class FakeBatch:
                 return document_order(Hit(hit.chunk, _score(question, hit.chunk.text)) for hit in hits)
             case "web_search", {"queries": str(query)}:
                 return _web_search(query, _int_setting(task, "k", 4))
+            case "transform", {"value": value}:
+                return " ".join([as_text(value), *map(str, _steps(task))])
             case "call", _:
                 return tuple(inputs.values())
         kinds = {port: type(value).__name__ for port, value in inputs.items()}
@@ -144,6 +146,12 @@ def _int_setting(task: Task, name: str, default: int) -> int:
     value = task.config.get(name, default)
     assert isinstance(value, int)
     return value
+
+
+def _steps(task: Task) -> tuple[object, ...]:
+    steps = task.config.get("steps", ())
+    assert isinstance(steps, tuple)
+    return steps
 
 
 def _collection(task: Task, inputs: Inputs) -> str:

@@ -50,8 +50,12 @@ def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
 
 
 def _dependencies(graph: Graph) -> dict[str, int]:
-    """Return for each input and primitive what must end first, itself included, as a bit mask."""
+    """Return for each input and primitive what must end or come first, itself included, as a bit mask. Inputs
+    that are not late wait for nothing.
+    """
     waits_for = {name: 0 for name, _ in graph.inputs}
+    for place, name in enumerate(sorted(graph.late), start=len(graph.primitives)):
+        waits_for[name] = 1 << place
     ordered: dict[str, list[str]] = {}
     for before, after in graph.order:
         ordered.setdefault(after, []).append(before)

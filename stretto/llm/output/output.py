@@ -27,8 +27,8 @@ class Output:
     """The output of one LLM task, built from the pieces of text (deltas) that the model generates.
 
     It makes pieces, which can be passed on at once, and in the end a value: a text, or a list of strings if
-    the task asks for one. A text ends before the first stop string, without white space around it, and is its
-    pieces joined. The pieces of a list are its items.
+    the task asks for one. A text ends before the first stop string, is its pieces joined, and has no white
+    space around it unless the task keeps that. The pieces of a list are its items.
     """
 
     def __init__(self, decode: Decode, prompt: Prompt = ()) -> None:
@@ -46,9 +46,11 @@ class Output:
             raise ConfigError(f"max_items must be at least 1 or None, got {decode.max_items!r}")
         if not isinstance(decode.stop, tuple) or not all(isinstance(s, str) and s for s in decode.stop):
             raise ConfigError(f"stop must be a tuple of non-empty strings, got {decode.stop!r}")
+        if not isinstance(decode.strip, bool):
+            raise ConfigError(f"strip must be True or False, got {decode.strip!r}")
         self._reader: _Reader
         if decode.items is None:
-            self._reader = _Text(decode.stop)
+            self._reader = _Text(decode.stop, strips=decode.strip)
         elif decode.items == "json_list":
             fallback = "".join(segment.text for segment in prompt if segment.name == decode.fallback)
             self._reader = _List(decode.max_items, fallback if decode.fallback is not None else "")
@@ -124,11 +126,13 @@ class _Text:
 
     The first stage cuts at the stop string that is complete first (the longest, if several are complete at
     the same character). It holds the end of the text back while that may be the beginning of a stop string.
-    The second stage drops leading white space, and holds trailing white space back until something follows.
+    The second stage drops leading white space, and holds trailing white space back until something follows,
+    unless the text is not stripped.
     """
 
-    def __init__(self, stop: tuple[str, ...]) -> None:
+    def __init__(self, stop: tuple[str, ...], *, strips: bool) -> None:
         self._stop = stop
+        self._strips = strips
         self._maybe_stop = ""
         self._maybe_trailing = ""
         self._pieces: list[str] = []
@@ -152,6 +156,9 @@ class _Text:
 
     def _strip(self, text: str) -> list[str]:
         """Return the part of `text` that certainly belongs to the value, as one piece or none."""
+        if not self._strips:
+            self._pieces += [text] if text else []
+            return [text] if text else []
         if not self._pieces:
             text = text.lstrip()
         inside = text.rstrip()

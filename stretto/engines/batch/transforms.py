@@ -1,0 +1,54 @@
+"""Engine that transforms values between steps: it reads lists, JSON and the like from texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stretto.engines.batch.applications import Application, answer_batch
+from stretto.errors import ConfigError, StrettoError
+from stretto.tasks import Task
+from stretto.transforms.table import chain
+
+
+@dataclass(frozen=True, slots=True)
+class TransformsConfig:
+    """Configuration of `Transforms`, the engine that transforms values. It has no settings."""
+
+
+class Transforms:
+    """A batch engine that transforms values.
+
+    It runs the op (kind of step) `transform`: the setting `steps` is a chain of transforms, as
+    `stretto.transforms.table` describes them, which is applied to the input `value`. A value that does not
+    fit fails alone.
+    """
+
+    def __init__(self, config: TransformsConfig) -> None:
+        pass
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Transform the value of each task, and return the results in order; an error in place of one that
+        has failed.
+        """
+        return answer_batch(tasks, {"transform": self._transform})
+
+    def release(self, query: str) -> None:
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+
+    def close(self) -> None:
+        """Do nothing: this engine, which transforms values, holds nothing that has to be freed."""
+
+    def _transform(self, applications: Sequence[Application]) -> list[object]:
+        return [_applied(application) for application in applications]
+
+
+def _applied(application: Application) -> object:
+    task = application.task
+    steps = task.config.get("steps", ())
+    if not isinstance(steps, tuple) or not all(isinstance(step, str) for step in steps):
+        return ConfigError(f"transform: 'steps' wants texts, got {steps!r:.80}", step=task.step)
+    try:
+        return chain(steps)(application.require("value", object))
+    except StrettoError as error:
+        return error.at(task.step)

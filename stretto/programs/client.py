@@ -1,0 +1,298 @@
+"""Client of a runtime in the same process: it collects the calls of a program and submits them in fragments.
+
+A client has one session. Calls wait until the event loop of the runtime has its next turn, so that calls
+which a program makes one after the other go together; `together` makes sure of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import Token
+from types import TracebackType
+from typing import Any
+
+from stretto.core import Failure
+from stretto.errors import StrettoError, UserError
+from stretto.programs.current import CURRENT
+from stretto.programs.engine_checks import check_engines
+from stretto.programs.fragment import Call, Work, fragment
+from stretto.programs.ledger import Ledger
+from stretto.programs.values import checked
+from stretto.programs.variable import SemanticVariable, produced
+from stretto.runtime.runtime import Runtime
+from stretto.runtime.session import Session
+from stretto.tasks import Objective
+
+
+class Client:
+    """A client of a runtime, in whose `with` or `async with` block semantic functions are called:
+
+        with Runtime([llm_engine(None)]) as runtime, Client(runtime):
+            print(joke("a student").get("latency"))
+
+    `async with` is for code on the event loop of the runtime, `with` for all other code. Leaving the block
+    closes the session: variables that have no value then never get one.
+
+    Args:
+        options: keywords of `Runtime.open_session`.
+    """
+
+    def __init__(self, runtime: Runtime, **options: Any) -> None:
+        if not isinstance(runtime, Runtime):
+            raise UserError(f"a client needs a Runtime, got {runtime!r:.80}")
+        self._runtime = runtime
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._session: Session | None = None
+        self._lock = threading.Lock()
+        self.ledger = Ledger()
+        self._pending: list[Call] = []
+        self._num_holding = 0
+        self._running: set[asyncio.Future[None]] = set()
+        self._token: Token[Client | None] | None = None
+
+    def __enter__(self) -> Client:
+        self._runtime.run_on_loop(self._open)
+        self._token = CURRENT.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave()
+        self._runtime.run_on_loop(self._close)
+
+    async def __aenter__(self) -> Client:
+        await self._open()
+        self._token = CURRENT.set(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave()
+        await self._close()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Submit all calls that are made in this `with` block together, as one fragment, when it ends."""
+        with self._lock:
+            self._num_holding += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_holding -= 1
+            self._soon(self._flush)
+
+    def call(
+        self,
+        work: Work,
+        inputs: Mapping[str, object],
+        outputs: Sequence[str],
+        *,
+        given: Mapping[str, SemanticVariable] | None = None,
+        each: str | None = None,
+        when: SemanticVariable | None = None,
+    ) -> dict[str, SemanticVariable]:
+        """Submit a call, and return the variables that it produces, by output.
+
+        Args:
+            inputs: variables or Python values by input.
+            given: variables to use for outputs, where these exist already.
+            each: input to each of whose items the call is applied.
+            when: variable without whose value the call is skipped.
+
+        Raises:
+            UserError: a value cannot stand in a prompt, a given variable has a value already or is also an
+                input, or calls would wait for each other in a circle.
+            ConfigError: there is no engine that the call needs.
+            CapacityError: an output may be as long as what the engine can hold, or longer.
+        """
+        self._opened()
+        check_engines(work, self._runtime.deployments)
+        if when is not None and not isinstance(when, SemanticVariable):
+            raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
+        constants = {
+            name: checked(value, f"{work.name}: {name}")
+            for name, value in inputs.items()
+            if not isinstance(value, SemanticVariable)
+        }
+        guard = None if when is None else when.name_in(self)
+        made = {name: variable.name_in(self) for name, variable in (given or {}).items()}
+        read = {
+            name: value.name_in(self) if isinstance(value, SemanticVariable) else self.ledger.new_name(name)
+            for name, value in inputs.items()
+        }
+        results = {name: (given or {}).get(name) or produced(self, name) for name in outputs}
+        produces = {name: variable.name_in(self) for name, variable in results.items()}
+        known = {read[name]: value for name, value in constants.items()}
+        call = Call(work, read, produces, each, guard, known)
+        self.ledger.note_call(call, made)
+        with self._lock:
+            self._pending.append(call)
+            is_first = len(self._pending) == 1
+        if is_first:
+            self._soon(self._flush)
+        return results
+
+    def run_native(
+        self,
+        name: str,
+        variables: Sequence[SemanticVariable],
+        run: Callable[[], Coroutine[Any, Any, object]],
+    ) -> SemanticVariable:
+        """Run a coroutine function of the client on the event loop of the runtime; return the variable of its
+        result. It waits for `variables`.
+        """
+        reads = tuple(variable.name_in(self) for variable in variables)
+        result = produced(self, name)
+        made = result.name_in(self)
+        self.ledger.note_native(made, reads)
+
+        async def settle() -> None:
+            try:
+                value = await run()
+            except StrettoError as error:
+                value = Failure(error)
+            if self.ledger.knows(made) and not self._opened().is_closed():
+                self._opened().provide(made, value)
+
+        def begin() -> None:
+            task = asyncio.ensure_future(settle())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+        self._soon(begin)
+        return result
+
+    def provide(self, name: str, value: object) -> None:
+        """Set a variable to a value.
+
+        Raises:
+            UserError: it has one already, a call produces it, or the value cannot stand in a prompt.
+        """
+        value = checked(value, f"the variable {name!r}")
+        self.ledger.note_set(name)
+        if self._is_on_loop():
+            self._opened().provide(name, value)
+        else:
+            self._soon(lambda: self._opened().provide(name, value))
+
+    def get(self, name: str, perf: Objective | None, timeout_s: float | None) -> Any:
+        """Wait for a variable from code that is not asynchronous; see `SemanticVariable.get`."""
+        if self._is_on_loop():
+            raise UserError("get would block the runtime's own event loop; use `await variable`, or aget")
+        return self._runtime.run_on_loop(lambda: self._get(name, perf, timeout_s))
+
+    async def aget(self, name: str, perf: Objective | None, timeout_s: float | None) -> Any:
+        """Wait for a variable; see `SemanticVariable.aget`."""
+        waiting = self._get(name, perf, timeout_s)
+        if self._is_on_loop():
+            return await waiting
+        assert self._loop is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, self._loop))
+
+    async def stream(self, name: str, perf: Objective | None) -> AsyncIterator[str]:
+        """Yield the text of a variable as it is generated; see `SemanticVariable.stream`."""
+        if not self._is_on_loop():
+            raise UserError("text streams on the event loop of the runtime alone: use `async with Client(…)`")
+        self._flush()
+        async for piece in self._opened().stream(name, perf):
+            yield piece
+
+    def drop(self, name: str) -> None:
+        """Give a variable up; see `SemanticVariable.drop`."""
+        self.ledger.forget([name])
+
+        def drop() -> None:
+            self._flush()
+            self._opened().drop(name)
+
+        self._soon(drop)
+
+    async def _open(self) -> None:
+        if self._session is not None:
+            raise UserError("a client is entered once")
+        self._loop = asyncio.get_running_loop()
+        self._session = await self._runtime.open_session(**self._options)
+
+    async def _close(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await self._opened().close()
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            raise UserError("the client has no session yet: use it with `with` or `async with`")
+        return self._session
+
+    def _leave(self) -> None:
+        if self._token is not None:
+            CURRENT.reset(self._token)
+            self._token = None
+
+    def _soon(self, action: Callable[[], None]) -> None:
+        """Run an action in the next turn of the event loop of the runtime, unless the session has ended."""
+        if self._loop is None:
+            raise UserError("the client has no session yet: use it with `with` or `async with`")
+
+        def act() -> None:
+            if not self._opened().is_closed():
+                action()
+
+        if self._is_on_loop():
+            self._loop.call_soon(act)
+        else:
+            self._loop.call_soon_threadsafe(act)
+
+    def _is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    async def _get(self, name: str, perf: Objective | None, timeout_s: float | None) -> object:
+        waiting = self._opened().ask(name, perf, deadline_s=timeout_s)
+        self._flush(is_wanted=True)  # after that, so that no call starts as if nobody wanted it
+        return await waiting
+
+    def _flush(self, *, is_wanted: bool = False) -> None:
+        """Submit the calls that wait. A fragment that is refused fails its own variables."""
+        with self._lock:
+            if self._num_holding and not is_wanted:
+                return
+            calls, self._pending = self._pending, []
+        if calls:
+            self._submit(calls)
+
+    def _submit(self, calls: list[Call]) -> None:
+        """Add calls to the session as one fragment. Python values among their inputs are variables that
+        nobody else knows, so they are given up at once: the fragment has them.
+        """
+        graph, bind = fragment(calls, self.ledger.is_set)
+        session = self._opened()
+        try:
+            session.extend(graph, bind)
+        except StrettoError as error:
+            if len(calls) > 1:
+                for call in calls:
+                    self._submit([call])
+                return
+            for variable in calls[0].outputs.values():
+                with suppress(UserError):  # the session has ended, and all its variables have failed
+                    session.provide(variable, Failure(error.at(calls[0].work.name)))
+            return
+        constants = {name: value for call in calls for name, value in call.constants.items()}
+        for name, value in constants.items():
+            session.provide(name, value)
+            session.drop(name)

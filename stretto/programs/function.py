@@ -1,0 +1,241 @@
+"""Semantic functions: Python functions whose docstring is a prompt, executed by an LLM.
+
+Source: Parrot §4.1. Differs: an output may stand anywhere and has settings of its own; values are data and
+are never parsed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar, overload
+
+from stretto.errors import ConfigError, TemplateError, UserError
+from stretto.graph.graph import WHEN, Arg, Constant, Ref, Slot
+from stretto.programs.conversations import Conversation
+from stretto.programs.current import needed_client
+from stretto.programs.fragment import Build
+from stretto.programs.operators import TRANSFORMS
+from stretto.programs.outputs import Input, Output
+from stretto.programs.places import check_places, with_kinds
+from stretto.programs.prompt_text import Place, dedent, parse
+from stretto.programs.variable import SemanticVariable
+from stretto.tasks import Decode
+
+T = TypeVar("T")
+
+
+class Function:
+    """A semantic function: its docstring is a prompt with placeholders, and calling it submits a call to the
+    LLM.
+
+        @semantic_function
+        def write_code(task: SemanticVariable) -> None:
+            \"\"\"You are an expert engineer. Write Python code of {{input:task}}. Code: {{output:code}}\"\"\"
+
+        code = write_code("a snake game")
+
+    Arguments are variables, or Python values, which are data. A call returns the variable of its output; a
+    tuple of them if there are several. A variable for an output may be given by keyword. `when=` names a
+    variable without whose value the call is skipped. The body of the Python function is not executed.
+
+    Args:
+        function: the Python function. Parameters whose default is an `Output` are outputs, all others inputs.
+        engine: name of the LLM engine.
+        conversation: form of conversation that the prompt is put into; None for none.
+        settings: settings of all outputs, the fields of `stretto.tasks.Decode`.
+
+    Raises:
+        TemplateError: the prompt does not fit the parameters; the message names the place.
+        ConfigError: a setting is unknown, or its value cannot be used.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        engine: str = "llm",
+        conversation: Conversation | None = None,
+        **settings: object,
+    ) -> None:
+        self.name = getattr(function, "__name__", "")
+        self.__doc__ = function.__doc__
+        if not self.name or not function.__doc__:
+            raise TemplateError(
+                f"{self.name or repr(function)}: a semantic function needs a docstring, its prompt"
+            )
+        self.engine = engine
+        declared = _declared(function, Output)
+        self._signature = _input_signature(function, declared)
+        self._steps = {name: one.steps for name, one in _declared(function, Input).items()}
+        parts = parse(dedent(function.__doc__), self.name)
+        parts = with_kinds(self.name, parts, self._signature.parameters, declared)
+        self._parts = parts if conversation is None else conversation.apply(parts, self.name)
+        places = [part for part in self._parts if isinstance(part, Place) and part.kind == "output"]
+        try:
+            self.outputs: Mapping[str, Output] = {
+                place.name: declared.get(place.name, Output()).within(settings) for place in places
+            }
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error.message}") from error
+        lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
+        self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
+        check_places(self.name, self._parts, self._signature.parameters, declared)
+
+    @property
+    def engines(self) -> Mapping[str, str]:
+        """The engines that a call needs, and the kind of each."""
+        transforms = any(self._steps.values()) or any(output.steps for output in self.outputs.values())
+        return {self.engine: "llm", **({TRANSFORMS: "batch"} if transforms else {})}
+
+    def __call__(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
+        """Submit a call and return the variables of its outputs; see the class."""
+        return self._call(None, args, keywords, when)
+
+    def map(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
+        """Submit a call for each item of a list, which is the first argument; all other arguments are the
+        same for each. Return a variable whose value is the list of outputs, or a tuple of such variables.
+
+        Raises:
+            UserError: as a call does; or an output stands before the first input, so that it would not
+                depend on the item.
+        """
+        if not self._signature.parameters:
+            raise UserError(f"{self.name}: map needs an input to take items from")
+        each = next(iter(self._signature.parameters))
+        first = next(part for part in self._parts if isinstance(part, Place) and part.name == each)
+        before = self._parts[: self._parts.index(first)]
+        if any(isinstance(part, Place) and part.kind == "output" for part in before):
+            raise UserError(f"{self.name}: map takes items of {each!r}, but an output stands before it")
+        return self._call(each, args, keywords, when)
+
+    def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:
+        """Add the steps of a call to the graph of a fragment: a prefill and a decode for each output.
+
+        What an earlier output of the same prompt stands for is its text, as data.
+        """
+        known = {port: self._transformed(build, arg) for port, arg in inputs.items()}
+        prompt: list[Constant | Slot] = []
+        refs: dict[str, Ref] = {}
+        for part in self._parts:
+            if isinstance(part, Constant):
+                prompt.append(part)
+            elif part.kind == "input":
+                prompt.append(Slot(part.name))
+            else:
+                output = self._generate(build, part.name, prompt, known, when)
+                steps = self.outputs[part.name].steps
+                refs[part.name] = self._add_transform(build, output, steps) if steps else output.ref
+                known[part.name] = output
+                prompt.append(Slot(part.name))
+        return refs
+
+    def _transformed(self, build: Build, arg: Arg) -> Arg:
+        steps = self._steps.get(arg.port)
+        return replace(arg, ref=self._add_transform(build, arg, steps)) if steps else arg
+
+    def _add_transform(self, build: Build, arg: Arg, steps: tuple[str, ...]) -> Ref:
+        return build.add(
+            f"{self.name}.{arg.port}.transform",
+            "transform",
+            [replace(arg, port="value")],
+            engine=TRANSFORMS,
+            config={"steps": steps},
+        )
+
+    def _generate(
+        self,
+        build: Build,
+        output: str,
+        prompt: list[Constant | Slot],
+        known: Mapping[str, Arg],
+        when: Ref | None,
+    ) -> Arg:
+        """Add the steps that generate one output after a prompt; return it as an argument of later ones."""
+        parts = tuple(prompt)
+        if parts and parts[-1] == Constant("", "assistant"):  # the model's markup begins that message itself
+            parts = parts[:-1]
+        parts = parts or (Constant(""),)
+        ports = dict.fromkeys(part.port for part in parts if isinstance(part, Slot))
+        args = [known[port] for port in ports]
+        is_mapped = any(arg.each for arg in args)
+        if when is not None:
+            args.append(Arg(WHEN, when))
+        name = f"{self.name}.{output}"
+        kv = build.add(f"{name}.prompt", "prefill", args, engine=self.engine, prompt=parts)
+        settings = self.outputs[output].settings
+        decoded = build.add(name, "decode", [Arg("kv", kv, is_mapped)], engine=self.engine, config=settings)
+        return Arg(output, decoded, is_mapped)
+
+    def _call(
+        self,
+        each: str | None,
+        args: tuple[object, ...],
+        keywords: Mapping[str, object],
+        when: SemanticVariable | None,
+    ) -> Any:
+        client = needed_client(self.name)
+        given: dict[str, SemanticVariable] = {}
+        for name, variable in keywords.items():
+            if name not in self.outputs:
+                continue
+            if not isinstance(variable, SemanticVariable):
+                raise UserError(
+                    f"{self.name}: the output {name!r} goes to a SemanticVariable, got {variable!r:.80}"
+                )
+            given[name] = variable
+        rest = {name: value for name, value in keywords.items() if name not in given}
+        try:
+            bound = self._signature.bind(*args, **rest)
+        except TypeError as error:
+            raise UserError(f"{self.name}: {error}") from error
+        bound.apply_defaults()
+        results = client.call(self, bound.arguments, tuple(self.outputs), given=given, each=each, when=when)
+        found = tuple(results[name] for name in self.outputs)
+        return found[0] if len(found) == 1 else found
+
+
+@overload
+def semantic_function(function: Callable[..., object], /) -> Function: ...
+
+
+@overload
+def semantic_function(
+    *, engine: str = ..., conversation: Conversation | None = ..., **settings: object
+) -> Callable[[Callable[..., object]], Function]: ...
+
+
+def semantic_function(
+    function: Callable[..., object] | None = None, /, **settings: Any
+) -> Function | Callable[[Callable[..., object]], Function]:
+    """Decorate a Python function to be a semantic function (`Function`), with or without settings in
+    parentheses.
+    """
+    if function is not None:
+        return Function(function, **settings)
+    return lambda function: Function(function, **settings)
+
+
+def _declared(function: Callable[..., object], kind: type[T]) -> dict[str, T]:
+    """Return the parameters whose default is of a kind, such as an `Output`."""
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if isinstance(parameter.default, kind)
+    }
+
+
+def _input_signature(function: Callable[..., object], outputs: Mapping[str, Output]) -> inspect.Signature:
+    """Return the signature of the inputs alone, which positional arguments are bound to."""
+    name = getattr(function, "__name__", "")
+    parameters = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TemplateError(f"{name}: *{parameter.name} cannot be a place of a prompt")
+        if isinstance(parameter.default, Input):
+            parameter = parameter.replace(default=parameter.empty)
+        if parameter.name not in outputs:
+            parameters.append(parameter)
+    parameters.sort(key=lambda one: (one.kind, one.default is not one.empty))
+    return inspect.Signature(parameters)

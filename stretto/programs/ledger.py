@@ -1,0 +1,113 @@
+"""The ledger of a client: which variables there are, which have or will get a value, and of what.
+
+It is pure bookkeeping, and refuses what a session would refuse later, when nobody could be told any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+
+from stretto.errors import UserError
+from stretto.programs.fragment import Call
+
+
+class Ledger:
+    """The names of a client's variables, and what each is made of. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._made: dict[str, tuple[str, ...]] = {}
+        self._set: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def new_name(self, stem: str, *, is_given: bool = False) -> str:
+        """Return a name that no variable has: `stem`, `stem.2`, `stem.3`…
+
+        Raises:
+            UserError: the user has given the name, and it is taken, or is none of letters, digits and
+                underscores.
+        """
+        if is_given and not (isinstance(stem, str) and stem.isidentifier()):
+            raise UserError(f"a variable's name is letters, digits and underscores, got {stem!r:.80}")
+        with self._lock:
+            number = self._counts[stem] = self._counts.get(stem, 0) + 1
+        if is_given and number > 1:
+            raise UserError(f"there is a variable {stem!r} already")
+        return stem if number == 1 else f"{stem}.{number}"
+
+    def knows(self, name: str) -> bool:
+        """Return whether a variable has or will get a value, and was not given up."""
+        return name in self._made
+
+    def is_set(self, name: str) -> bool:
+        """Return whether the client has set a variable to a value."""
+        return name in self._set
+
+    def note_set(self, name: str) -> None:
+        """Note that the client sets a variable to a value.
+
+        Raises:
+            UserError: it has one already, or a call produces it.
+        """
+        self.note_native(name, ())
+        self._set.add(name)
+
+    def note_native(self, name: str, reads: tuple[str, ...]) -> None:
+        """Note that a function of the client will make a value for a variable of the variables `reads`.
+
+        Raises:
+            UserError: it has one already, or a call produces it.
+        """
+        with self._lock:
+            if name in self._made:
+                raise UserError(f"the variable {name!r} has a value, or a call produces it, already")
+            self._made[name] = reads
+
+    def note_call(self, call: Call, given: Mapping[str, str]) -> None:
+        """Note what a call produces; `given` are the outputs that go to variables which existed before.
+
+        Raises:
+            UserError: a given variable has a value already or is given twice, or the call would wait for
+                itself.
+        """
+        with self._lock:
+            for name, variable in given.items():
+                if variable in self._made or list(given.values()).count(variable) > 1:
+                    raise UserError(
+                        f"{call.work.name}: the variable {variable!r} for the output {name!r} has a value, "
+                        "or a call produces it, already"
+                    )
+            if given and (through := self._circle(call.reads, set(call.outputs.values()))):
+                raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
+            for variable in call.outputs.values():
+                self._made[variable] = call.reads
+
+    def forget(self, names: Collection[str]) -> None:
+        """Forget variables that were given up."""
+        with self._lock:
+            for name in names:
+                self._made.pop(name, None)
+                self._set.discard(name)
+
+    def _circle(self, reads: tuple[str, ...], ends: Collection[str]) -> list[str]:
+        """Return the variables on a way from one of `ends` to a variable in `reads` that is made of it; empty
+        if there is none.
+        """
+        came_from: dict[str, str] = dict.fromkeys(reads, "")
+        stack = list(came_from)
+        while stack:
+            name = stack.pop()
+            if name in ends:
+                way = [name]
+                while came_from[way[-1]]:
+                    way.append(came_from[way[-1]])
+                return way
+            for source in self._made.get(name, ()):
+                if source not in came_from:
+                    came_from[source] = name
+                    stack.append(source)
+        return []

@@ -1,0 +1,38 @@
+"""The Python values that variables may be given: texts, numbers, documents, and lists of these."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+
+from stretto.core import AbsentType, Chunk, Document, Failure, Hit
+from stretto.errors import UserError
+
+_MAX_DEPTH = 16
+
+
+def checked(value: object, where: str, depth: int = 0) -> object:
+    """Return a value that a variable may have, lists as copies: a text, a number, a bool, a document or a
+    part of one, a list of such values, `ABSENT` or a `Failure`.
+
+    Raises:
+        UserError: it is of another type, a text that is not Unicode, or a number that is not finite.
+    """
+    match value:
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise UserError(f"{where}: a text has half of a surrogate pair: {value!r:.80}") from None
+        case float() if not math.isfinite(value):
+            raise UserError(f"{where}: {value} is no number")
+        case list() | tuple() if depth < _MAX_DEPTH:
+            return [checked(item, where, depth + 1) for item in value]
+        case bool() | int() | float() | Document() | Chunk() | Hit() | AbsentType() | Failure():
+            pass
+        case _:
+            raise UserError(
+                f"{where} must be a text, a number, or a list of these, got {reprlib.repr(value)}; "
+                "str() makes a text of anything"
+            )
+    return value

@@ -1,0 +1,123 @@
+"""Semantic variables: named values that calls read and produce, and futures of what is still to come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator
+from typing import TYPE_CHECKING, Any
+
+from stretto.errors import UserError
+from stretto.programs.current import current_client
+from stretto.tasks import Objective
+
+if TYPE_CHECKING:
+    from stretto.programs.client import Client
+
+_UNSET: Any = object()
+
+
+class SemanticVariable:
+    """A semantic variable: a value that calls of semantic functions read, or that one of them produces.
+
+    It belongs to the client in whose `with` block it is made or first used.
+
+    Args:
+        content: value of the variable, if it is known. Else `set` gives it one, or a call produces it.
+        name: name of the variable for traces; unique in its client.
+
+    Source: Parrot §4.1.
+    """
+
+    def __init__(self, content: object = _UNSET, *, name: str = "") -> None:
+        self._content = content
+        self._stem = name
+        self._client: Client | None = None
+        self._is_dropped = False
+        self._name = ""
+        if (client := current_client()) is not None:
+            self.name_in(client)
+
+    def __repr__(self) -> str:
+        return f"SemanticVariable({self._name or self._stem or 'without a client'})"
+
+    def get(self, perf: Objective | None = None, *, timeout_s: float | None = None) -> Any:
+        """Wait for the value and return it, from code that is not asynchronous.
+
+        Args:
+            perf: what the application wants of all work that produces the value: "latency" or "throughput".
+            timeout_s: seconds after which to give up. The work goes on.
+
+        Raises:
+            StrettoError: what the variable has failed with; it names the step.
+            DeadlineExceeded: the value has not come in time.
+            UserError: it is called on the event loop of the runtime, or `perf` is unknown.
+        """
+        return self._bound().get(self._name, perf, timeout_s)
+
+    async def aget(self, perf: Objective | None = None, *, timeout_s: float | None = None) -> Any:
+        """Wait for the value and return it. The arguments and errors are those of `get`; any event loop will
+        do.
+        """
+        return await self._bound().aget(self._name, perf, timeout_s)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.aget().__await__()
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self.stream()
+
+    def stream(self, perf: Objective | None = None) -> AsyncIterator[str]:
+        """Return an iterator over the text of the variable as it is generated, in pieces that join to the
+        whole. It belongs to the event loop of the runtime.
+        """
+        return self._bound().stream(self._name, perf)
+
+    def set(self, value: object) -> None:
+        """Give the variable its value.
+
+        Raises:
+            UserError: it has one already, a call produces it, or the value cannot stand in a prompt.
+        """
+        self._bound().provide(self._name, value)
+
+    def drop(self) -> None:
+        """Give the variable up: cancel work that serves nothing else, and free its value. It cannot be used
+        any more; calls that read it already still get its value.
+        """
+        self._bound().drop(self._name)
+        self._is_dropped = True
+
+    def name_in(self, client: Client) -> str:
+        """Return the name of the variable in the session of a client, which it belongs to from now on.
+
+        Raises:
+            UserError: it belongs to another client, was dropped, or its name or value cannot be used.
+        """
+        if self._is_dropped:
+            raise UserError(f"the variable {self._name!r} was dropped")
+        if self._client is None:
+            self._name = client.ledger.new_name(self._stem or "variable", is_given=bool(self._stem))
+            self._client = client
+            if self._content is not _UNSET:
+                client.provide(self._name, self._content)
+                self._content = _UNSET
+        elif self._client is not client:
+            raise UserError(f"the variable {self._name!r} belongs to another client")
+        return self._name
+
+    def _bound(self) -> Client:
+        if self._client is None:
+            client = current_client()
+            if client is None:
+                raise UserError("a variable is used without a client: write `with Client(runtime):` around")
+            self.name_in(client)
+        assert self._client is not None
+        self.name_in(self._client)
+        return self._client
+
+
+def produced(client: Client, stem: str) -> SemanticVariable:
+    """Return a new variable of a client, for the output of a call."""
+    variable = SemanticVariable.__new__(SemanticVariable)
+    variable._content, variable._stem, variable._client, variable._is_dropped = _UNSET, stem, client, False
+    variable._name = client.ledger.new_name(stem)
+    return variable

@@ -1,0 +1,329 @@
+"""Prompts with several outputs, conversations, transforms, operators and native functions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from support.programs import Desk, desk_llm
+from support.virtual_loop import in_real_time, in_virtual_time
+
+from stretto import ABSENT, Deployment, Failure, Runtime
+from stretto import programs as P
+from stretto.core import Segment
+from stretto.engines.catalogue import transforms_engine
+from stretto.errors import BadReply, ConfigError, EngineFailure, StrettoError, TemplateError, UserError
+
+
+def engines(desk: Desk) -> list[Deployment]:
+    return [desk_llm(desk, in_thread=False), transforms_engine().changed(runs_in="loop")]
+
+
+def counting() -> Desk:
+    """An LLM that answers o1, o2… in the order of its prompts' lengths."""
+    return Desk(lambda prompt: f"o{prompt.count('o') + 1}")
+
+
+@P.SemanticFunction
+def acted(
+    scene: P.SemanticVariable,
+    line: P.Output = P.Output(max_tokens=7),
+    reply: P.Output = P.Output(max_tokens=9, stop="!", temperature=0.5),
+) -> None:
+    """{{scene}} A: {{line}} B: {{reply}} End."""
+
+
+@in_virtual_time
+async def test_generate_fill_generate() -> None:
+    desk = counting()
+    async with Runtime(engines(desk)) as runtime, P.Client(runtime):
+        line, reply = acted("S")
+        assert (await line, await reply) == ("o1", "o2")
+    assert [prompt for prompt in desk.prompts if prompt != "S A: "] == ["S A: o1 B: "]
+    assert [(one.max_tokens, one.stop, one.temperature) for one in desk.decodes] == [
+        (7, (), 0.0),
+        (9, ("!",), 0.5),
+    ]
+    assert desk.tasks[-1].prompt == (
+        Segment("S", "scene"),
+        Segment(" A: "),
+        Segment("o1", "line"),
+        Segment(" B: "),
+    )
+
+
+@in_virtual_time
+async def test_outputs_stand_first_adjacent_and_their_text_may_be_repeated() -> None:
+    @P.SemanticFunction(max_tokens=3)
+    def free(x: P.SemanticVariable) -> None:
+        """{{output:a}}{{output:b}}{{x}}{{input:a}}{{output:c}}"""
+
+    desk = counting()
+    async with Runtime(engines(desk)) as runtime, P.Client(runtime):
+        a, b, c = free("-")
+        assert (await a, await b, await c) == ("o1", "o2", "o4")
+    assert [prompt for prompt in desk.prompts if prompt] == ["o1", "o1o2-o1"]
+    assert {one.max_tokens for one in desk.decodes} == {3}
+
+
+@in_virtual_time
+async def test_a_prompt_runs_with_every_choice_of_passes_to_the_same_end() -> None:
+    found = []
+    for passes in ("all", "none", "weighed"):
+        async with Runtime(engines(counting())) as runtime, P.Client(runtime, passes=passes):
+            line, reply = acted("S")
+            found.append((await line, await reply, await P.join(line, reply, separator="+")))
+    assert found == 3 * [("o1", "o2", "o1+o2")]
+
+
+@in_virtual_time
+async def test_white_space_around_an_output_may_be_kept() -> None:
+    @P.SemanticFunction
+    def said(
+        kept: P.Output = P.Output(strip=False, stop="."), stripped: P.Output = P.Output(stop=".")
+    ) -> None:
+        """Say:{{kept}}|{{stripped}}"""
+
+    desk = Desk(lambda _: " \n a b\n . c")
+    async with Runtime(engines(desk)) as runtime, P.Client(runtime, passes="none"):
+        kept, stripped = said()
+        assert (await kept, await stripped) == (" \n a b\n ", "a b")
+    assert desk.prompts == ["Say:", "Say: \n a b\n |"]
+
+
+# --- conversations
+
+
+@in_virtual_time
+async def test_messages_and_conversations() -> None:
+    @P.SemanticFunction
+    def chat(x: P.SemanticVariable) -> None:
+        """{{system:}} Be kind.
+        {{user:}} Tell {{x}}.
+        {{assistant:}} {{output:joke}}
+        {{user:}} Explain.
+        {{assistant:}} It says {{output:why}}"""
+
+    @P.SemanticFunction(conversation=P.Conversation("Be kind."))
+    def by_model(x: P.SemanticVariable) -> None:
+        """Tell {{x}}.
+        {{output:joke}}
+        Explain.
+        {{output:why}}"""
+
+    @P.SemanticFunction(conversation=P.VICUNA)
+    def vicuna(x: P.SemanticVariable) -> None:
+        """Tell {{x}}.
+        {{output:joke}} Explain. {{output:why}}"""
+
+    desk = Desk(lambda _: "ha")
+    async with Runtime(engines(desk)) as runtime, P.Client(runtime, passes="none"):
+        for function in (chat, by_model, vicuna):
+            _, why = function("me")
+            assert await why == "ha"
+    shown = [
+        "".join(f"|{one.role}:{one.text}" if one.role else one.text for one in task.prompt)
+        for task in desk.tasks
+    ]
+    system = P.VICUNA.system
+    assert shown == [
+        "|system:Be kind.|user:Tell me.",
+        "|system:Be kind.|user:Tell me.|assistant:ha|user:Explain.|assistant:It says ",
+        "|system:Be kind.|user:Tell me.",
+        "|system:Be kind.|user:Tell me.|assistant:ha|user:Explain.",
+        f"{system}USER: Tell me. ASSISTANT: ",
+        f"{system}USER: Tell me. ASSISTANT: ha</s>USER: Explain. ASSISTANT: ",
+    ]
+
+
+def test_a_prompt_with_messages_takes_no_conversation() -> None:
+    with pytest.raises(TemplateError, match="f: the prompt has messages of its own"):
+
+        @P.SemanticFunction(conversation=P.CHAT)
+        def f() -> None:
+            """{{user:}}Hi {{output:y}}"""
+
+    with pytest.raises(TemplateError, match="marks for both user and assistant"):
+        P.Conversation(user="U: ")
+
+
+# --- transforms
+
+
+@P.SemanticFunction
+def extract(
+    items: P.Input = P.Input(transform='join ", "'),
+    names: P.Output = P.Output(transform=["json", 'json_path "$.names"']),
+    more: P.Output = P.Output(),
+) -> None:
+    """From {{items}}: {{names}} More: {{more}}"""
+
+
+@in_virtual_time
+async def test_transforms_before_inputs_and_after_outputs() -> None:
+    desk = Desk(lambda prompt: "done" if "More" in prompt else '{"names": ["x", "y"]}')
+    async with Runtime(engines(desk)) as runtime, P.Client(runtime):
+        names, more = extract(["a", "b"])
+        assert await names == ["x", "y"]
+        assert await more == "done"
+        assert desk.prompts[-1] == 'From a, b: {"names": ["x", "y"]} More: ', "the text as generated"
+        assert await P.transform(names, ["to_json"]) == '["x", "y"]'
+
+
+@in_virtual_time
+async def test_an_output_that_does_not_fit_fails_and_names_the_step() -> None:
+    desk = Desk(lambda prompt: "no idea")
+    async with Runtime(engines(desk)) as runtime, P.Client(runtime):
+        names, more = extract(["a"])
+        with pytest.raises(BadReply, match=r"step 'extract.names.transform': no JSON .*'no idea'"):
+            await names
+        assert await more == "no idea"
+
+
+@in_virtual_time
+async def test_bad_transforms_and_a_missing_engine_are_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no transform 'shout'"):
+        P.Output(transform="shout")
+    with pytest.raises(ConfigError, match="join needs a separator"):
+        P.Input(transform="join")
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime):
+        with pytest.raises(ConfigError, match="extract: there is no engine 'transforms'; there are llm"):
+            extract(["a"])
+        with pytest.raises(ConfigError, match="there is no transform 'x'"):
+            P.transform("a", "x")
+
+
+# --- operators
+
+
+@P.SemanticFunction
+def say(x: P.SemanticVariable, more: P.SemanticVariable = "?") -> None:  # type: ignore[assignment]
+    """{{x}}{{more}} {{output:y}}"""
+
+
+@in_virtual_time
+async def test_map_gather_and_join_stay_at_the_runtime() -> None:
+    desk = Desk(lambda prompt: prompt.strip().upper())
+    async with Runtime(engines(desk)) as runtime, P.Client(runtime):
+        items = P.SemanticVariable()
+        mapped = say.map(items, "!")
+        whole = say(P.join(mapped, separator=" "))
+        both = P.gather(say("x"), say("z"))
+        items.set(["a", "b"])
+        assert await mapped == ["A!", "B!"]
+        assert await whole == "A! B!?"
+        assert await both == ["X?", "Z?"]
+        first, second = acted.map(["p", "q"])
+        assert (await first, await second) == (
+            ["P A:", "Q A:"],
+            ["P A: P A: B:", "Q A: Q A: B:"],
+        )
+
+
+@in_virtual_time
+async def test_a_failed_item_stays_in_its_place() -> None:
+    def answer(prompt: str) -> str:
+        if "bad" in prompt:
+            raise EngineFailure("no")
+        return "ok"
+
+    async with Runtime(engines(Desk(answer))) as runtime, P.Client(runtime):
+        good, bad = await say.map(["good", "bad"])
+        assert good == "ok"
+        assert isinstance(bad, Failure)
+
+
+@in_virtual_time
+async def test_what_is_no_list_is_one_that_has_failed() -> None:
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
+        with pytest.raises(StrettoError):
+            await say.map("no list")
+
+
+@in_virtual_time
+async def test_conditions_choose_and_what_is_skipped_costs_nothing() -> None:
+    desk = Desk(lambda prompt: "Yes." if "judge" in prompt else prompt.strip())
+    async with Runtime(engines(desk)) as runtime, P.Client(runtime):
+        good = P.condition(say("judge"), equals="yes")
+        kept, improved = say("kept", when=good.yes), say("improved", when=good.no)
+        assert await P.first_present(improved, kept) == "kept?"
+        assert await improved is ABSENT
+        assert await P.gather(improved, kept) == ["kept?"]
+        assert await P.condition([]).yes is ABSENT
+    assert sorted(desk.prompts) == ["judge? ", "kept? "]
+
+
+@in_virtual_time
+async def test_bad_operators_are_refused() -> None:
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
+        for call in (P.gather, P.join, P.first_present):
+            with pytest.raises(UserError, match="needs at least one value"):
+                call()
+        with pytest.raises(UserError, match="the separator must be a text"):
+            P.join("a", separator=1)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match="equals must be a text"):
+            P.condition("a", equals=1)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match="when must be a SemanticVariable"):
+            say("a", when="b")  # type: ignore[arg-type]
+
+        @P.SemanticFunction
+        def backwards(x: P.SemanticVariable) -> None:
+            """{{output:y}} {{x}} {{output:z}}"""
+
+        with pytest.raises(UserError, match="map takes items of 'x', but an output stands before it"):
+            backwards.map(["a"])
+
+
+# --- native functions
+
+
+@in_real_time
+async def test_native_functions_run_in_the_client() -> None:
+    @P.NativeFunction
+    def shout(text: str, mark: str = "!") -> str:
+        if text == "bad?":
+            raise ValueError("oh")
+        threads.append(threading.current_thread())
+        return text.upper() + mark
+
+    @P.NativeFunction
+    async def slow(text: str) -> object:
+        await asyncio.sleep(0)
+        return object() if text == "odd?" else text
+
+    threads: list[threading.Thread] = []
+    desk = Desk(lambda prompt: prompt.strip())
+    async with Runtime([desk_llm(desk)]) as runtime:
+        async with P.Client(runtime):
+            assert await say(shout(say("a"), mark="#")) == "A?#?"
+            assert await slow(shout("b")) == "B!"
+            with pytest.raises(EngineFailure, match="step 'shout': the function raised ValueError: oh"):
+                await say(shout(say("bad")))
+            with pytest.raises(UserError, match="the result of slow"):
+                await slow(say("odd"))
+            with pytest.raises(UserError, match="shout: missing a required argument"):
+                shout()
+            with pytest.raises(UserError, match="a native function must be a function"):
+                P.NativeFunction(3)  # type: ignore[arg-type]
+            skipped = P.SemanticVariable()
+            skipped.set(ABSENT)
+            assert await shout(skipped) is ABSENT
+            with pytest.raises(UserError, match="for the output 'line' has a value, or a call produces it"):
+                acted("S", line=(both := P.SemanticVariable()), reply=both)
+            never = shout(P.SemanticVariable())
+        with pytest.raises(UserError, match="the session is closed"):
+            await never
+    assert threading.current_thread() not in threads
+
+
+@in_virtual_time
+async def test_a_circle_through_a_native_function_is_refused() -> None:
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
+        a = P.SemanticVariable(name="a")
+        with pytest.raises(UserError, match="a cycle through the variables a, again"):
+            say(P.NativeFunction(again)(a), y=a)
+
+
+def again(text: str) -> str:
+    return text

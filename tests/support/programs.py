@@ -1,0 +1,51 @@
+"""An LLM for programs on semantic variables, which answers with a function of the prompt's text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from stretto.deployment import Deployment, deploy
+from stretto.engines.scripted.engine import ScriptedLLM
+from stretto.tasks import Decode, LLMTask
+from support.runtime_engines import AtOnce
+
+
+@dataclass
+class Desk:
+    """What the LLM has been asked, in order, and the function that answers."""
+
+    answer: Callable[[str], str] = lambda prompt: f"<{prompt}>"
+    tasks: list[LLMTask] = field(default_factory=list)
+
+    @property
+    def prompts(self) -> list[str]:
+        return [text_of(task) for task in self.tasks if task.decode is not None]
+
+    @property
+    def decodes(self) -> list[Decode]:
+        return [task.decode for task in self.tasks if task.decode is not None]
+
+
+class DeskLLM(ScriptedLLM):
+    """Answers as its desk says."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(lambda task, _: desk.answer(text_of(task)), 16)
+        self._desk = desk
+
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
+        self._desk.tasks.append(task)
+        if task.decode is not None and task.decode.ignore_eos:  # its texts have no such token
+            task = replace(task, decode=replace(task.decode, ignore_eos=False))
+        super().admit(task, rank)
+
+
+def text_of(task: LLMTask) -> str:
+    return "".join(segment.text for segment in task.prompt)
+
+
+def desk_llm(desk: Desk, *, in_thread: bool = True) -> Deployment:
+    if in_thread:
+        return deploy("llm", DeskLLM, desk, contract="llm")
+    return deploy("llm", lambda d: AtOnce(DeskLLM(d)), desk, contract="llm", runs_in="loop")
