@@ -28,7 +28,6 @@ from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.frontend.plan_cache import PlanCache
-from stretto.graph.passes.conditions import rounded_load
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Event, Submit
 from stretto.runtime.conditions import idle_conditions
@@ -174,10 +173,7 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[QueryArrival]) -> Ran:
     driver = _driver(engines, testbed, scheme)
     arrived: list[str] = []
     idle = replace(idle_conditions(engines), threads={})
-    plan_cache = PlanCache(
-        idle.profiles,
-        conditions_now=lambda: replace(idle, num_others=rounded_load(len(arrived) - len(driver.replies))),
-    )
+    plan_cache = PlanCache(idle.profiles, idle=idle, num_running=lambda: len(arrived) - len(driver.replies))
     apps = templates()
 
     def arrive(query: QueryArrival) -> Sequence[Event]:

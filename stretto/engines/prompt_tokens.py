@@ -23,6 +23,9 @@ from stretto.errors import ConfigError, UserError
 
 _NUM_CONSTANTS = 512
 """Number of constants whose ids are kept. Every query of an app brings the same ones, data are its own."""
+_MAX_KEPT_CHARS = 8192
+"""Length of the longest constant whose ids are kept. All together take some 50 MB at most, even where each
+query brings constants of its own."""
 
 
 class PromptTokenizer:
@@ -47,7 +50,7 @@ class PromptTokenizer:
         spec |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._plain = Tokenizer.from_str(json.dumps(spec))
         self._special = _special_ids(tokenizer)
-        self._constant: Callable[[str], tuple[int, ...]] = lru_cache(_NUM_CONSTANTS)(self._tokenise_constant)
+        self._kept: Callable[[str], tuple[int, ...]] = lru_cache(_NUM_CONSTANTS)(self._tokenise_constant)
         self._markup = ChatMarkup(str(folder), self._render if tokenizer.chat_template else None)
         self._bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in tokenizer("").input_ids else []
         self.suffix: list[int] = self.end_of(())
@@ -116,6 +119,9 @@ class PromptTokenizer:
                 for part in (text[start : start + 1], text[start + 1 : end]):
                     ids += self._data(part)
         return ids
+
+    def _constant(self, text: str) -> tuple[int, ...]:
+        return self._kept(text) if len(text) <= _MAX_KEPT_CHARS else self._tokenise_constant(text)
 
     def _tokenise_constant(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)

@@ -6,6 +6,7 @@ The second query with the same settings costs a dictionary look-up: a graph hold
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from stretto.errors import ConfigError
 from stretto.frontend.choices import NAMES
@@ -13,7 +14,7 @@ from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.passes.base import Profiles
-from stretto.graph.passes.conditions import Conditions
+from stretto.graph.passes.conditions import Conditions, rounded_load
 from stretto.graph.passes.pipeline import optimise
 from stretto.graph.passes.weigh import WEIGHED, weigh
 from stretto.graph.verify import verify
@@ -30,30 +31,42 @@ class PlanCache:
     present load counts too, as far as it is one of the few kinds of load that `Conditions` knows.
 
     Args:
-        conditions_now: function that returns the present conditions, by which passes are weighed; None stands
-            for one idle instance of each engine.
+        idle: conditions without load, by which passes are weighed; None stands for one instance of each
+            engine.
+        num_running: function that returns how many queries run now.
     """
 
     def __init__(
         self,
         profiles: Profiles,
         vocabulary: Vocabulary = DEFAULT,
-        conditions_now: Callable[[], Conditions] | None = None,
+        idle: Conditions | None = None,
+        num_running: Callable[[], int] = lambda: 0,
     ) -> None:
         self.profiles = profiles
         self.vocabulary = vocabulary
-        self._conditions_now = conditions_now or (lambda: Conditions(profiles))
+        self._idle = idle or Conditions(profiles)
+        self._num_running = num_running
         self._plans: dict[object, ExecutionGraph] = {}
         self._of_templates: dict[object, ExecutionGraph] = {}
 
     def plan(
-        self, template: Template, configuration: Configuration, passes: tuple[str, ...]
+        self,
+        template: Template,
+        configuration: Configuration,
+        passes: tuple[str, ...],
+        *,
+        is_running: bool = False,
     ) -> ExecutionGraph:
         """Return the compiled graph of a query (one run of an app) with these settings and optimisation
         passes.
 
         It comes from the cache if a query with the same steps and passes was compiled before. A template is
         lowered once for each choice of settings.
+
+        Args:
+            is_running: whether the query runs already, as a session that the app joins does. It is none of
+                the others then that the passes may delay.
 
         Raises:
             UserError: the configuration does not fit the template.
@@ -72,24 +85,26 @@ class PlanCache:
             for component, chosen in configuration.items()
             for name, value in chosen.items()
         )
-        key = (template, settings, passes, self._load(passes))
+        num_others = self._num_others(passes, is_running=is_running)
+        key = (template, settings, passes, num_others)
         try:
             found = self._of_templates.get(key)
         except TypeError as error:
             raise ConfigError(f"a setting of {template.name} is not a plain value: {error}") from error
         if found is None:
-            found = self._compiled(template.lower(configuration, self.vocabulary), passes)
+            found = self._compiled(template.lower(configuration, self.vocabulary), passes, num_others)
             _remember(self._of_templates, key, found)
         return found
 
     def plan_graph(self, graph: Graph, passes: tuple[str, ...]) -> ExecutionGraph:
-        """Return the compiled form of a graph that comes from no template, from the cache if an equal graph
-        was compiled before.
+        """Return the compiled form of a graph that comes from no template and joins a session, from the cache
+        if an equal graph was compiled before.
 
         Raises:
             GraphError: the graph does not verify.
         """
-        return self._compiled(graph, passes, is_verified=False)
+        num_others = self._num_others(passes, is_running=True)
+        return self._compiled(graph, passes, num_others, is_verified=False)
 
     def expand(self, body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
         """Return the compiled graph that replaces an `expand` primitive, a step that becomes a graph once its
@@ -109,34 +124,38 @@ class PlanCache:
         graph = expansions[body](inputs)
         if len(graph.outputs) != 1:
             raise ConfigError(f"expansion {body!r} made a graph with {len(graph.outputs)} outputs")
-        return self._compiled(graph, passes, is_verified=False)
+        num_others = self._num_others(passes, is_running=True)
+        return self._compiled(graph, passes, num_others, is_verified=False)
 
-    def compile(self, graph: Graph, passes: tuple[str, ...]) -> ExecutionGraph:
+    def compile(self, graph: Graph, passes: tuple[str, ...], num_others: int = 0) -> ExecutionGraph:
         """Optimise a verified graph with the named passes (rewriting functions), or with those that are
-        predicted to pay if `passes` is `WEIGHED`; compile it, and return the result without caching it.
+        predicted to pay beside `num_others` other queries if `passes` is `WEIGHED`; compile it, and return
+        the result without caching it.
         """
         known, ops = self.vocabulary.passes, self.vocabulary.ops
         if passes != WEIGHED:
             chosen = {name: function for name, function in known.items() if name in passes}
             optimised = optimise(graph, self.profiles, chosen, ops)
             return compile_graph(optimised, self.profiles, ops, passes=tuple(chosen))
-        optimised, verdicts = weigh(graph, self._conditions_now(), known, ops)
+        optimised, verdicts = weigh(graph, replace(self._idle, num_others=num_others), known, ops)
         left_out = {verdict.name for verdict in verdicts if not verdict.is_kept}
         kept = tuple(name for name in known if name not in left_out)
         return compile_graph(optimised, self.profiles, ops, passes=kept, verdicts=verdicts)
 
-    def _load(self, passes: tuple[str, ...]) -> int:
-        """Return the part of the present load that a plan with these passes depends on."""
-        return self._conditions_now().num_others if passes == WEIGHED else 0
+    def _num_others(self, passes: tuple[str, ...], *, is_running: bool) -> int:
+        """Return roughly how many other queries run now, if a plan with these passes depends on that."""
+        return rounded_load(self._num_running() - is_running) if passes == WEIGHED else 0
 
-    def _compiled(self, graph: Graph, passes: tuple[str, ...], *, is_verified: bool = True) -> ExecutionGraph:
+    def _compiled(
+        self, graph: Graph, passes: tuple[str, ...], num_others: int, *, is_verified: bool = True
+    ) -> ExecutionGraph:
         """Return the execution graph of a graph, from the cache if an equal one was compiled before."""
-        key = (graph, _types(graph), passes, self._load(passes))
+        key = (graph, _types(graph), passes, num_others)
         found = self._plans.get(key)
         if found is None:
             if not is_verified:
                 verify(graph, self.vocabulary.ops)
-            found = self.compile(graph, passes)
+            found = self.compile(graph, passes, num_others)
             _remember(self._plans, key, found)
         return found
 

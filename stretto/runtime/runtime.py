@@ -11,8 +11,6 @@ import asyncio
 import reprlib
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
-from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args
 
@@ -25,7 +23,6 @@ from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Graph
-from stretto.graph.passes.conditions import rounded_load
 from stretto.messages import (
     AddInstance,
     Cancel,
@@ -110,11 +107,7 @@ class Runtime:
         self.observers = Observers(observers)
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
         self.vocabulary = vocabulary
-        idle = idle_conditions(given)
-        under_load = cache(lambda num_others: replace(idle, num_others=num_others))
-        self.plan_cache = PlanCache(
-            profiles, vocabulary, lambda: under_load(rounded_load(len(self._queries)))
-        )
+        self.plan_cache = PlanCache(profiles, vocabulary, idle_conditions(given), lambda: len(self._queries))
         self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space)
         self.machine = machine
         self.ray_address = ray_address
@@ -244,7 +237,7 @@ class Runtime:
             self._running_loop()
             if isinstance(app, Graph):
                 app = self.plan_cache.plan_graph(app, names)
-            return self._plan(app, configuration, names)
+            return self._plan(app, configuration, names, is_running=True)
 
         session = Session(query_id, self._post, plan, asyncio.get_running_loop())
         self._queries.add(session)
@@ -407,11 +400,16 @@ class Runtime:
         return QueryRecord(tenant, objective, None if deadline_s is None else loop.time() + deadline_s)
 
     def _plan(
-        self, app: Template | ExecutionGraph, configuration: Configuration | None, names: tuple[str, ...]
+        self,
+        app: Template | ExecutionGraph,
+        configuration: Configuration | None,
+        names: tuple[str, ...],
+        *,
+        is_running: bool = False,
     ) -> ExecutionGraph:
         check_app(app, configuration)
         if isinstance(app, Template):
-            app = self.plan_cache.plan(app, configuration or {}, names)
+            app = self.plan_cache.plan(app, configuration or {}, names, is_running=is_running)
         self.system.check_engines(app)
         return app
 

@@ -189,7 +189,7 @@ class System:
 
     @contextmanager
     def _bugs_end(self, queries: Iterable[str]) -> Iterator[None]:
-        """Catch a bug within this context: an exception other than `StrettoError` ends `queries`."""
+        """Catch what is raised within this context: an error or a bug ends `queries`."""
         try:
             yield
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -144,3 +145,16 @@ def test_tokens_that_a_caller_changes_are_new_for_the_next(kind: str) -> None:
     tokenizer.end_of(prompt).append(-1)
     assert tokenizer.encode(prompt) == kept
     assert -1 not in tokenizer.end_of(prompt)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ids_of_long_constants_are_not_kept(kind: str) -> None:
+    tokenizer, _ = saved(kind)
+    tokenizer.encode((Segment("a b"),))
+    tracemalloc.start()
+    try:
+        for number in range(10):
+            tokenizer.encode((Segment("a b " * 10_000 + str(number)),))
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()

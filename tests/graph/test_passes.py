@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.graphs import ADVANCED_RAG, OPTIMISED_RAG
+from support.line_counts import num_lines
 from support.random_apps import App, apps
 
 from stretto.costs.profile import Profile
@@ -474,3 +475,15 @@ def test_a_pass_of_ones_own_is_verified() -> None:
     with pytest.raises(GraphError, match="pass forget: %x: port 'q' reads %q, which nothing produces"):
         optimise(graph, {}, {"forget": own.passes["forget"]})
     assert verify(graph)
+
+
+def test_prompts_that_differ_are_told_apart_in_linear_time() -> None:
+    def lines(num: int) -> int:
+        text = ["graph g(%x: text)"]
+        text += [
+            f'%p{i} = prefill([c"Read this: ", %x, c" and count to {i}."]) : kv @llm' for i in range(num)
+        ]
+        graph = parse_graph("\n  ".join([*text, "return " + ", ".join(f"%p{i}" for i in range(num))]))
+        return num_lines(lambda: PASSES["share_prefix"](graph, PROFILES, OPS))
+
+    assert lines(200) < 5 * lines(50)

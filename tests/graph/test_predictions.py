@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.line_counts import num_lines
 from support.plain_prediction import plain_prediction
 from support.random_apps import App, apps
 
 from stretto.costs.profile import Profile
+from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS
 from stretto.graph.passes.conditions import Conditions
 from stretto.graph.passes.pipeline import PASSES, run_passes
@@ -52,3 +54,21 @@ def test_pieces_of_a_list_wait_for_the_step_that_makes_the_list_at_once() -> Non
     web, cpu = Profile(1.0, 0.0, 1), Profile(0.1, 0.0, 1)
     steps = Steps(Conditions({"web": web, "cpu": cpu}), OPS)
     assert predict(graph, steps).seconds == pytest.approx(1.4)
+
+
+def side_by_side(num: int) -> Graph:
+    """Return a graph of so many short prompts and calls, none of which waits for another."""
+    lines = ["graph g(%x: text)"]
+    for i in range(num):
+        lines.append(f'%p{i} = prefill([c"Read {i} ", %x, c" and say yes."]) : kv @llm')
+        lines.append(f'%c{i} = call(%x) {{function="look", result="text"}} : text @cpu')
+    return parse_graph("\n  ".join([*lines, "return " + ", ".join(f"%c{i}" for i in range(num))]))
+
+
+def test_what_waits_for_a_busy_engine_is_scheduled_in_linear_time() -> None:
+    def lines(num: int) -> int:
+        graph = side_by_side(num)
+        conditions = Conditions({"llm": Profile(0.004, 0.001), "cpu": Profile(0.1, 0.0, 1)})
+        return num_lines(lambda: predict(graph, Steps(conditions, OPS)))
+
+    assert lines(200) < 5 * lines(50)

@@ -174,7 +174,7 @@ def test_few_loads_are_told_apart(queries: int, rounded: int) -> None:
 
 def test_plans_are_cached_by_structure_and_load() -> None:
     load = 0
-    cache = PlanCache(PROFILES, conditions_now=lambda: Conditions(PROFILES, num_others=load))
+    cache = PlanCache(PROFILES, num_running=lambda: load)
     app = search_empowered()
     alone = cache.plan(app, {}, WEIGHED)
     load = 8
@@ -187,8 +187,21 @@ def test_plans_are_cached_by_structure_and_load() -> None:
     assert cache.plan(app, {}, WEIGHED) is alone
 
 
+def test_a_query_is_none_of_the_others_beside_which_its_own_expansions_are_planned() -> None:
+    app, running = search_empowered(), 0
+    app.outputs = {"answer": app.outputs["answer"]}
+    graph = app.lower({})
+    vocabulary = DEFAULT.with_expansion("search", lambda inputs: graph)
+    cache = PlanCache(PROFILES, vocabulary, num_running=lambda: running)
+    alone = cache.plan(app, {}, WEIGHED)
+    running = 1
+    assert cache.plan(app, {}, WEIGHED) is not alone
+    assert cache.plan(app, {}, WEIGHED, is_running=True) is alone
+    assert cache.expand("search", {}, WEIGHED) is alone
+
+
 def test_named_passes_are_forced() -> None:
-    cache = PlanCache(PROFILES, conditions_now=lambda: CROWDED)
+    cache = PlanCache(PROFILES, num_running=lambda: CROWDED.num_others)
     plan = cache.plan(search_empowered(), {}, DEFAULT.select_passes("all"))
     assert plan.passes == tuple(PASSES)
     assert plan.verdicts == ()

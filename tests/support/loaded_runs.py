@@ -24,7 +24,6 @@ from stretto.frontend.component import Input
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
 from stretto.graph.ops import OPS
-from stretto.graph.passes.conditions import rounded_load
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.messages import Event, Submit
 from stretto.runtime.conditions import idle_conditions
@@ -142,9 +141,7 @@ def mean_s(
     idle = idle_conditions(deployments, CORES)
     if not shares_cores:
         idle = replace(idle, threads={})
-    plan_cache = PlanCache(
-        idle.profiles, conditions_now=lambda: replace(idle, num_others=rounded_load(num_running()))
-    )
+    plan_cache = PlanCache(idle.profiles, idle=idle, num_running=lambda: num_running())
     driver = SharedCoresDriver(
         deployments,
         (lambda is_llm, llms, others: max(1.0, (llms + others) / CORES)) if shares_cores else _alone,

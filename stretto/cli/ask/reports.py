@@ -31,7 +31,7 @@ def write_traces(
     Returns whether that succeeded. A failure is printed, not raised, so that it hides no earlier error.
     """
     idle = idle_conditions(engines)
-    plan_cache = PlanCache(idle.profiles, conditions_now=lambda: idle)
+    plan_cache = PlanCache(idle.profiles, idle=idle)
     passes = DEFAULT.select_passes(run.passes)
     plans = [plan_cache.plan(run.template, run.configuration, passes)]
     if run.indexes_first:

@@ -35,3 +35,10 @@ def is_worth_a_prefill(parts: PromptParts, profile: Profile) -> bool:
     """
     tokens = sum(num_tokens(part.text) if isinstance(part, Constant) else TOKENS_PER_SLOT for part in parts)
     return tokens > 0 and tokens * profile.per_unit_s >= profile.base_s
+
+
+def texts_of(prompt: PromptParts) -> tuple[str, ...]:
+    """Return the texts of a prompt's constants and the ports of its variables: a key that most unequal
+    prompts differ in, and cheaper to hash than the parts, because a string keeps its hash.
+    """
+    return tuple([part.text if isinstance(part, Constant) else part.port for part in prompt])

@@ -59,23 +59,33 @@ class _Schedule:
         self._prompts: set[int] = set()
         """Identities of the prompts that an LLM has begun to compute."""
         self._free_cores = steps.conditions.cores
+        self._decodes: dict[int, _Running] = {}
+        """Decodes that run, by engine."""
+        self._waiting: dict[tuple[int, bool], list[int]] = {}
+        """Heaps of the places of parts that wait for their engine only, by engine and whether they decode."""
+        self._num_waiting = 0
 
     def run_s(self) -> float:
         """Carry the schedule out, and return when the last part ends."""
         parts = self._parts
         ready = [place for place, part in enumerate(parts) if not part.num_waits]
-        running: _Running = []
+        others: _Running = []
         now_s = 0.0
-        while ready or running:
-            if ready:
-                ready, started = self._start(ready)
-                for batch in started:
-                    step = parts[batch[0]].step
-                    seconds = 0.0 if step.engine is None else self._batch_s(batch, step.engine)
-                    if step.prompt is not None and step.engine is not None:
-                        running = self._delayed(running, step.engine, seconds)
-                    heappush(running, (now_s + seconds, batch))
-            now_s, batch = heappop(running)
+        while ready or others or self._num_waiting or any(self._decodes.values()):
+            for batch in self._start(ready) if ready or self._num_waiting else ():
+                step = parts[batch[0]].step
+                seconds = 0.0 if step.engine is None else self._batch_s(batch, step.engine)
+                if step.is_decode:
+                    heappush(self._decodes.setdefault(id(step.engine), []), (now_s + seconds, batch))
+                    continue
+                heappush(others, (now_s + seconds, batch))
+                if step.prompt is not None and self._decodes:
+                    self._delay_decodes(step.engine, seconds)
+            earliest = others
+            for decodes in self._decodes.values():
+                if decodes and (not earliest or decodes[0] < earliest[0]):
+                    earliest = decodes
+            now_s, batch = heappop(earliest)
             step = parts[batch[0]].step
             if (engine := step.engine) is not None:
                 engine.num_running -= 1
@@ -84,6 +94,7 @@ class _Schedule:
                     self._free_cores += engine.num_cores
             if step.prompt is not None:
                 self._prefills.add(step.name)
+            ready = []
             for place in batch:
                 for reader in parts[place].readers:
                     parts[reader].num_waits -= 1
@@ -91,51 +102,76 @@ class _Schedule:
                         ready.append(reader)
         return now_s
 
-    def _start(self, ready: list[int]) -> tuple[list[int], list[list[int]]]:
-        """Return those of the parts that still have to wait, and, by batch, those that start now."""
-        if len(ready) == 1:
+    def _start(self, ready: list[int]) -> list[list[int]]:
+        """Return, by batch, the parts that start now, of those that have become ready and those that waited.
+
+        Of an engine that cannot start any more, no further parts are looked at.
+        """
+        if len(ready) == 1 and not self._num_waiting:
             part = self._parts[ready[0]]
             engine = part.step.engine
-            return ([], [ready]) if engine is None or self._acquire(engine, part) else (ready, [])
-        ready.sort()
+            if engine is None or self._acquire(engine, part):
+                return [ready]
+            self._wait(ready)
+            return []
+        self._wait(ready)
         started: list[list[int]] = []
-        waiting: list[int] = []
         open_batches: dict[int, list[int]] = {}
-        for place in ready:
-            part = self._parts[place]
+        passed: list[int] = []
+        groups = [(places[0], key) for key, places in self._waiting.items() if places]
+        heapify(groups)
+        while groups:
+            place, key = heappop(groups)
+            part, places = self._parts[place], self._waiting[key]
             engine = part.step.engine
+            batch = None if engine is None else open_batches.get(id(engine))
             if engine is None:
                 started.append([place])
-            elif (batch := open_batches.get(id(engine))) is not None and self._joins(part, batch):
+            elif batch is not None and self._joins(part, batch):
                 batch.append(place)
             elif self._acquire(engine, part):
                 open_batches[id(engine)] = batch = [place]
                 started.append(batch)
+            elif batch is not None and self._has_room(batch, engine):
+                passed.append(place)  # a smaller one may fit
             else:
-                waiting.append(place)
-        return waiting, started
+                continue
+            heappop(places)
+            self._num_waiting -= 1
+            if places:
+                heappush(groups, (places[0], key))
+        if passed:
+            self._wait(passed)
+        return started
 
-    def _delayed(self, running: _Running, engine: EngineUse, seconds: float) -> _Running:
-        """Return what is running, with the decodes of an LLM engine delayed by a prefill of some seconds."""
-        if engine.num_running == engine.num_batches:
-            return running  # it decodes nothing
-        share_s = seconds / engine.num_instances
-        delayed = []
-        for end_s, batch in running:
-            step = self._parts[batch[0]].step
-            is_slowed = step.is_decode and step.engine is engine
-            delayed.append((end_s + share_s if is_slowed else end_s, batch))
-        heapify(delayed)
-        return delayed
+    def _wait(self, places: list[int]) -> None:
+        self._num_waiting += len(places)
+        for place in places:
+            step = self._parts[place].step
+            heappush(self._waiting.setdefault((id(step.engine), step.is_decode), []), place)
+
+    def _delay_decodes(self, engine: EngineUse | None, seconds: float) -> None:
+        """Delay the decodes that an LLM engine is running by a prefill of some seconds."""
+        if engine is not None and (decodes := self._decodes.get(id(engine))):
+            share_s = seconds / engine.num_instances
+            decodes[:] = [(end_s + share_s, batch) for end_s, batch in decodes]
+            heapify(decodes)
 
     def _joins(self, part: Part, batch: list[int]) -> bool:
         """Return whether the engine takes a part into a batch that starts now."""
         first = self._parts[batch[0]].step
         if part.step.is_llm or first.is_llm:
             return False
-        num_items = sum([self._parts[place].num_items for place in batch]) + part.num_items
         assert first.engine is not None
-        return num_items <= first.engine.profile.max_efficient_batch
+        return self._num_items(batch) + part.num_items <= first.engine.profile.max_efficient_batch
+
+    def _has_room(self, batch: list[int], engine: EngineUse) -> bool:
+        """Return whether a part of one item could still join a batch that starts now."""
+        is_llm = self._parts[batch[0]].step.is_llm
+        return not is_llm and self._num_items(batch) < engine.profile.max_efficient_batch
+
+    def _num_items(self, batch: list[int]) -> int:
+        return sum([self._parts[place].num_items for place in batch])
 
     def _acquire(self, engine: EngineUse, part: Part) -> bool:
         """Take an instance of an engine and its cores, if they are free. An LLM decodes many at once."""
@@ -161,7 +197,7 @@ class _Schedule:
             seconds = profile.batch_s(missing) * first.num_items if missing else 0.0
             self.prefill_s += seconds
             return seconds
-        num_items = sum([self._parts[place].num_items for place in batch])
+        num_items = self._num_items(batch)
         num_calls = -(-num_items // profile.max_efficient_batch)
         return num_calls * profile.base_s + num_items * profile.per_unit_s
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from stretto.graph.graph import HINT, WHEN, Arg, Constant, Graph, Primitive, Ref
 from stretto.graph.ops import Ops
-from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_prefill
+from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_prefill, texts_of
 from stretto.graph.passes.split_prefill import with_hint
 
 _Key = tuple[Hashable, ...]
@@ -76,8 +76,8 @@ def _merge_equal(graph: Graph) -> Graph:
         if any(arg.ref.name in renamed for arg in primitive.args):
             primitive = replace(primitive, args=tuple(_rename(arg, renamed) for arg in primitive.args))
         if primitive.op == "prefill" and primitive.allows("share_prefix"):
-            reads = tuple(arg.ref.name for arg in primitive.args)  # cheaper to hash than a whole primitive
-            alike = kept.setdefault((primitive.engine, len(primitive.prompt), reads), [])
+            reads = tuple([arg.ref.name for arg in primitive.args])  # cheaper to hash than a whole primitive
+            alike = kept.setdefault((primitive.engine, texts_of(primitive.prompt), reads), [])
             equal = next((other for other in alike if are_equal(other, primitive)), None)
             if equal is not None:
                 renamed[primitive.name] = equal.name

@@ -12,7 +12,7 @@ from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.graph.graph import HINT, Constant, Primitive, PromptParts, Ref
 from stretto.graph.ops import Ops
-from stretto.graph.passes.base import DEFAULT_PROFILE, TOKENS_PER_SLOT
+from stretto.graph.passes.base import DEFAULT_PROFILE, TOKENS_PER_SLOT, texts_of
 from stretto.graph.passes.conditions import Conditions
 from stretto.tasks import Decode
 
@@ -144,7 +144,8 @@ class Steps:
 
     def _prompt(self, prefill: Primitive) -> PromptLength:
         slots = [(arg.port, arg.ref) for arg in prefill.args if arg.port != HINT]
-        alike = self._prompts.setdefault((prefill.engine, len(prefill.prompt), len(slots)), [])
+        reads = tuple([ref.name for _, ref in slots])
+        alike = self._prompts.setdefault((prefill.engine, texts_of(prefill.prompt), reads), [])
         for prompt, other, length in alike:  # cheaper than to hash whole prompts
             if prompt == prefill.prompt and other == slots:
                 return length
