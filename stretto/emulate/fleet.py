@@ -103,6 +103,11 @@ def check_fleet(wanted: WantedFleet) -> PlannedFleet:
         try:
             _check_devices(wanted, server.devices)
             found = _plan(wanted, server, number, port, memory)
+            if found.kv_events and any(other.kv_events == found.kv_events for other in planned):
+                raise ConfigError(
+                    f"KV events at {found.kv_events!r} are published by another server of the fleet; "
+                    "{port} in the address stands for a server's port, if that is not 0"
+                )
         except ConfigError as error:
             raise ConfigError(f"{label}: {error.message}") from error
         replica = Replica(

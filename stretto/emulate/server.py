@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs
 
+from stretto.cluster.kv_events import AllBlocksCleared
 from stretto.emulate.app import App, Handler, Routes
 from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.device_memory import DeviceMemory
@@ -138,6 +139,8 @@ class EmulatedServer:
             self._keeps_weights = level == "1"
             self._gate.fall_asleep()
             self._replica.empty()
+            if self._publisher is not None:
+                self._publisher.publish([AllBlocksCleared()])
             self._memory.release(self._held)
         await exchange.answer(200, b"")
 
