@@ -51,6 +51,7 @@ class KVPublisher:
         self._hasher = Hasher(1)
         self._salts = {self._hasher.root(""): ""}
         self._number = 0
+        self._num_restarts = 0
         self._kept: deque[tuple[int, list[bytes]]] = deque(maxlen=_MAX_KEPT)
         self._context = zmq.asyncio.Context()
         self._replaying: asyncio.Task[None] | None = None
@@ -88,12 +89,15 @@ class KVPublisher:
             return
         self._kept.append((number, message))
         if self.delay_s:
-            asyncio.get_running_loop().call_later(self.delay_s, self._send, message)
+            asyncio.get_running_loop().call_later(self.delay_s, self._send, message, self._num_restarts)
         else:
-            self._send(message)
+            self._send(message, self._num_restarts)
 
     def restart(self) -> None:
-        """Forget what was published: numbers begin at 0 again, as after a restart of the server."""
+        """Forget what was published, also what is late: numbers begin at 0 again, as after a restart of the
+        server.
+        """
+        self._num_restarts += 1
         self._number = 0
         self._kept.clear()
 
@@ -104,8 +108,8 @@ class KVPublisher:
         self._live.close()
         self._context.destroy(linger=0)
 
-    def _send(self, message: list[bytes]) -> None:
-        if not self._live.closed:
+    def _send(self, message: list[bytes], num_restarts: int) -> None:
+        if not self._live.closed and num_restarts == self._num_restarts:
             with suppress(zmq.Again):
                 self._live.send_multipart(message, zmq.NOBLOCK)
 

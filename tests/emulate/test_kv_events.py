@@ -175,3 +175,33 @@ def test_only_the_last_tenants_are_remembered(tmp_path: Path) -> None:
             publisher.close()
 
     asyncio.run(asyncio.wait_for(publish(), 100))
+
+
+def test_what_is_late_when_a_server_restarts_is_never_sent(tmp_path: Path) -> None:
+    async def follow() -> None:
+        config = KVEventsConfig(f"ipc://{tmp_path}/kv")
+        publisher = KVPublisher(config)
+        found: list[KVEvent] = []
+
+        async def listen() -> None:
+            async for events in KVEventStream(config).events():
+                found.extend(events)
+
+        listening = asyncio.create_task(listen())
+        try:
+            while not found:
+                publisher.publish([stored(1)])
+                await asyncio.sleep(0.01)
+            publisher.delay_s = 0.2
+            publisher.publish([stored(2)])
+            publisher.restart()
+            publisher.delay_s = 0.3
+            publisher.publish([stored(3)])
+            while stored(3).tokens != getattr(found[-1], "tokens", ()):
+                await asyncio.sleep(0.01)
+            assert all(event.tokens != (2,) for event in found if isinstance(event, BlockStored))
+        finally:
+            listening.cancel()
+            publisher.close()
+
+    asyncio.run(asyncio.wait_for(follow(), 100))
