@@ -17,7 +17,7 @@ from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.fleet_file import read_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.real_time import check_real_time, predict_load
-from stretto.emulate.wanted import WantedFleet, WantedServer
+from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.errors import ConfigError
 
 FLEET = """
@@ -152,6 +152,32 @@ def test_a_fleet_that_this_machine_cannot_emulate_is_refused() -> None:
     assert check_real_time(fleet_of(4), 1).num_streams > 16
     with pytest.raises(ConfigError, match=r"cannot emulate the fleet in real time: .*--speed"):
         check_real_time(fleet_of(4, speed=100.0), 1)
+
+
+def test_a_fleet_with_a_process_for_each_server_streams_on_all_cores() -> None:
+    fleet = fleet_of(4, speed=12.0)
+    assert check_real_time(fleet, 4).num_streams > check_real_time(fleet, 1).num_streams
+    assert check_real_time(fleet_of(16), 16).num_streams == 16 * check_real_time(fleet_of(1), 1).num_streams
+
+
+def test_a_server_that_needs_more_than_its_core_is_refused_however_many_there_are() -> None:
+    idle, busy = fleet_of(3).servers, fleet_of(1, max_sequences=1).servers
+    assert isinstance(busy[0].service, PlannedLLM)
+    fast = replace(busy[0].service, simulated=replace(busy[0].service.simulated, cost=SteadyCost(1e-4)))
+    fleet = PlannedFleet((*idle, replace(busy[0], service=fast)))
+    with pytest.raises(ConfigError, match=r"server 3 would need 1\.5 cores and can use 1; use --speed 0\.59"):
+        check_real_time(fleet, 4)
+
+
+def test_embedding_and_reranking_are_part_of_the_predicted_load() -> None:
+    kinds: tuple[Kind, ...] = ("embedding", "reranking")
+    servers = tuple(WantedServer(devices=(number,), kind=kind) for number, kind in enumerate(kinds))
+    fleet = check_fleet(WantedFleet(("RTX-3090",) * 2, servers))
+    load = predict_load(fleet)
+    assert 0.2 < load.whole < 0.6
+    assert load.num_streams == 0
+    with pytest.raises(ConfigError, match="cannot emulate the fleet in real time"):
+        check_real_time(replace(fleet, speed=10.0), 1)
 
 
 def test_the_predicted_load_of_streams_is_near_the_measured_one() -> None:
