@@ -141,7 +141,16 @@ def test_a_fault_may_be_given_as_an_option() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["slow", "kind=slow,factor=x", "replica=-1,kind=slow", "kind=none", "kind=slow,x=1"]
+    "option",
+    [
+        "slow",
+        "kind=slow,factor=x",
+        "kind=slow,factor=1e300",
+        "replica=-1,kind=slow",
+        "replica=inf,kind=slow",
+        "kind=none",
+        "kind=slow,x=1",
+    ],
 )
 def test_an_option_that_makes_no_sense_is_refused(option: str) -> None:
     with pytest.raises(ConfigError, match="--fault"):

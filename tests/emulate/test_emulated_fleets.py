@@ -102,6 +102,11 @@ def test_vectors_may_be_asked_for_in_base64(tmp_path: Path) -> None:
         (("loading_s = 0", "loading = 0"), "fleet.toml:9: unknown key 'loading'"),
         (('kind = "embedding"', 'kind = "drawing"'), "fleet.toml:18: kind is 'drawing'"),
         (("[machine]", "[machines]"), "unknown table or key 'machines'"),
+        (("[[0, 1], [2, 3]]", "[[0, 9]]"), "links have device 9; the machine has 5"),
+        (("loading_s = 0", "loading_s = nan"), "server 0: loading_s is nan"),
+        (("loading_s = 0", "loading_s = -1"), "server 0: loading_s is -1"),
+        (('kind = "embedding"', 'kind = "embedding"\nmemory_gib = inf'), "server 2: memory_gib is inf"),
+        (('kind = "embedding"', 'kind = "embedding"\nmemory_gib = -1'), "server 2: memory_gib is -1"),
     ],
 )
 def test_an_impossible_fleet_is_refused_by_name(
@@ -110,6 +115,15 @@ def test_an_impossible_fleet_is_refused_by_name(
     assert change[0] in FLEET
     with pytest.raises(ConfigError, match=message):
         planned(FLEET.replace(*change, 1), tmp_path)
+
+
+@pytest.mark.parametrize("percent", range(30, 70, 5))
+def test_two_servers_may_have_all_of_a_device_together(percent: int) -> None:
+    servers = tuple(
+        WantedServer(devices=(0,), model=MODEL, memory_share=share / 100, max_context_tokens=16)
+        for share in (percent, 100 - percent)
+    )
+    assert len(check_fleet(WantedFleet(("A100-80G",), servers)).servers) == 2
 
 
 def test_a_device_without_costs_is_refused_with_the_nearest() -> None:
@@ -137,6 +151,7 @@ def test_a_model_may_be_a_directory_with_its_sizes(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"max_context_tokens": 10**6}, "a context of 1000000 does not fit"),
+        ({"max_context_tokens": 0}, "the longest context is 0 tokens"),
         ({"memory_share": 0.1}, "does not fit"),
         ({"block_tokens": 0}, "does not fit|block_tokens"),
         ({"max_batch_tokens": 100}, "must exceed max_running"),
