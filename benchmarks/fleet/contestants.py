@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event, Timer
 from typing import Any
 
 from benchmarks.fleet.schemes import SIMULATED_OURS, Scheme
@@ -40,15 +41,19 @@ class Contestant:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def started(self, work: Work, patience_s: float) -> Iterator[Callable[[], Done]]:
+    def started(
+        self, work: Work, patience_s: float, start_s: float = _START_S
+    ) -> Iterator[Callable[[], Done]]:
         """Context with a function that has the program do its work; it is ready and warm already.
 
         Args:
             patience_s: real seconds allowed for the work.
+            start_s: real seconds allowed until it is ready.
 
         Raises:
-            EngineFailure: the program ended before it was done; the message has its last output.
-            EngineTimeout: it was not done in time.
+            EngineFailure: the program ended before it was done, or did not write first that it is ready; the
+                message has its last output.
+            EngineTimeout: it was not ready or not done in time.
         """
         with TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
             paths = Path(folder) / "work.json", Path(folder) / "done.json"
@@ -73,12 +78,27 @@ class Contestant:
                     raise EngineFailure(f"{self.name} ended with {process.returncode}: {_last(log)}")
                 return read_done(json.loads(paths[1].read_text("utf-8")))
 
+            is_late = Event()
+
+            def give_up() -> None:
+                is_late.set()
+                process.kill()
+
+            starting = Timer(start_s, give_up)
+            starting.start()
             try:
-                if process.stdout.readline() != _READY:
-                    process.wait(_START_S)
-                    raise EngineFailure(f"{self.name} ended before it was ready: {_last(log)}")
+                said = process.stdout.readline()
+                starting.cancel()
+                if said != _READY:
+                    if not said:
+                        process.wait()  # for the end of its log
+                    if is_late.is_set():
+                        raise EngineTimeout(f"{self.name} was not ready in {start_s:.0f} s: {_last(log)}")
+                    what = f"wrote {said!r:.200}" if said else "ended"
+                    raise EngineFailure(f"{self.name} {what} before it was ready: {_last(log)}")
                 yield work_off
             finally:
+                starting.cancel()
                 process.kill()
                 process.wait()
 

@@ -16,6 +16,7 @@ from benchmarks.fleet.questions import Corpus, poisson_gaps_s, queries
 from benchmarks.fleet.servers import RunningFleet
 from benchmarks.fleet.work import Asked, Work, read_done
 from stretto.emulate.faults import Fault
+from stretto.errors import EngineFailure
 
 _PATIENCE_S = 900.0
 _WARM_UP_S = 0.5
@@ -84,6 +85,10 @@ class Arena:
 
         Args:
             faults: faults of LLM servers by their numbers; their seconds are emulated ones.
+
+        Raises:
+            EngineFailure: the contestant ended early, or answered no query. Such a run is not stored.
+            EngineTimeout: it was not done in time.
         """
         asked = scene.queries(self.corpus)
         settings = {
@@ -118,6 +123,8 @@ class Arena:
             for server, fault in faults:
                 self.fleet.request(server, _in_real_seconds(fault, self.speed))
             done = work_off()
+            if all(one.error is not None for one in done.answered):
+                raise EngineFailure(f"{contestant.name} answered no query: {done.answered[0].error}")
             lag = self.fleet.lag().since(before)
         return {**asdict(done), "lag_share": lag.share, "slipped_s": lag.slipped_s}
 

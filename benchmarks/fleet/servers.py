@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import sys
 import time
@@ -19,13 +18,15 @@ import httpx
 from benchmarks.fleet.layout import Layout
 from benchmarks.fleet.work import ServerUrls
 from stretto.emulate.faults import Fault
+from stretto.emulate.lag_metrics import LATE_S, SLIPPED_S, WAITED_S
 from stretto.emulate.wanted import WantedFleet, WantedServer
+from stretto.engines.openai_wire.metrics import read_samples
 from stretto.engines.server_process.kept import KeptProcess
 from stretto.errors import EngineTimeout, EngineUnavailable
 
 _START_S = 60.0
 _LOOK_S = 0.1
-_TOTALS = ("late_seconds_total", "waited_seconds_total", "slipped_seconds_total")
+_TOTALS = (LATE_S.name, WAITED_S.name, SLIPPED_S.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class RunningFleet:
     def lag(self) -> Lag:
         """Return how late the process of the servers has been."""
         text = self._http.get(f"{self.urls.embedding}/metrics").raise_for_status().text
-        values = [re.search(rf"^stretto_emulate:{name}\S* (\S+)$", text, re.M) for name in _TOTALS]
-        return Lag(*(float(found[1]) if found else 0.0 for found in values))
+        found = {sample.name: sample.value for sample in read_samples(text, _TOTALS)}
+        return Lag(*(found[name] for name in _TOTALS))
 
     def request(self, server: int, fault: Fault) -> None:
         """Let a fault happen to one of the LLM servers. Its seconds are real ones."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from enum import StrEnum
@@ -140,6 +139,7 @@ def emulate(
     from stretto.emulate.real_time import check_real_time
     from stretto.emulate.tokens import FOUR_CHARACTERS
     from stretto.emulate.wanted import WantedFleet, WantedServer
+    from stretto.engines.processor import num_cores
 
     if (model is None) == (fleet is None):
         raise UserError("give either --model or --fleet")
@@ -170,8 +170,7 @@ def emulate(
         wanted = _equal_servers(one, device, num_devices, tensor_parallel, host, port, speed)
         wanted = replace(wanted, faults=given)
     planned = check_fleet(wanted)
-    num_cores = min(len(planned.servers), os.cpu_count() or 1) if processes else 1
-    load = check_real_time(planned, num_cores)
+    load = check_real_time(planned, min(len(planned.servers), num_cores()) if processes else 1)
     answer_tokens = read_answer_tokens(
         output_lengths, load_tokens(tokenizer) if tokenizer else FOUR_CHARACTERS
     )

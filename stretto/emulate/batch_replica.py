@@ -31,21 +31,23 @@ class EmulatedBatches:
     @property
     def num_waiting(self) -> int:
         """Number of requests that wait for the next batch."""
-        return len(self._waiting)
+        return sum(not done.done() for _, _, done in self._waiting)
 
     @property
     def slipped_s(self) -> float:
         """Real seconds by which the clock has slipped."""
         return self._clock.slipped_s
 
-    async def run(self, num_units: int) -> bool:
-        """Wait until a request of `num_units` units of work is answered; return False if it was forgotten."""
+    def submit(self, num_units: int) -> asyncio.Future[bool]:
+        """Queue a request of `num_units` units of work. Its result is True once it is answered, and False if
+        it was forgotten. A request that is cancelled while it waits takes no part in a batch.
+        """
         self._clock.arrive()
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((num_units, self._clock.now_s, done))
         if not self._running:
             self._begin()
-        return await done
+        return done
 
     def slow_down(self, factor: float) -> None:
         """Let each batch that begins from now on take `factor` times its predicted time."""

@@ -5,11 +5,12 @@ Source: vLLM 0.32, `entrypoints/pooling/embed/protocol.py`, `entrypoints/pooling
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,6 +40,8 @@ from stretto.engines.openai_wire.fields import (
     token_ids,
 )
 from stretto.engines.openai_wire.models import ModelCard, models_json
+
+T = TypeVar("T")
 
 MAX_TOKENS = 512
 """Longest text of bge-large-en-v1.5 and bge-reranker-large, in tokens."""
@@ -84,11 +87,13 @@ class BatchRoutes:
             )
         dimensions = sent.take("dimensions", integer(1, DIMENSIONS), DIMENSIONS)
         num_tokens = sum(map(self._num_tokens, texts))
-        await self._run(len(texts))
-        if encoding == "base64":
-            written = [json.dumps(_base64(one, dimensions)) for one in texts]
-        else:
-            written = [vector_json(one, dimensions) for one in texts]
+        write: Callable[[str, int], str] = _base64_json if encoding == "base64" else vector_json
+        with exchange.until_left():
+            written = await self._run(len(texts), (write(one, dimensions) for one in texts))
+            await exchange.answer(200, self._embeddings(written, num_tokens))
+
+    def _embeddings(self, written: Sequence[str], num_tokens: int) -> bytes:
+        """Return the answer with vectors that are written as JSON."""
         rows = ",".join(
             f'{{"index":{index},"object":"embedding","embedding":{vector}}}'
             for index, vector in enumerate(written)
@@ -100,8 +105,7 @@ class BatchRoutes:
             "model": self._model,
         }
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "completion_tokens": 0}
-        body = f'{json.dumps(head)[:-1]},"data":[{rows}],"usage":{json.dumps(usage)}}}'
-        await exchange.answer(200, body.encode())
+        return f'{json.dumps(head)[:-1]},"data":[{rows}],"usage":{json.dumps(usage)}}}'.encode()
 
     async def _rerank(self, exchange: Exchange) -> None:
         sent = Fields(read_body(await exchange.body()))
@@ -113,31 +117,49 @@ class BatchRoutes:
         top = sent.take("top_n", integer(0), 0) or len(documents)
         has_documents = sent.take("return_documents", flag, True)
         num_tokens = sum(self._num_tokens(query) + self._num_tokens(one) for one in documents)
-        await self._run(len(documents))
-        scored = sorted(((relevance(query, one), -i) for i, one in enumerate(documents)), reverse=True)
+        with exchange.until_left():
+            scores = await self._run(len(documents), (relevance(query, one) for one in documents))
+            kept = documents if has_documents else None
+            await exchange.answer_json(self._ranking(scores, kept, top, num_tokens))
+
+    def _ranking(
+        self, scores: Sequence[float], documents: Sequence[str] | None, top: int, num_tokens: int
+    ) -> dict[str, object]:
+        """Return the answer with the `top` best documents, or with their places alone."""
+        scored = sorted(((score, -place) for place, score in enumerate(scores)), reverse=True)
         results: list[dict[str, object]] = [
             {
                 "index": -place,
-                **({"document": {"text": documents[-place]}} if has_documents else {}),
+                **({} if documents is None else {"document": {"text": documents[-place]}}),
                 "relevance_score": score,
             }
             for score, place in scored[:top]
         ]
-        await exchange.answer_json(
-            {
-                "id": f"rerank-{self._next()}",
-                "model": self._model,
-                "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-                "results": results,
-            }
-        )
+        return {
+            "id": f"rerank-{self._next()}",
+            "model": self._model,
+            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+            "results": results,
+        }
 
-    async def _run(self, num_units: int) -> None:
+    async def _run(self, num_units: int, values: Iterable[T]) -> list[T]:
+        """Wait until the instance has answered. Compute the values of the answer meanwhile, and let other
+        requests have a turn after each.
+        """
         await self._gate.work()
-        is_answered = await self._replica.run(num_units)
+        answered = self._replica.submit(num_units)
+        try:
+            computed: list[T] = []
+            for value in values:
+                computed.append(value)
+                await asyncio.sleep(0)
+            is_answered = await answered
+        finally:
+            answered.cancel()
         await self._gate.leave()
         if not is_answered:
             raise RequestRefused(LOST)
+        return computed
 
     def _check_model(self, sent: Fields) -> None:
         model = sent.take("model", text, "")
@@ -187,5 +209,5 @@ def _document(name: str, value: Any) -> str:
     )
 
 
-def _base64(one: str, dimensions: int) -> str:
-    return base64.b64encode(vector_of(one, dimensions).astype(np.float32).tobytes()).decode()
+def _base64_json(one: str, dimensions: int) -> str:
+    return f'"{base64.b64encode(vector_of(one, dimensions).astype(np.float32).tobytes()).decode()}"'

@@ -16,6 +16,10 @@ _NUM_ITEMS = 3
 _SHALLOW = 4
 """Depth from which on documents have only what they must have."""
 _MAX_DEPTH = 24
+_MAX_PARTS = 20_000
+"""Largest number of values of a document, with the schemas that are looked up for them."""
+_MAX_CHARS = 100_000
+"""Largest number of characters of all texts of a document."""
 _FORMATS = {
     "date": "2026-01-31",
     "time": "12:00:00Z",
@@ -52,6 +56,7 @@ class _Maker:
         self._root = root
         self._source = source
         self._num_words = num_words
+        self._num_parts = self._num_chars = 0
 
     def make(self, schema: Any, depth: int) -> Any:
         """Return a document of one schema within the whole one."""
@@ -78,12 +83,19 @@ class _Maker:
             case "null":
                 return None
             case "string":
-                return self._text(schema)
+                text = self._text(schema)
+                self._num_chars += len(text)
+                if self._num_chars > _MAX_CHARS:
+                    raise _too_long()
+                return text
             case other:
                 raise ValueError(f"the schema has the unknown type {other!r:.100}")
 
     def _resolved(self, schema: Any, depth: int) -> Mapping[str, Any]:
         """Return a schema with its reference and its `allOf` put in."""
+        self._num_parts += 1
+        if self._num_parts > _MAX_PARTS:
+            raise ValueError(f"documents of the schema have more than {_MAX_PARTS} parts")
         if schema is True:
             return {}
         if not isinstance(schema, Mapping):
@@ -145,6 +157,8 @@ class _Maker:
 
     def _number(self, schema: Mapping[str, Any], *, whole: bool) -> float:
         step = schema.get("multipleOf", 1 if whole else 0.5)
+        if not step > 0:
+            raise ValueError(f"the schema has multipleOf {step!r:.100}; it must be above 0")
         least = schema.get("minimum", schema.get("exclusiveMinimum"))
         most = schema.get("maximum", schema.get("exclusiveMaximum"))
         if least is None:
@@ -166,11 +180,17 @@ class _Maker:
             return text_matching(schema["pattern"], self._source)
         if schema.get("format") in _FORMATS:
             return _FORMATS[schema["format"]]
+        if schema.get("minLength", 0) > _MAX_CHARS:
+            raise _too_long()
         text = made_up_words(self._source, self._num_words)
         while len(text) < schema.get("minLength", 0):
             text += f" {made_up_words(self._source, self._num_words)}"
         most: int = schema.get("maxLength", len(text))
         return text[:most]
+
+
+def _too_long() -> ValueError:
+    return ValueError(f"texts of the schema's documents have more than {_MAX_CHARS} characters")
 
 
 def _merged(schema: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,10 +91,8 @@ class FaultRunner:
                 self._gate.refuses = True
             case "die" | "restart":
                 self._server.die(for_good=fault.kind == "die")
-            case "late_events":
-                self._server.disturb_events(fault.delay_s, 0.0)
-            case "lost_events":
-                self._server.disturb_events(0.0, fault.share)
+            case "late_events" | "lost_events":
+                self._disturb_events()
 
     def _end(self, fault: Fault) -> None:
         match fault.kind:
@@ -105,7 +103,17 @@ class FaultRunner:
             case "refuse":
                 self._gate.refuses = False
             case "late_events" | "lost_events":
-                self._server.disturb_events(0.0, 0.0)
+                self._disturb_events()
+
+    def _disturb_events(self) -> None:
+        """Let KV events be as the active faults want them: of each kind, the one that began last."""
+        delay_s = lost_share = 0.0
+        for fault in self._active:
+            if fault.kind == "late_events":
+                delay_s = fault.delay_s
+            elif fault.kind == "lost_events":
+                lost_share = fault.share
+        self._server.disturb_events(delay_s, lost_share)
 
     async def _take(self, exchange: Exchange) -> None:
         fault = read_fault(read_body(await exchange.body()))
@@ -117,7 +125,8 @@ class FaultRunner:
 
     async def _drop(self, exchange: Exchange) -> None:
         """End all faults, also those to come. A restart that is under way goes on."""
-        await _cancel([task for task, fault in self._tasks.items() if fault.kind != "restart"])
+        under_way = {id(fault) for fault in self._active if fault.kind == "restart"}
+        await _cancel([task for task, fault in self._tasks.items() if id(fault) not in under_way])
         await exchange.answer_json({"faults": [fault.to_json() for fault in self._active]})
 
 

@@ -52,11 +52,13 @@ class Fault:
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Fault)}
+_MOST = 1e9
+"""Largest number of seconds, and largest factor: times beyond cannot be planned."""
 _READERS: Mapping[str, Reader[Any]] = {
-    "after_s": number(0),
-    "for_s": number(0),
-    "factor": number(0, is_open=True),
-    "delay_s": number(0),
+    "after_s": number(0, _MOST),
+    "for_s": number(0, _MOST),
+    "factor": number(0, _MOST, is_open=True),
+    "delay_s": number(0, _MOST),
     "share": number(0, 1),
 }
 
@@ -89,7 +91,7 @@ def parse_fault(option: str) -> tuple[int, Fault]:
         except ValueError:
             sent[name] = math.nan
     replica = sent.pop("replica", 0.0)
-    if not replica >= 0 or replica != int(replica):
+    if not (replica >= 0 and replica.is_integer()):
         raise ConfigError(f"--fault {option!r}: replica must be a number from 0 on")
     try:
         return int(replica), read_fault(sent)

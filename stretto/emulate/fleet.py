@@ -88,6 +88,11 @@ def check_fleet(wanted: WantedFleet) -> PlannedFleet:
     if not wanted.servers:
         raise ConfigError("the fleet has no servers; it needs at least one")
     memory = {f"cuda:{number}": _memory_of(kind) for number, kind in enumerate(wanted.devices)}
+    for group in wanted.links or ():
+        if others := [device for device in group if not 0 <= device < len(memory)]:
+            raise ConfigError(
+                f"links have device {others[0]}; the machine has {len(memory)}, numbered from 0"
+            )
     machine = Machine(tuple(memory), memory)
     planned: list[PlannedServer] = []
     placed: list[Placed] = []
@@ -103,6 +108,11 @@ def check_fleet(wanted: WantedFleet) -> PlannedFleet:
         try:
             _check_devices(wanted, server.devices)
             found = _plan(wanted, server, number, port, memory)
+            if found.kv_events and any(other.kv_events == found.kv_events for other in planned):
+                raise ConfigError(
+                    f"KV events at {found.kv_events!r} are published by another server of the fleet; "
+                    "{port} in the address stands for a server's port, if that is not 0"
+                )
         except ConfigError as error:
             raise ConfigError(f"{label}: {error.message}") from error
         replica = Replica(
@@ -135,10 +145,12 @@ def _plan(
     device = wanted.devices[server.devices[0]]
     names = [f"cuda:{one}" for one in server.devices]
     faults = tuple(fault for of, fault in wanted.faults if of == number)
+    if server.loading_s is not None and not 0 <= server.loading_s < math.inf:
+        raise ConfigError(f"loading_s is {server.loading_s}; it must be a number of seconds from 0 on")
     service: PlannedLLM | PlannedBatches
     if server.kind == "llm":
         service = check_llm(_llm_plan(server, device))
-        held = {name: math.ceil(server.memory_share * memory[name]) for name in names}
+        held = {name: int(server.memory_share * memory[name]) for name in names}
         loading_s = service.loading_s
         waking_s = service.sizes.weight_bytes / len(names) / _PCIE_BYTES_S
     else:
@@ -147,6 +159,8 @@ def _plan(
         profile = batch_device(device, server.kind).engines[server.kind]
         name = server.served_name or server.model or _BATCH_MODELS[server.kind]
         service = PlannedBatches(server.kind, name, profile)
+        if not 0 < server.memory_gib < math.inf:
+            raise ConfigError(f"memory_gib is {server.memory_gib}; it must be positive")
         held = {name: math.ceil(server.memory_gib * 2**30) for name in names}
         loading_s, waking_s = server.loading_s or 0.0, server.memory_gib * 2**30 / _PCIE_BYTES_S
     events = server.kv_events and server.kv_events.replace("{port}", str(port))

@@ -23,6 +23,8 @@ _LOOKED_AT = 1000
 """Number of characters at the end of a prompt in which a list may be asked for."""
 _WORDS = (6, 3, 1)
 """Numbers of words of each text of a document: fewer, if the document would be too long."""
+_UNUSABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""Errors that a form of which no text can be made leads to."""
 
 
 def formed_text(form: OutputForm, source: Random, fits: Callable[[str], bool]) -> str:
@@ -46,7 +48,7 @@ def formed_text(form: OutputForm, source: Random, fits: Callable[[str], bool]) -
                 return text_matching(form.value, source)
             case _:
                 raise ValueError("an emulated server writes no texts of a grammar")
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+    except _UNUSABLE as error:
         raise unacceptable(
             "structured_outputs", f"No text has the form that is asked for: {error}."
         ) from error

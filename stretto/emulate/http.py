@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -53,6 +54,25 @@ class Exchange:
         """Wait until the client closes its connection, or the answer is complete."""
         while (await self._receive())["type"] == "http.request":
             pass
+
+    @contextmanager
+    def until_left(self) -> Iterator[None]:
+        """Run a block of the present task that ends early, without an error, when the client leaves."""
+        answering = asyncio.current_task()
+        assert answering is not None
+        watching = asyncio.create_task(self._cancel_if_left(answering))
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not watching.done():
+                raise
+            answering.uncancel()
+        finally:
+            watching.cancel()
+
+    async def _cancel_if_left(self, answering: asyncio.Task[object]) -> None:
+        await self.wait_until_left()
+        answering.cancel()
 
     async def answer(
         self,

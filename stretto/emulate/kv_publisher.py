@@ -26,6 +26,9 @@ from stretto.engines.openai_wire.kv_frames import END_OF_REPLAY, read_replay_req
 from stretto.errors import BadReply, ConfigError
 
 _MAX_KEPT = 10_000
+_MAX_SALTS = 10_000
+_AT_ONCE = 100
+"""Number of messages that are sent again before the event loop does other work."""
 
 
 class KVPublisher:
@@ -48,11 +51,13 @@ class KVPublisher:
         self._hasher = Hasher(1)
         self._salts = {self._hasher.root(""): ""}
         self._number = 0
+        self._num_restarts = 0
         self._kept: deque[tuple[int, list[bytes]]] = deque(maxlen=_MAX_KEPT)
         self._context = zmq.asyncio.Context()
         self._replaying: asyncio.Task[None] | None = None
         self._live = zmq.Context(self._context).socket(zmq.PUB)
         self._replays = self._context.socket(zmq.ROUTER)
+        self._replays.sndhwm = _MAX_KEPT + 1  # else a long replay loses its end
         try:
             _bind(self._live, config.endpoint)
             if config.replay_endpoint is not None:
@@ -63,8 +68,18 @@ class KVPublisher:
             raise
 
     def know(self, salt: str) -> None:
-        """Remember the salt of a tenant, which events of the tenant's blocks carry."""
-        self._salts[self._hasher.root(salt)] = salt
+        """Remember the salt of a tenant who has a request now, which events of the tenant's blocks carry.
+
+        Only the last ten thousand tenants are remembered. The blocks of others follow a block that no
+        subscriber knows.
+        """
+        salts, root = self._salts, self._hasher.root(salt)
+        salts.pop(root, None)
+        salts[root] = salt
+        while len(salts) > _MAX_SALTS:
+            oldest = next(iter(salts))
+            if salts.pop(oldest) == "":  # all requests without a salt have it
+                salts[oldest] = ""
 
     def publish(self, events: Sequence[KVEvent]) -> None:
         """Send a batch of changes of the prefix cache."""
@@ -74,12 +89,15 @@ class KVPublisher:
             return
         self._kept.append((number, message))
         if self.delay_s:
-            asyncio.get_running_loop().call_later(self.delay_s, self._send, message)
+            asyncio.get_running_loop().call_later(self.delay_s, self._send, message, self._num_restarts)
         else:
-            self._send(message)
+            self._send(message, self._num_restarts)
 
     def restart(self) -> None:
-        """Forget what was published: numbers begin at 0 again, as after a restart of the server."""
+        """Forget what was published, also what is late: numbers begin at 0 again, as after a restart of the
+        server.
+        """
+        self._num_restarts += 1
         self._number = 0
         self._kept.clear()
 
@@ -90,8 +108,8 @@ class KVPublisher:
         self._live.close()
         self._context.destroy(linger=0)
 
-    def _send(self, message: list[bytes]) -> None:
-        if not self._live.closed:
+    def _send(self, message: list[bytes], num_restarts: int) -> None:
+        if not self._live.closed and num_restarts == self._num_restarts:
             with suppress(zmq.Again):
                 self._live.send_multipart(message, zmq.NOBLOCK)
 
@@ -101,9 +119,11 @@ class KVPublisher:
             client, *frames = await self._replays.recv_multipart()
             with suppress(BadReply):
                 first = read_replay_request(frames)
-                for number, (_, count, batch) in list(self._kept):
-                    if number >= first:
-                        await self._replays.send_multipart([client, b"", count, batch])
+                wanted = [message for number, message in self._kept if number >= first]
+                for place, (_, count, batch) in enumerate(wanted, 1):
+                    await self._replays.send_multipart([client, b"", count, batch])
+                    if place % _AT_ONCE == 0:
+                        await asyncio.sleep(0)
                 await self._replays.send_multipart([client, b"", END_OF_REPLAY, b""])
 
 

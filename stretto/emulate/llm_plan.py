@@ -86,7 +86,7 @@ def check_llm(plan: LLMPlan) -> PlannedLLM:
     if not 0 < plan.memory_share <= 1:
         raise ConfigError(f"the share of memory is {plan.memory_share}; it must be above 0, at most 1")
     num_tokens = check_fits(sizes, preset.hardware, plan.tensor_parallel, plan.memory_share)
-    longest = plan.max_context_tokens or sizes.max_context_tokens
+    longest = sizes.max_context_tokens if plan.max_context_tokens is None else plan.max_context_tokens
     if longest < 2:
         raise ConfigError(f"the longest context is {longest} tokens; it must be at least 2")
     num_blocks = num_tokens // plan.block_tokens if plan.block_tokens > 0 else 0

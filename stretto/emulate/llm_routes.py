@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from stretto.emulate.app import Handler
@@ -76,17 +75,10 @@ class LLMRoutes:
         except CapacityError as error:
             generation.abort()
             raise unacceptable("prompt", error.message) from error
-        sending = asyncio.current_task()
-        assert sending is not None
-        watching = asyncio.create_task(_cancel_if_left(exchange, sending))
         try:
-            await self._send(exchange, generation, is_streamed=prepared.options.stream)
-        except asyncio.CancelledError:
-            if not watching.done():
-                raise
-            sending.uncancel()
+            with exchange.until_left():
+                await self._send(exchange, generation, is_streamed=prepared.options.stream)
         finally:
-            watching.cancel()
             generation.abort()
 
     async def _send(self, exchange: Exchange, generation: Generation, *, is_streamed: bool) -> None:
@@ -148,9 +140,3 @@ class LLMRoutes:
         """Evict all prefixes that no running request holds."""
         self.replica.clear_cache()
         await exchange.answer(200, b"")
-
-
-async def _cancel_if_left(exchange: Exchange, sending: asyncio.Task[object]) -> None:
-    """Cancel the task that sends an answer when the client has left."""
-    await exchange.wait_until_left()
-    sending.cancel()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -25,25 +26,32 @@ _CATEGORIES = {
 }
 _MAX_REPEATS = 4
 """Largest number of repeats beyond the least that a pattern allows."""
+_MAX_PARTS = 100_000
+"""Largest number of groups and repeats of a text."""
 
 
 def text_matching(pattern: str, source: Random) -> str:
     """Return a text that matches `pattern` as a whole.
 
     Raises:
-        ValueError: it is no regular expression, or has a part that is not understood, such as a look-ahead.
+        ValueError: it is no regular expression, or has a part that is not understood, such as a look-ahead;
+            or its texts are too long, or have half a surrogate pair.
     """
     try:
-        return _sequence(_parser.parse(pattern), source, {})
-    except _parser.error as error:
+        text = _sequence(_parser.parse(pattern), source, {}, count(1))
+    except (_parser.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from error
+    text.encode()  # raises ValueError
+    return text
 
 
-def _sequence(parts: Any, source: Random, groups: dict[int, str]) -> str:
-    return "".join(_part(str(kind), value, source, groups) for kind, value in parts)
+def _sequence(parts: Any, source: Random, groups: dict[int, str], num_parts: Iterator[int]) -> str:
+    if next(num_parts) > _MAX_PARTS:
+        raise ValueError(f"texts of the regular expression have more than {_MAX_PARTS} groups and repeats")
+    return "".join(_part(str(kind), value, source, groups, num_parts) for kind, value in parts)
 
 
-def _part(kind: str, value: Any, source: Random, groups: dict[int, str]) -> str:
+def _part(kind: str, value: Any, source: Random, groups: dict[int, str], num_parts: Iterator[int]) -> str:
     match kind:
         case "LITERAL":
             return chr(value)
@@ -56,16 +64,16 @@ def _part(kind: str, value: Any, source: Random, groups: dict[int, str]) -> str:
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
             least, most, inside = value
             number = source.randint(least, min(int(most), least + _MAX_REPEATS))
-            return "".join(_sequence(inside, source, groups) for _ in range(number))
+            return "".join(_sequence(inside, source, groups, num_parts) for _ in range(number))
         case "SUBPATTERN":
-            text = _sequence(value[3], source, groups)
+            text = _sequence(value[3], source, groups, num_parts)
             if value[0] is not None:
                 groups[value[0]] = text
             return text
         case "ATOMIC_GROUP":
-            return _sequence(value, source, groups)
+            return _sequence(value, source, groups, num_parts)
         case "BRANCH":
-            return _sequence(source.choice(value[1]), source, groups)
+            return _sequence(source.choice(value[1]), source, groups, num_parts)
         case "GROUPREF":
             return groups.get(value, "")
         case "AT":

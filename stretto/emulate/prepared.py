@@ -122,7 +122,13 @@ def _max_tokens(num_prompt: int, options: Options, served: ServedModel, *, is_ch
         wanted = served.max_tokens if is_chat else DEFAULT_COMPLETION_TOKENS
     if wanted > served.max_tokens:
         raise too_many_tokens_asked(wanted, served.max_tokens)
-    return min(wanted, served.max_tokens - num_prompt)
+    allowed = min(wanted, served.max_tokens - num_prompt)
+    if options.min_tokens > allowed:
+        raise unacceptable(
+            "min_tokens",
+            f"min_tokens must be less than or equal to max_tokens={allowed}, got {options.min_tokens}.",
+        )
+    return allowed
 
 
 def _answer(

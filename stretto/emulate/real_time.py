@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.costs.shape import StepShape
-from stretto.emulate.fleet import PlannedFleet
+from stretto.emulate.fleet import PlannedBatches, PlannedFleet, PlannedServer
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.errors import ConfigError
 
@@ -15,6 +15,8 @@ SEQUENCE_S = 2.5e-6
 """Processor seconds of one sequence in a step."""
 STREAMED_S = 28e-6
 """Additional processor seconds of a token that is sent by itself: 20 µs to make it, 8 µs for the socket."""
+TEXT_S = {"embedding": 350e-6, "reranking": 200e-6}
+"""Processor seconds of a text's vector or score, for texts of 120 words."""
 _TYPICAL_CONTEXT = 512
 _MAX_SHARE = 0.9
 
@@ -34,24 +36,29 @@ class PredictedLoad:
     num_streams: int
 
 
-def predict_load(fleet: PlannedFleet) -> PredictedLoad:
-    """Return the load of a fleet whose servers all run as many sequences as they can."""
-    whole = streamed = 0.0
-    num_sequences = 0
-    for server in fleet.servers:
-        if isinstance(server.service, PlannedLLM):
-            config = server.service.simulated.scheduler
-            num = max(1, min(config.max_running, config.num_blocks * config.block_tokens // _TYPICAL_CONTEXT))
-            shape = StepShape(
-                num_decodes=num, context_tokens=num * _TYPICAL_CONTEXT, max_context_tokens=_TYPICAL_CONTEXT
-            )
-            steps_per_s = fleet.speed / server.service.simulated.cost.step_s(shape)
-            whole += (STEP_S + num * SEQUENCE_S) * steps_per_s
-            streamed += num * STREAMED_S * steps_per_s
-            num_sequences += num
-    room = max(0.0, _MAX_SHARE - whole)
-    share = min(1.0, room / streamed) if streamed else 1.0
-    return PredictedLoad(whole, whole + streamed, int(share * num_sequences))
+@dataclass(frozen=True, slots=True)
+class _ServerLoad:
+    """How busy one server at full load keeps a core.
+
+    Attributes:
+        whole: share of the core if no answer is streamed.
+        streams: share of the core that streaming all answers adds.
+        num_sequences: number of answers that it can stream at once.
+    """
+
+    whole: float
+    streams: float = 0.0
+    num_sequences: int = 0
+
+
+def predict_load(fleet: PlannedFleet, num_cores: int = 1) -> PredictedLoad:
+    """Return the load of a fleet whose servers all run as much as they can, on `num_cores` cores."""
+    loads = [_load_of(server, fleet.speed) for server in fleet.servers]
+    whole, streams = sum(load.whole for load in loads), sum(load.streams for load in loads)
+    room = max(0.0, _MAX_SHARE * num_cores - whole)
+    share = min(1.0, room / streams) if streams else 1.0
+    num_streams = int(share * sum(load.num_sequences for load in loads))
+    return PredictedLoad(whole, whole + streams, num_streams)
 
 
 def check_real_time(fleet: PlannedFleet, num_cores: int) -> PredictedLoad:
@@ -61,13 +68,35 @@ def check_real_time(fleet: PlannedFleet, num_cores: int) -> PredictedLoad:
         num_cores: cores that it can use: as many as it has processes.
 
     Raises:
-        ConfigError: even without streams the fleet would keep the cores too busy at full load.
+        ConfigError: even without streams the fleet would keep the cores too busy at full load, or one of its
+            servers would a single core.
     """
-    load = predict_load(fleet)
-    if load.whole > _MAX_SHARE * num_cores:
-        slower = fleet.speed * _MAX_SHARE * num_cores / load.whole
+    load = predict_load(fleet, num_cores)
+    alone = [_load_of(server, fleet.speed).whole for server in fleet.servers]
+    largest = max(alone, default=0.0)
+    if (share := max(load.whole / num_cores, largest)) > _MAX_SHARE:
+        slower = fleet.speed * _MAX_SHARE / share
+        needs = f"it would need {load.whole:.1f} cores and has {num_cores}"
+        if largest == share:
+            needs = f"server {alone.index(largest)} would need {largest:.1f} cores and can use 1"
         raise ConfigError(
-            f"this machine cannot emulate the fleet in real time: at full load it would need "
-            f"{load.whole:.1f} cores and has {num_cores}; use --speed {slower:.2g} or fewer servers"
+            f"this machine cannot emulate the fleet in real time: at full load {needs}; "
+            f"use --speed {slower:.2g} or fewer servers"
         )
     return load
+
+
+def _load_of(server: PlannedServer, speed: float) -> _ServerLoad:
+    match server.service:
+        case PlannedLLM(simulated=model):
+            config = model.scheduler
+            num = max(1, min(config.max_running, config.num_blocks * config.block_tokens // _TYPICAL_CONTEXT))
+            shape = StepShape(
+                num_decodes=num, context_tokens=num * _TYPICAL_CONTEXT, max_context_tokens=_TYPICAL_CONTEXT
+            )
+            steps_per_s = speed / model.cost.step_s(shape)
+            whole = (STEP_S + num * SEQUENCE_S) * steps_per_s
+            return _ServerLoad(whole, num * STREAMED_S * steps_per_s, num)
+        case PlannedBatches(kind=kind, profile=profile):
+            num = profile.max_efficient_batch
+            return _ServerLoad(speed * num * TEXT_S[kind] / profile.batch_s(num))

@@ -21,6 +21,7 @@ class RunningRequest:
         arrived_s, first_s, last_s: times of its arrival, its first token and its last report.
         num_prompt, num_output: number of tokens of its prompt and of its answer.
         finish: why the answer ends.
+        stream: number of its sequence while `StepTicker` follows it.
     """
 
     heard: Callable[[LLMEvent], None]
@@ -32,6 +33,7 @@ class RunningRequest:
     finish: str
     last_s: float
     first_s: float | None = None
+    stream: int | None = None
 
     @property
     def is_streamed(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs
 
+from stretto.cluster.kv_events import AllBlocksCleared
 from stretto.emulate.app import App, Handler, Routes
 from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.device_memory import DeviceMemory
@@ -82,6 +83,8 @@ class EmulatedServer:
             gate.fall_asleep()
         else:
             memory.acquire(held)
+        self._life: object = None
+        """Identity of the life that the last loading began; None once the server has died."""
         self.faults = FaultRunner(self, gate)
         life: dict[tuple[str, str], Handler] = {
             ("POST", "sleep"): self._sleep,
@@ -92,9 +95,11 @@ class EmulatedServer:
         self.listener = Listener(self.app, *address)
 
     async def load(self) -> None:
-        """Wait for the loading time, then begin to answer."""
+        """Wait for the loading time, then begin to answer, unless the server has died meanwhile."""
+        life = self._life = object()
         await asyncio.sleep(self._loading_s / self._clock.speed)
-        await self.listener.open()
+        if self._life is life:
+            await self.listener.open()
 
     async def close(self) -> None:
         """End the server and all that is planned for it."""
@@ -109,6 +114,7 @@ class EmulatedServer:
 
     def die(self, *, for_good: bool) -> None:
         """Break all connections, refuse further ones, and forget everything."""
+        self._life = None
         self.listener.close()
         self._replica.empty()
         if self._publisher is not None:
@@ -133,6 +139,8 @@ class EmulatedServer:
             self._keeps_weights = level == "1"
             self._gate.fall_asleep()
             self._replica.empty()
+            if self._publisher is not None:
+                self._publisher.publish([AllBlocksCleared()])
             self._memory.release(self._held)
         await exchange.answer(200, b"")
 

@@ -17,7 +17,7 @@ from stretto.emulate.prepared import PreparedChoice, PreparedRequest
 from stretto.engines.openai_wire import sse
 from stretto.engines.openai_wire.errors import malformed, unacceptable
 from stretto.engines.openai_wire.fields import Fields, flag, integer, items, mapping, number, text, token_ids
-from stretto.engines.openai_wire.options import Options
+from stretto.engines.openai_wire.options import MAX_SEQUENCES, Options
 from stretto.engines.openai_wire.output_form import OutputForm, read_structured_outputs
 from stretto.engines.openai_wire.requests import CompletionRequest, WirePrompt
 
@@ -38,7 +38,7 @@ def read_generate(body: Mapping[str, Any]) -> tuple[CompletionRequest, bool]:
         max_tokens=sampling.take("max_new_tokens", integer(0), _DEFAULT_TOKENS),
         min_tokens=sampling.take("min_new_tokens", integer(0), 0),
         temperature=sampling.take("temperature", number(0), None),
-        n=sampling.take("n", integer(1), 1),
+        n=sampling.take("n", integer(1, MAX_SEQUENCES), 1),
         stop=sampling.take("stop", _stop, ()),
         stop_token_ids=sampling.take("stop_token_ids", token_ids, ()),
         ignore_eos=sampling.take("ignore_eos", flag, False),

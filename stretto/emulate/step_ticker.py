@@ -41,12 +41,14 @@ class StepTicker:
 
     def add(self, sequence: TokenSequence, request: RunningRequest) -> None:
         """Follow a request from the next jump on."""
+        request.stream = sequence.id
         self._streams[sequence.id] = request
 
     def drop(self, request: RunningRequest) -> None:
         """Tell a request nothing more."""
-        self._streams = {place: one for place, one in self._streams.items() if one is not request}
-        self._followed = [one for one in self._followed if one[0] is not request]
+        if request.stream is not None and self._streams.get(request.stream) is request:
+            del self._streams[request.stream]
+        request.stream = None
 
     def clear(self) -> None:
         """Forget all requests and the present jump."""
@@ -79,6 +81,8 @@ class StepTicker:
         number = self._num_ended
         self._num_ended += 1
         self._plan(jump)
-        if self._followed:
-            since_s = jump.ends_s[number - 1] if number else None
-            self._tick([(request, before + number) for request, before in self._followed], since_s)
+        streams = [
+            (request, before + number) for request, before in self._followed if request.stream is not None
+        ]
+        if streams:
+            self._tick(streams, jump.ends_s[number - 1] if number else None)

@@ -17,9 +17,8 @@ _WORD = re.compile(r"\w+")
 
 def counts_of(text: str, dimensions: int = DIMENSIONS) -> NDArray[np.int32]:
     """Return the direction of a text's vector as whole numbers: the sum of a random one for each word."""
-    total = np.zeros(dimensions, np.int32)
-    for word in _WORD.findall(text.casefold()) or [text]:
-        total += _of_word(word, dimensions)
+    words = _WORD.findall(text.casefold()) or [text]
+    total: NDArray[np.int32] = np.add.reduce([_of_word(word, dimensions) for word in words], dtype=np.int32)
     return total if total.any() else _of_word(text, dimensions).astype(np.int32)
 
 
@@ -33,14 +32,20 @@ def vector_json(text: str, dimensions: int = DIMENSIONS) -> str:
     """Return the vector of a text as JSON. Its few different numbers are written once each."""
     counts = counts_of(text, dimensions)
     length = math.sqrt(float((counts.astype(np.int64) ** 2).sum()))
-    written = {count: f"{count / length:.8f}" for count in np.unique(counts).tolist()}
-    return f"[{','.join([written[count] for count in counts.tolist()])}]"
+    least = int(counts.min())
+    written = [f"{count / length:.8f}" for count in range(least, int(counts.max()) + 1)]
+    return f"[{','.join([written[place] for place in (counts - least).tolist()])}]"
 
 
 def relevance(query: str, document: str) -> float:
     """Return a score in (0, 1) of how well a document answers a query: more common words, a higher one."""
-    cosine = float(vector_of(query, 256) @ vector_of(document, 256))
+    cosine = float(_of_query(query) @ vector_of(document, 256))
     return 1 / (1 + math.exp(-8 * (cosine - 0.5)))
+
+
+@lru_cache(maxsize=64)
+def _of_query(query: str) -> NDArray[np.float32]:
+    return vector_of(query, 256)
 
 
 @lru_cache(maxsize=4096)

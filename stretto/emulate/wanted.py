@@ -19,8 +19,8 @@ class WantedServer:
         model: name of the model; for embedding and reranking only its name in requests.
         port: port that it listens on; None for the one after the server before.
         dialect: server software whose paths and answers it has.
-        kv_events: ZeroMQ address where an LLM publishes KV events; missed ones are sent again at the same
-            address with "-replay" behind it. "{port}" stands for the server's port.
+        kv_events: ZeroMQ address where an LLM publishes KV events. "{port}" stands for the server's port. If
+            it begins with "ipc:", missed ones are sent again at the same address with "-replay" behind it.
         asleep: whether it sleeps at first, and holds no memory.
         memory_gib: memory that an embedding or reranking server takes.
         memory_share: share of its devices' memory that an LLM takes.

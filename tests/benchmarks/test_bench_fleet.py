@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
+import httpx
 import pytest
 from support.fleet_corpus import small_corpus
 
@@ -17,12 +18,13 @@ from benchmarks.fleet.contestants import Contestant
 from benchmarks.fleet.layout import Layout, Planned
 from benchmarks.fleet.measures import Ran, different_answers, figures
 from benchmarks.fleet.questions import cut, poisson_gaps_s, queries
+from benchmarks.fleet.runs import Arena, Load, Scene
 from benchmarks.fleet.schemes import SIMULATED_BY_HAND, SIMULATED_OURS
-from benchmarks.fleet.servers import fleet_toml
+from benchmarks.fleet.servers import RunningFleet, fleet_toml
 from benchmarks.fleet.simulated import SimulatedFleet
 from benchmarks.fleet.work import Answered, ServerUrls, Work, read_work, write_work
 from stretto.emulate.fleet_file import read_fleet
-from stretto.errors import EngineFailure
+from stretto.errors import EngineFailure, EngineTimeout
 
 CORPUS = small_corpus()
 FLEET = SimulatedFleet(Planned(Layout(num_llms=2, max_sequences=4)))
@@ -138,6 +140,51 @@ def test_a_program_that_cannot_start_is_reported() -> None:
     absent = Contestant("absent", "benchmarks.fleet.programs.absent", ("naive",), Path(sys.executable))
     with pytest.raises(EngineFailure, match=r"absent ended before it was ready: .*No module"):
         absent.started(work(), 10.0).__enter__()
+
+
+def program(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> Contestant:
+    """A contestant that is a script."""
+    (folder / "scripted_contestant.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return Contestant("scripted", "scripted_contestant", ("naive",))
+
+
+def test_a_program_that_hangs_before_it_is_ready_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = program(tmp_path, monkeypatch, "import time; time.sleep(100)")
+    with pytest.raises(EngineTimeout, match=r"scripted was not ready in 1 s"):
+        hangs.started(work(), 10.0, 1.0).__enter__()
+
+
+def test_a_program_that_says_something_else_than_that_it_is_ready_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chatty = program(tmp_path, monkeypatch, "print('hello', flush=True); import time; time.sleep(100)")
+    with pytest.raises(EngineFailure, match=r"scripted wrote 'hello\\n' before it was ready"):
+        chatty.started(work(), 10.0).__enter__()
+
+
+FAILS = """
+import json, sys
+names = [one["name"] for one in json.load(open(sys.argv[1]))["queries"]]
+print("ready", flush=True)
+sys.stdin.readline()
+answered = [{"name": name, "end_s": 1.0, "answer": None, "sources": [], "error": "Boom"} for name in names]
+json.dump({"answered": answered, "cpu_s": 0.0}, open(sys.argv[2], "w"))
+"""
+
+
+def test_a_run_without_any_answer_is_an_error_and_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(f"stretto_emulate:{name}_seconds_total 1\n" for name in ("late", "waited", "slipped"))
+    http = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, text=text)))
+    fleet = RunningFleet(ServerUrls(("http://a",), "http://b", "http://c"), http)
+    arena = Arena(Planned(Layout(num_llms=1)), fleet, CORPUS, Cells(tmp_path / "cells"), 1.0)
+    with pytest.raises(EngineFailure, match="scripted answered no query: Boom"):
+        arena.run(program(tmp_path, monkeypatch, FAILS), Scene("naive", Load(0.5, 2), 0, 4.0, 1.0))
+    assert list((tmp_path / "cells").iterdir()) == []
 
 
 @pytest.mark.parametrize("app", APPS)

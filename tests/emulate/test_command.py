@@ -77,6 +77,45 @@ def test_servers_run_until_interrupted() -> None:
     assert process.returncode == 130
 
 
+def read_until(process: subprocess.Popen[str], text: str) -> None:
+    """Read lines of a command up to one that has a text. Its output must not end before."""
+    assert process.stderr is not None
+    while line := process.stderr.readline():
+        if text in line:
+            return
+    raise AssertionError(text)
+
+
+def ends(pid: int) -> bool:
+    """Wait until a process that is nobody's child has ended."""
+    deadline_s = time.monotonic() + 100
+    while time.monotonic() < deadline_s:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_server_with_a_process_of_its_own_ends_with_the_command(number: signal.Signals, code: int) -> None:
+    """Ctrl-C reaches all processes of a terminal, and a kill only the command."""
+    command = [*MAIN, "--model", "llama-2-7b", "--loading-s", "0", "--port", "0", "--processes"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    process.stderr.readline()
+    pid = int(re.findall(r"process (\d+)", process.stderr.readline())[0])
+    read_until(process, "all servers answer")
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    assert process.wait(20) == code
+    assert ends(pid)
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
 def test_a_server_with_a_process_of_its_own_can_be_killed_alone() -> None:
     port = free_ports(2)
     with emulate("--replicas", "2", "--processes", "--port", str(port)) as (_, process):
@@ -86,12 +125,12 @@ def test_a_server_with_a_process_of_its_own_can_be_killed_alone() -> None:
         for url in urls:
             wait_for(url)
         os.kill(pids[0], signal.SIGKILL)
-        assert "server 0 has ended" in process.stderr.readline()
+        read_until(process, "server 0 has ended")
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{urls[0]}/health")
         assert httpx.get(f"{urls[1]}/health").is_success
         httpx.post(f"{urls[1]}/emulator/faults", json={"kind": "die"})
-        assert "server 1 has ended with exit code 1" in process.stderr.readline()
+        read_until(process, "server 1 has ended with exit code 1")
         assert process.wait(20) == 0
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from support.emulated import emulating, fleet_of
+from support.emulated import emulating, fleet_of, running_servers
 from support.virtual_loop import in_virtual_time
 
+from stretto.emulate.app import App
 from stretto.emulate.fault_runner import FaultRunner
 from stretto.emulate.faults import Fault, FaultKind, parse_fault
 from stretto.emulate.gate import Gate
@@ -140,7 +141,16 @@ def test_a_fault_may_be_given_as_an_option() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["slow", "kind=slow,factor=x", "replica=-1,kind=slow", "kind=none", "kind=slow,x=1"]
+    "option",
+    [
+        "slow",
+        "kind=slow,factor=x",
+        "kind=slow,factor=1e300",
+        "replica=-1,kind=slow",
+        "replica=inf,kind=slow",
+        "kind=none",
+        "kind=slow,x=1",
+    ],
 )
 def test_an_option_that_makes_no_sense_is_refused(option: str) -> None:
     with pytest.raises(ConfigError, match="--fault"):
@@ -152,18 +162,20 @@ class _Failing:
 
     def __init__(self) -> None:
         self.factor = 1.0
+        self.events = (0.0, 0.0)
+        self.num_deaths = 0
 
     def slow_down(self, factor: float) -> None:
         self.factor = factor
 
     def die(self, *, for_good: bool) -> None:
-        raise AssertionError
+        self.num_deaths += 1
 
     async def load(self) -> None:
-        raise AssertionError
+        await asyncio.sleep(5.0)
 
     def disturb_events(self, delay_s: float, lost_share: float) -> None:
-        raise AssertionError
+        self.events = delay_s, lost_share
 
 
 @in_virtual_time
@@ -181,3 +193,51 @@ async def test_the_end_of_a_fault_leaves_another_of_its_kind() -> None:
         await asyncio.sleep(2.9)
         seen.append((gate.is_open, gate.refuses, server.factor))
     assert seen == [(False, True, 3.0), (False, True, 5.0), (False, True, 5.0), (True, False, 1.0)]
+
+
+@in_virtual_time
+async def test_events_may_be_late_and_lost_at_the_same_time() -> None:
+    server = _Failing()
+    faults = FaultRunner(server, Gate())
+    faults.request(Fault("late_events", for_s=4.0, delay_s=0.5))
+    faults.request(Fault("lost_events", after_s=2.0, for_s=4.0, share=0.25))
+    seen = []
+    for _ in range(4):
+        await asyncio.sleep(1.9)
+        seen.append(server.events)
+    assert seen == [(0.5, 0.0), (0.5, 0.25), (0.0, 0.25), (0.0, 0.0)]
+
+
+@in_virtual_time
+async def test_dropping_the_faults_drops_restarts_to_come_and_not_one_under_way() -> None:
+    server, gate = _Failing(), Gate()
+    faults = FaultRunner(server, gate)
+    app = App(faults.table, gate)
+    faults.request(Fault("restart"))
+    faults.request(Fault("restart", after_s=9.0))
+    await asyncio.sleep(1.0)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
+        assert (await client.delete(FAULTS)).json() == {"faults": [{"kind": "restart"}]}
+        await asyncio.sleep(20.0)
+        assert (await client.get(FAULTS)).json() == {"faults": []}
+    assert server.num_deaths == 1
+
+
+@pytest.mark.parametrize(
+    ("faults", "is_up"),
+    [
+        ((Fault("die", after_s=0.1),), False),
+        ((Fault("restart", after_s=0.1), Fault("restart", after_s=0.2)), True),
+    ],
+)
+def test_a_server_that_dies_while_it_loads_does_not_come_up_by_that_loading(
+    faults: tuple[Fault, ...], is_up: bool
+) -> None:
+    fleet = fleet_of(loading_s=0.5, faults=tuple((0, fault) for fault in faults))
+    with running_servers(fleet) as servers:
+        (url,) = servers.urls
+        with httpx.Client(base_url=url) as client:
+            begun_s = time.monotonic()
+            while not answers(client) and time.monotonic() - begun_s < 1.5:
+                time.sleep(0.01)
+            assert answers(client) == is_up

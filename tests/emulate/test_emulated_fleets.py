@@ -17,7 +17,7 @@ from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.fleet_file import read_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.real_time import check_real_time, predict_load
-from stretto.emulate.wanted import WantedFleet, WantedServer
+from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.errors import ConfigError
 
 FLEET = """
@@ -102,6 +102,11 @@ def test_vectors_may_be_asked_for_in_base64(tmp_path: Path) -> None:
         (("loading_s = 0", "loading = 0"), "fleet.toml:9: unknown key 'loading'"),
         (('kind = "embedding"', 'kind = "drawing"'), "fleet.toml:18: kind is 'drawing'"),
         (("[machine]", "[machines]"), "unknown table or key 'machines'"),
+        (("[[0, 1], [2, 3]]", "[[0, 9]]"), "links have device 9; the machine has 5"),
+        (("loading_s = 0", "loading_s = nan"), "server 0: loading_s is nan"),
+        (("loading_s = 0", "loading_s = -1"), "server 0: loading_s is -1"),
+        (('kind = "embedding"', 'kind = "embedding"\nmemory_gib = inf'), "server 2: memory_gib is inf"),
+        (('kind = "embedding"', 'kind = "embedding"\nmemory_gib = -1'), "server 2: memory_gib is -1"),
     ],
 )
 def test_an_impossible_fleet_is_refused_by_name(
@@ -110,6 +115,15 @@ def test_an_impossible_fleet_is_refused_by_name(
     assert change[0] in FLEET
     with pytest.raises(ConfigError, match=message):
         planned(FLEET.replace(*change, 1), tmp_path)
+
+
+@pytest.mark.parametrize("percent", range(30, 70, 5))
+def test_two_servers_may_have_all_of_a_device_together(percent: int) -> None:
+    servers = tuple(
+        WantedServer(devices=(0,), model=MODEL, memory_share=share / 100, max_context_tokens=16)
+        for share in (percent, 100 - percent)
+    )
+    assert len(check_fleet(WantedFleet(("A100-80G",), servers)).servers) == 2
 
 
 def test_a_device_without_costs_is_refused_with_the_nearest() -> None:
@@ -137,6 +151,7 @@ def test_a_model_may_be_a_directory_with_its_sizes(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"max_context_tokens": 10**6}, "a context of 1000000 does not fit"),
+        ({"max_context_tokens": 0}, "the longest context is 0 tokens"),
         ({"memory_share": 0.1}, "does not fit"),
         ({"block_tokens": 0}, "does not fit|block_tokens"),
         ({"max_batch_tokens": 100}, "must exceed max_running"),
@@ -152,6 +167,32 @@ def test_a_fleet_that_this_machine_cannot_emulate_is_refused() -> None:
     assert check_real_time(fleet_of(4), 1).num_streams > 16
     with pytest.raises(ConfigError, match=r"cannot emulate the fleet in real time: .*--speed"):
         check_real_time(fleet_of(4, speed=100.0), 1)
+
+
+def test_a_fleet_with_a_process_for_each_server_streams_on_all_cores() -> None:
+    fleet = fleet_of(4, speed=12.0)
+    assert check_real_time(fleet, 4).num_streams > check_real_time(fleet, 1).num_streams
+    assert check_real_time(fleet_of(16), 16).num_streams == 16 * check_real_time(fleet_of(1), 1).num_streams
+
+
+def test_a_server_that_needs_more_than_its_core_is_refused_however_many_there_are() -> None:
+    idle, busy = fleet_of(3).servers, fleet_of(1, max_sequences=1).servers
+    assert isinstance(busy[0].service, PlannedLLM)
+    fast = replace(busy[0].service, simulated=replace(busy[0].service.simulated, cost=SteadyCost(1e-4)))
+    fleet = PlannedFleet((*idle, replace(busy[0], service=fast)))
+    with pytest.raises(ConfigError, match=r"server 3 would need 1\.5 cores and can use 1; use --speed 0\.59"):
+        check_real_time(fleet, 4)
+
+
+def test_embedding_and_reranking_are_part_of_the_predicted_load() -> None:
+    kinds: tuple[Kind, ...] = ("embedding", "reranking")
+    servers = tuple(WantedServer(devices=(number,), kind=kind) for number, kind in enumerate(kinds))
+    fleet = check_fleet(WantedFleet(("RTX-3090",) * 2, servers))
+    load = predict_load(fleet)
+    assert 0.2 < load.whole < 0.6
+    assert load.num_streams == 0
+    with pytest.raises(ConfigError, match="cannot emulate the fleet in real time"):
+        check_real_time(replace(fleet, speed=10.0), 1)
 
 
 def test_the_predicted_load_of_streams_is_near_the_measured_one() -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import time
+from threading import Thread
 
 import httpx
+import pytest
 from support.emulated import emulating
+
+from stretto.emulate.batch_replica import EmulatedBatches
+from stretto.emulate.clock import EmulatedClock
+from stretto.emulate.fleet import check_fleet
+from stretto.emulate.known_costs import batch_device
+from stretto.emulate.lag import LagMeter
+from stretto.emulate.wanted import WantedFleet, WantedServer
 
 ASK = {"prompt": "Every house has a kitchen.", "max_tokens": 50, "ignore_eos": True}
 
@@ -22,3 +33,49 @@ def test_a_client_that_leaves_with_two_requests_under_way_stops_no_other() -> No
             assert client.recv(10).startswith(b"HTTP/1.1")
         answer = httpx.post(f"{url}/v1/completions", json=ASK, timeout=100).json()
         assert answer["usage"]["completion_tokens"] == 50
+
+
+def test_a_text_whose_client_leaves_before_its_batch_begins_waits_no_longer() -> None:
+    server = WantedServer(devices=(0,), kind="embedding", port=0)
+    fleet = check_fleet(WantedFleet(("RTX-3090",), (server,), speed=0.001))
+    with emulating(fleet) as (url,):
+
+        def num_waiting() -> float:
+            lines = httpx.get(f"{url}/metrics").text.splitlines()
+            (line,) = [line for line in lines if line.startswith("vllm:num_requests_waiting{")]
+            return float(line.split()[-1])
+
+        def embed(patience_s: float) -> None:
+            with pytest.raises(httpx.TransportError):
+                httpx.post(f"{url}/v1/embeddings", json={"input": "A kitchen."}, timeout=patience_s)
+
+        first = Thread(target=embed, args=(4.0,))
+        first.start()
+        time.sleep(0.5)
+        second = Thread(target=embed, args=(1.0,))
+        second.start()
+        deadline_s = time.monotonic() + 100
+        while num_waiting() != 1:
+            assert time.monotonic() < deadline_s
+        second.join()
+        while num_waiting() != 0:
+            assert time.monotonic() < deadline_s
+        first.join()
+
+
+def test_a_batch_has_no_requests_that_were_cancelled() -> None:
+    profile = batch_device("RTX-3090", "embedding").engines["embedding"]
+
+    async def run() -> float:
+        clock = EmulatedClock(speed=10.0)
+        replica = EmulatedBatches(profile, clock, LagMeter())
+        first = replica.submit(128)
+        begun_s = clock.now_s
+        second, third = replica.submit(128), replica.submit(1)
+        second.cancel()
+        assert await first
+        assert await third
+        clock.close()
+        return clock.now_s - begun_s
+
+    assert asyncio.run(run()) == pytest.approx(profile.batch_s(128) + profile.batch_s(1))

@@ -74,6 +74,8 @@ def test_a_stop_string_is_matched(client: httpx.Client) -> None:
         {"text": ""},
         {"text": 5},
         {"text": "a", "sampling_params": {"max_new_tokens": "x"}},
+        {"text": "a", "sampling_params": {"n": 10**12}},
+        {"text": "a", "sampling_params": {"max_new_tokens": 4, "min_new_tokens": 5}},
         {"text": "a" * 40_000},
     ],
 )

@@ -1,0 +1,34 @@
+"""Requests that no client should send: an emulated server refuses them and serves the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from support.emulated import emulating
+
+PATHS = {
+    "chat/completions": {"messages": [{"role": "user", "content": "Hi."}]},
+    "completions": {"prompt": "Hi."},
+}
+
+
+@pytest.mark.parametrize("api", PATHS)
+def test_more_least_tokens_than_the_answer_may_have_are_refused(api: str) -> None:
+    with emulating() as (url,):
+
+        def ask(**options: Any) -> httpx.Response:
+            return httpx.post(f"{url}/v1/{api}", json={**PATHS[api], **options})
+
+        for options in (
+            {"min_tokens": 2**60},
+            {"min_tokens": 4097},
+            {"max_tokens": 4096, "min_tokens": 4096},
+        ):
+            refused = ask(**options)
+            assert refused.status_code == 400
+            assert (
+                "min_tokens must be less than or equal to max_tokens=" in refused.json()["error"]["message"]
+            )
+        assert ask(max_tokens=3, min_tokens=3).json()["usage"]["completion_tokens"] == 3
