@@ -84,10 +84,7 @@ class JournalFile:
         except OSError as error:
             with suppress(OSError):
                 self._file.truncate(self._end)
-            raise NotSaved(
-                f"{self._path}: {error.strerror}; what was saved is kept: give the same command again "
-                "when there is room"
-            ) from error
+            raise not_saved(self._path, error) from error
         self._end += len(data)
 
     def _lock(self) -> None:
@@ -115,3 +112,10 @@ class JournalFile:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def not_saved(path: Path, error: OSError) -> NotSaved:
+    """Return the error which says that a file of a run could not be written."""
+    return NotSaved(
+        f"{path}: {error.strerror}; what was saved is kept: give the same command again when there is room"
+    )
