@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from stretto.deployment import Deployment, Engine
-from stretto.errors import EngineUnavailable, StrettoError
+from stretto.errors import EngineUnavailable, InternalError, StrettoError
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
@@ -149,6 +149,8 @@ class _Driver:
         try:
             graph = self._graphs.of(call.node, prompt, self._book.decode(call))
             outputs = await self._runtime.run(graph, inputs, passes="none")
+        except InternalError:
+            raise
         except StrettoError as error:
             return error
         usage = self._counts.take(inputs)
