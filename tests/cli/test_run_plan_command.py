@@ -69,6 +69,20 @@ def test_one_model_that_ships_serves_all_nodes_in_turn(
     assert json.loads(out.read_text("utf-8"))["response"]["body"]["answers"].keys() == {"writer", "judge"}
 
 
+def test_emulated_servers_carry_a_plan_out(stretto: CommandLine, files: tuple[Path, Path, Path]) -> None:
+    app, requests, out = files
+    app.write_text("nodes: [{name: only, model: mpt-7b-chat, max_tokens: 9}]", "utf-8")
+    requests.write_text(requests.read_text("utf-8").splitlines()[0], "utf-8")
+    command = "run-plan", app, "--requests", requests, "--out", out, "--serve", "emulated"
+    command = *command, "--machine", "4xA100-80G", "--planner", "moldable_list", "--speed"
+    assert "cannot emulate the fleet in real time" in stretto.refuses(*command, 1000)
+    assert not out.exists()
+    ended = stretto(*command, 20)
+    assert ended.code == 0, ended
+    assert "planned were" in ended.err
+    assert len(json.loads(out.read_text("utf-8"))["response"]["body"]["answers"]["only"].split()) == 9
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

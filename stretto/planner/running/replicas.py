@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from stretto.deployment import Replica
-from stretto.emulate.known_costs import llm_device, llm_model
+from stretto.emulate.fleet import check_fleet
+from stretto.emulate.real_time import check_real_time
+from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.catalogue import llm_replica
 from stretto.errors import ConfigError
 from stretto.planner.application import Application
@@ -51,11 +53,10 @@ def emulated_replicas(problem: Problem, speed: float) -> MakeReplica:
         speed: emulated seconds per second of real time.
 
     Raises:
-        ConfigError: packages are missing, or a model's times cannot be emulated.
+        ConfigError: packages are missing, or a model cannot be emulated, or not at this speed.
     """
-    device = llm_device(problem.machine.preset)
     for name in problem.names:
-        llm_model(problem.workload.models[name].name, device)
+        _check_emulated(problem, name, speed)
     try:
         from stretto.engines.server_process.config import ServerProcessConfig
         from stretto.engines.server_process.engine import ServerProcess
@@ -88,3 +89,19 @@ def emulated_replicas(problem: Problem, speed: float) -> MakeReplica:
         )
 
     return make
+
+
+def _check_emulated(problem: Problem, node: str, speed: float) -> None:
+    """Check that a server of a node's model can be emulated on a core, with each number of devices."""
+    for tp, cost in problem.costs[node].items():
+        server = WantedServer(
+            devices=tuple(range(tp)),
+            model=problem.workload.models[node].name,
+            max_sequences=cost.scheduler.max_running,
+            max_batch_tokens=cost.scheduler.max_batch_tokens,
+        )
+        fleet = WantedFleet((problem.machine.preset,) * tp, (server,), speed=speed)
+        try:
+            check_real_time(check_fleet(fleet), num_cores=1)
+        except ConfigError as error:
+            raise ConfigError(f"node {node!r}, tp {tp}: {error.message}") from error

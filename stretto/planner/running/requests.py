@@ -43,7 +43,7 @@ class RunRequest:
 
     Attributes:
         planned: the request as planners see it, in tokens.
-        messages: its prompt.
+        messages: the prompt.
         chunks: texts of the chunks of its document, for chains.
         decode: settings that it has of its own, by the names of `Decode`.
         api: API of the Batch file that it comes from; None for other lines.
