@@ -75,7 +75,6 @@ class CallBook:
 
     Attributes:
         num_left: calls by node that still have to be made, or to be answered.
-        num_requests_left: requests that have not ended.
     """
 
     def __init__(self, app: Application, requests: Sequence[RunRequest]) -> None:
@@ -114,12 +113,12 @@ class CallBook:
             self._app.node(call.node),
             self._live[call.request],
         )
-        inputs = {name: _last(live.answers[name]) for name in node.inputs if name in live.answers}
+        inputs = {name: _text(live.answers[name][-1]) for name in node.inputs if name in live.answers}
         if not node.prompt and not node.chain and not inputs:
             return request.messages
         texts = {"prompt": request.text}
         if node.chain:
-            texts["so_far"] = live.answers[node.name][call.number - 1].text if call.number else ""  # type: ignore[union-attr]
+            texts["so_far"] = _text(live.answers[node.name][call.number - 1]) if call.number else ""
             texts["chunk"] = request.chunks[call.number]
         return (Message(None, fill(node.prompt, {**texts, **inputs})),)
 
@@ -133,14 +132,11 @@ class CallBook:
 
     def answered(self, call: Call, answer: Answer) -> Progress:
         """Note the answer to a call. It is ignored if the request has ended, or the call was answered."""
-        live = self._live.get(call.request)
-        if live is None or live.answers[call.node][call.number] is not None:
+        if not self._note(call, answer):
             return Progress()
-        live.answers[call.node][call.number] = answer
-        live.started.discard(call)
-        self.num_left[call.node] -= 1
-        if all(_is_done(answers) for answers in live.answers.values()):
-            return Progress(ended=self._end(call.request, None))
+        self._live[call.request].started.discard(call)
+        if (ended := self._ended(call.request)) is not None:
+            return Progress(ended=ended)
         return Progress(ready=tuple(self._ready(call.request)))
 
     def failed(self, call: Call, error: StrettoError) -> Progress:
@@ -157,13 +153,8 @@ class CallBook:
         and read to the end.
         """
         for call, answer in answers:
-            live = self._live.get(call.request)
-            if live is None or live.answers[call.node][call.number] is not None:
-                continue
-            live.answers[call.node][call.number] = answer
-            self.num_left[call.node] -= 1
-            if all(_is_done(answers) for answers in live.answers.values()):
-                yield self._end(call.request, None)
+            if self._note(call, answer) and (ended := self._ended(call.request)) is not None:
+                yield ended
 
     def has(self, call: Call) -> bool:
         """Return whether there is such a call, whose request has not ended."""
@@ -181,6 +172,20 @@ class CallBook:
                 if call not in live.started:
                     live.started.add(call)
                     yield call
+
+    def _note(self, call: Call, answer: Answer) -> bool:
+        """Note an answer; return whether it is wanted, and the first to its call."""
+        live = self._live.get(call.request)
+        if live is None or live.answers[call.node][call.number] is not None:
+            return False
+        live.answers[call.node][call.number] = answer
+        self.num_left[call.node] -= 1
+        return True
+
+    def _ended(self, number: int) -> Ended | None:
+        """End a request if all its calls are answered."""
+        is_done = all(map(_is_done, self._live[number].answers.values()))
+        return self._end(number, None) if is_done else None
 
     def _end(self, number: int, error: StrettoError | None) -> Ended:
         live = self._live.pop(number)
@@ -201,8 +206,7 @@ def _is_done(answers: Sequence[Answer | None]) -> bool:
     return None not in answers
 
 
-def _last(answers: Sequence[Answer | None]) -> str:
-    """Return the text of a node's last answer, which is what its consumers get."""
-    last = answers[-1]
-    assert last is not None
-    return last.text
+def _text(answer: Answer | None) -> str:
+    """Return the text of an answer that is there."""
+    assert answer is not None
+    return answer.text

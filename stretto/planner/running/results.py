@@ -44,16 +44,19 @@ class ResultFiles:
         file = self._answers if ended.error is None else self._failures
         try:
             file.write(result_line(ended, self._app))
-            file.flush()
         except OSError as error:
             raise not_saved(Path(file.name), error) from error
         self.num_answered += ended.error is None
         self.num_failed += ended.error is not None
 
     def close(self) -> None:
-        """Close both files."""
-        with suppress(OSError):
-            self._files.close()
+        """Write what is left and close both files. Raises NotSaved if the disk does not take it."""
+        with suppress(OSError), self._files:
+            for file in (self._answers, self._failures):
+                try:
+                    file.flush()
+                except OSError as error:
+                    raise not_saved(Path(file.name), error) from error
 
 
 def _opened(path: Path) -> TextIO:

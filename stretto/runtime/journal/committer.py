@@ -24,7 +24,7 @@ class Committer:
     def __init__(self, journal: JournalFile, batch_s: float = _BATCH_S) -> None:
         self._journal = journal
         self._batch_s = batch_s
-        self._waiting: list[tuple[Entry, Callable[[], object]]] = []
+        self._waiting: list[tuple[Entry, Callable[[], None]]] = []
         self._news = asyncio.Event()
         self._is_leaving = False
         self._writing: asyncio.Task[None] | None = None
@@ -44,7 +44,7 @@ class Committer:
         self._news.set()
         await self._writing
 
-    def add(self, entry: Entry, then: Callable[[], object]) -> None:
+    def add(self, entry: Entry, then: Callable[[], None]) -> None:
         """Have an entry written soon; `then` is called when the disk has it.
 
         Raises:
@@ -59,7 +59,7 @@ class Committer:
     async def save(self, entry: Entry) -> None:
         """Have an entry written, and return when the disk has it. Raises NotSaved if it does not take it."""
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.add(entry, lambda: saved.cancelled() or saved.set_result(None))
+        self.add(entry, lambda: None if saved.done() else saved.set_result(None))
         assert self._writing is not None
         await asyncio.wait((saved, self._writing), return_when=asyncio.FIRST_COMPLETED)
         if not saved.done():

@@ -15,6 +15,8 @@ from stretto.errors import JournalError
 from stretto.record import record
 
 _VERSION = 1
+_canonical = json.JSONEncoder(sort_keys=True).encode
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @record
@@ -34,7 +36,7 @@ def work_hash(parts: Iterable[object]) -> str:
     """Return a hash of all that decides the results of a run: plain data for JSON, such as its requests."""
     digest = sha256()
     for part in parts:
-        digest.update(json.dumps(part, sort_keys=True).encode() + b"\n")
+        digest.update(_canonical(part).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -63,7 +65,7 @@ def check_header(line: bytes, work: str, path: Path) -> None:
 
 def entry_line(entry: Entry) -> bytes:
     """Return an entry as a line of a journal."""
-    return json.dumps([*entry.key, entry.value], separators=(",", ":")).encode() + b"\n"
+    return _compact([*entry.key, entry.value]).encode() + b"\n"
 
 
 def parse_entry(line: bytes) -> Entry | None:
@@ -71,7 +73,7 @@ def parse_entry(line: bytes) -> Entry | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode())
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, list) or len(found) < 2:
