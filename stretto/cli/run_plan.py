@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from stretto.cli.progress import bar
 from stretto.costs.presets import load_output_lengths
 from stretto.emulate.known_costs import nearest
 from stretto.errors import CapacityError, ConfigError, UserError
+from stretto.planner.application import Request
 from stretto.planner.execute import execute
 from stretto.planner.machine import machine_of
 from stretto.planner.plan import Plan
@@ -95,20 +97,23 @@ def run_plan(
     if serve is Serve.LOCAL:
         make = local_replicas(application)
 
-        def plan() -> Plan:
+        def plan(left: Sequence[Request]) -> Plan:
             return local_plan(application, at_once)
 
     else:
         make_plan = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
+
+        def problem_of(given: Sequence[Request]) -> Problem:
+            return Problem(application, given, machine_of(machine), load_output_lengths())
+
         try:
-            planned = [request.planned for request in asked]
-            problem = Problem(application, planned, machine_of(machine), load_output_lengths())
+            make = emulated_replicas(problem_of([request.planned for request in asked]), speed)
         except CapacityError as error:
             raise ConfigError(f"{requests}: {error.message}") from error
-        make = emulated_replicas(problem, speed)
 
-        def plan() -> Plan:
+        def plan(left: Sequence[Request]) -> Plan:
             nonlocal planned_s
+            problem = problem_of(left)
             found = make_plan(RunTimes(problem))
             done = [execute(problem, found, drawn).makespan_s for drawn in problem.draws]
             planned_s = sum(done) / len(done) / speed

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def job(
     """Return the job whose calls are answered by a hash of their prompts."""
     fake = Replica(FakeLLM, FakeLLMConfig(fail_on=fail_on))
     files = (folder / name for name in ("out", "failed", "journal"))
-    return replace(Job(APP, REQUESTS, "fake", lambda: PLAN, lambda _: fake, *files), **changes)
+    return replace(Job(APP, REQUESTS, "fake", lambda left: PLAN, lambda _: fake, *files), **changes)
 
 
 def run(wanted: Job) -> Outcome:
@@ -105,10 +105,24 @@ def test_a_run_that_was_killed_at_any_byte_ends_with_the_same_answers(whole: Pat
 def test_an_ended_run_is_not_planned_again(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes((whole / "journal").read_bytes())
 
-    def plan() -> Plan:
+    def plan(left: Sequence[Request]) -> Plan:
         raise AssertionError
 
     assert run(job(tmp_path, plan=plan)) == Outcome(NUM_CALLS, 7, 0)
+    assert answers(tmp_path) == answers(whole)
+
+
+def test_only_requests_that_are_left_are_planned(whole: Path, tmp_path: Path) -> None:
+    planned: list[str] = []
+
+    def plan(left: Sequence[Request]) -> Plan:
+        planned.extend(request.id for request in left)
+        return PLAN
+
+    lines = (whole / "journal").read_bytes().splitlines(keepends=True)
+    (tmp_path / "journal").write_bytes(b"".join(line for line in lines if b'["r3","judge"' not in line))
+    assert run(job(tmp_path, plan=plan)) == Outcome(NUM_CALLS - 1, 7, 0)
+    assert planned == ["r3"]
     assert answers(tmp_path) == answers(whole)
 
 
@@ -178,6 +192,13 @@ def test_a_full_disk_ends_the_run_which_then_goes_on(
         run(job(tmp_path))
     monkeypatch.undo()
     assert run(job(tmp_path)).num_answered == 7
+    assert answers(tmp_path) == answers(whole)
+
+
+def test_answers_that_cannot_be_written_are_not_lost(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotSaved, match=r"/dev/full: No space left"):
+        run(job(tmp_path, answers=Path("/dev/full")))
+    assert run(job(tmp_path)) == Outcome(NUM_CALLS, 7, 0)
     assert answers(tmp_path) == answers(whole)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.errors import StrettoError
-from stretto.planner.application import Application, Node
+from stretto.planner.application import Application, Node, Request
 from stretto.planner.prompt_slots import fill
 from stretto.planner.running.requests import Message, RunRequest
 from stretto.record import record
@@ -94,6 +94,10 @@ class CallBook:
     def num_requests_left(self) -> int:
         """Number of requests that have not ended."""
         return len(self._live)
+
+    def left(self) -> list[Request]:
+        """Return the requests that have not ended, as planners see them."""
+        return [self._requests[number].planned for number in self._live]
 
     def ready(self) -> Iterator[Call]:
         """Yield all calls that can be made now; each counts as under way from then on."""

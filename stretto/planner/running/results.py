@@ -51,12 +51,19 @@ class ResultFiles:
 
     def close(self) -> None:
         """Write what is left and close both files. Raises NotSaved if the disk does not take it."""
-        with suppress(OSError), self._files:
+        try:
             for file in (self._answers, self._failures):
-                try:
-                    file.flush()
-                except OSError as error:
-                    raise not_saved(Path(file.name), error) from error
+                _flush(file)
+        finally:
+            with suppress(OSError):  # what is left cannot be written
+                self._files.close()
+
+
+def _flush(file: TextIO) -> None:
+    try:
+        file.flush()
+    except OSError as error:
+        raise not_saved(Path(file.name), error) from error
 
 
 def _opened(path: Path) -> TextIO:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stretto.planner.application import Application
+from stretto.planner.application import Application, Request
 from stretto.planner.plan import Plan
 from stretto.planner.running.calls import CallBook
 from stretto.planner.running.drive import Run, drive
@@ -25,14 +25,14 @@ class Job:
 
     Attributes:
         served_by: name of what answers, part of the work that a journal belongs to.
-        plan: makes the plan; not called if nothing is left to do.
+        plan: makes the plan for the requests that are left; not called if there are none.
         make: makes a replica of a planned one.
     """
 
     app: Application
     requests: Sequence[RunRequest]
     served_by: str
-    plan: Callable[[], Plan]
+    plan: Callable[[Sequence[Request]], Plan]
     make: MakeReplica
     answers: Path
     failures: Path
@@ -82,7 +82,7 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
 
             progress()
             if book.num_requests_left:
-                run = Run(job.app, job.plan(), job.make, book, results.write, progress)
+                run = Run(job.app, job.plan(book.left()), job.make, book, results.write, progress)
                 asyncio.run(_drive(run, journal))
         finally:
             results.close()
