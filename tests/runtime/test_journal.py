@@ -157,3 +157,19 @@ def test_a_run_ends_when_its_results_cannot_be_saved(tmp_path: Path, monkeypatch
 
     with pytest.raises(NotSaved):
         asyncio.run(run())
+
+
+def test_whoever_waits_for_a_save_hears_that_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        with JournalFile(tmp_path / "journal", WORK) as journal:
+            async with Committer(journal, batch_s=0) as committer:
+                await committer.save(ENTRIES[0])
+                full(monkeypatch)
+                await committer.save(ENTRIES[1])
+
+    with pytest.raises(NotSaved):
+        asyncio.run(run())
+    monkeypatch.undo()
+    assert written(tmp_path / "journal", []) == ENTRIES[:1]
