@@ -5,7 +5,8 @@ StrettoError
 │   ├── TemplateError          a template that cannot be built: cycle, unfed port, wrong type, mixed origins
 │   ├── GraphError             a graph that does not verify, passes that never end, text that is no graph
 │   ├── ConfigError            an unknown name, key or value in a configuration
-│   └── DocumentError          a file that cannot be read: missing, empty, encrypted, corrupt, binary…
+│   ├── DocumentError          a file that cannot be read: missing, empty, encrypted, corrupt, binary…
+│   └── JournalError           a journal of other work, in use by another run, or no journal at all
 ├── CapacityError              the work cannot ever fit: prompt beyond the context, item beyond the batch
 │   └── Overloaded             it does not fit now; says when to come back
 ├── EngineFailure              the other side went wrong; says which step and why
@@ -15,6 +16,7 @@ StrettoError
 │   ├── BadReply               an answer that is not what the contract says
 │   │   └── NotFound           the server does not know what was asked for, such as a model
 │   └── EffectInDoubt          an effect had begun when its instance was lost: it may have happened
+├── NotSaved                   results cannot be written, as on a full disk; the same command goes on later
 ├── QueryEnded                 the query ended early, on request
 │   ├── QueryCancelled
 │   └── DeadlineExceeded
@@ -82,6 +84,12 @@ class DocumentError(UserError):
     """Error: a document cannot be read; the message names the file."""
 
 
+class JournalError(UserError):
+    """Error: a file cannot be the journal of a run: it belongs to other work, another run uses it, or it is
+    no journal.
+    """
+
+
 class CapacityError(StrettoError):
     """Error: the work is too large ever to be done, as a prompt that is longer than the model's context."""
 
@@ -131,6 +139,13 @@ class EffectInDoubt(EngineFailure):
     died.
 
     The change may have been made, so the step is not run again.
+    """
+
+
+class NotSaved(StrettoError):
+    """Error: results could not be written, for example because the disk is full.
+
+    What was saved before is whole, so that the same command goes on from there.
     """
 
 

@@ -17,6 +17,7 @@ from stretto.cli.plan import plan
 from stretto.cli.profile import profile
 from stretto.cli.replay import replay_run
 from stretto.cli.route import route
+from stretto.cli.run_plan import run_plan
 from stretto.cli.workload import workload
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ app.command()(load)
 app.command()(workload)
 app.command()(route)
 app.command()(plan)
+app.command(name="run-plan")(run_plan)
 
 
 @app.callback()

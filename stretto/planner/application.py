@@ -32,6 +32,8 @@ class Node:
         calls: how often it is called for each request.
         chain: whether it is called once for each chunk of a request, with the answer so far.
         template: kind of prompt, by which the lengths of answers are known.
+        prompt: text of its prompt, with slots for what differs from call to call; empty for what is in the
+            slots alone.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Node:
     calls: int = 1
     chain: bool = False
     template: str = ""
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

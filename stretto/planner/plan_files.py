@@ -5,6 +5,9 @@
       - {name: vicuna, model: vicuna-13b-v1.5, max_tokens: 256}
       - {name: judge, model: Llama-2-70b-chat-hf, max_tokens: 100, inputs: [vicuna], calls: 3}
 
+A node may have the text of its `prompt`, with slots: {prompt} for the request's text, {chunk} and {so_far} in
+a chain, and the name of an input for its answer.
+
 A request has a `custom_id`, and a `prompt` (text; about four characters make a token) or `prompt_tokens`. It
 may have `chunks` (texts or numbers of tokens) for chains, `nodes` that it is for, and `answers` (tokens by
 node) if their lengths are known.
@@ -13,15 +16,19 @@ node) if their lengths are known.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import yaml
 
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, UserError
 from stretto.planner.application import Application, Node, Request
+from stretto.planner.prompt_slots import constant_text, known_slots, slots_of
+
+T = TypeVar("T")
 
 _NODE_FIELDS = tuple(Node.__slots__)
 _REQUEST_FIELDS = ("custom_id", "prompt", "prompt_tokens", "chunks", "nodes", "answers")
@@ -86,10 +93,15 @@ def _node(fields: Any, place: str) -> Node:
         if isinstance(value, int) and value > _MAX_NUMBER:
             raise ConfigError(f"{place}: {name} must be at most {_MAX_NUMBER}, got {short(value)}")
     node = Node(**values)
+    if node.prompt and "prompt_tokens" not in values:
+        node = replace(node, prompt_tokens=tokens_of(constant_text(node.prompt)))
     if not (node.name and node.name.isprintable()):
         raise ConfigError(f"{place}: name must have printable characters, got {node.name!r}")
     if node.max_tokens < 1 or node.calls < 1 or node.prompt_tokens < 0:
         raise ConfigError(f"{place}: max_tokens and calls must be at least 1, prompt_tokens at least 0")
+    known = known_slots(node)
+    if unknown := [name for name in slots_of(node.prompt) if name not in known]:
+        raise ConfigError(f"{place}: prompt has {{{unknown[0]}}}; known are {', '.join(known)}")
     if node.chain and node.calls > 1:
         raise ConfigError(f"{place}: a chain makes one call for each chunk, so calls must be 1")
     return node
@@ -102,19 +114,29 @@ def read_requests(path: Path) -> list[Request]:
         ConfigError: it cannot be read, has no requests, a line is wrong (the message has its number), or two
             requests have the same `custom_id`.
     """
-    requests, places = [], dict[str, int]()
+    return read_lines(path, parse_request, lambda request: request.id)
+
+
+def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str]) -> list[T]:
+    """Read a file of JSON lines with one request each, which `parse` makes of the JSON.
+
+    Raises:
+        ConfigError: it cannot be read, has no requests, `parse` refuses a line (the message has its number),
+            or two requests have the same `custom_id`.
+    """
+    requests, places = list[T](), dict[str, int]()
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
                 try:
-                    request = _request(json.loads(line.decode("utf-8"), object_pairs_hook=_mapping))
-                except (ValueError, RecursionError, ConfigError) as error:
+                    request = parse(json.loads(line.decode("utf-8"), object_pairs_hook=_mapping))
+                except (ValueError, RecursionError, UserError) as error:
                     raise ConfigError(f"{path}, line {number}: {error}") from error
-                if (before := places.setdefault(request.id, number)) != number:
+                if (before := places.setdefault(id_of(request), number)) != number:
                     raise ConfigError(
-                        f"{path}, line {number}: custom_id {request.id!r} was used in line {before}"
+                        f"{path}, line {number}: custom_id {id_of(request)!r} was used in line {before}"
                     )
                 requests.append(request)
     except OSError as error:
@@ -133,7 +155,8 @@ def _mapping(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _request(found: Any) -> Request:
+def parse_request(found: Any) -> Request:
+    """Return the request that the JSON of one line describes. Raises ConfigError if it is wrong."""
     if not isinstance(found, dict):
         raise ConfigError(f"a request is a mapping, got {short(found)}")
     _check_fields(found, _REQUEST_FIELDS, "the request")
@@ -157,14 +180,15 @@ def _request(found: Any) -> Request:
         raise ConfigError("nodes must name at least one node; without nodes, a request is for all of them")
     return Request(
         found["custom_id"],
-        _tokens_of(prompt) if "prompt" in found else _number(found.get("prompt_tokens", 0), "prompt_tokens"),
-        tuple(_tokens_of(chunk) if isinstance(chunk, str) else _number(chunk, "a chunk") for chunk in chunks),
+        tokens_of(prompt) if "prompt" in found else _number(found.get("prompt_tokens", 0), "prompt_tokens"),
+        tuple(tokens_of(chunk) if isinstance(chunk, str) else _number(chunk, "a chunk") for chunk in chunks),
         nodes,
         {name: max(1, _number(tokens, f"answer of {name}")) for name, tokens in answers.items()},
     )
 
 
-def _tokens_of(text: str) -> int:
+def tokens_of(text: str) -> int:
+    """Return about how many tokens a text has."""
     return -(-len(text) // _CHARACTERS_PER_TOKEN)
 
 

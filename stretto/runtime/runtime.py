@@ -162,8 +162,9 @@ class Runtime:
             for name, deployment in self.deployments.items():
                 for replica in deployment.replicas:
                     self._pump.post(AddInstance(name, replica))
-            if self._num_starting:
-                await self._opened
+            if not self._num_starting:
+                self._opened.set_result(None)
+            await self._opened
         except BaseException:
             await self.aclose()
             raise

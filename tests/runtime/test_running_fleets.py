@@ -497,3 +497,19 @@ def test_reports_of_caches_are_what_each_instance_holds(tiny_checkpoint: Path) -
             assert not any(held.held_by(instance) for instance in watch.of("llm", "gone"))
 
     in_real_time(main)()
+
+
+def test_an_instance_is_drained_while_it_starts_in_a_runtime_that_began_with_none() -> None:
+    """No error has ended it, so that nobody may look for one."""
+
+    async def run() -> str:
+        engine = Deployment(Engine("llm", contract="llm", **PATIENT))
+        async with Runtime([engine]) as runtime:
+            runtime.add_instance("llm", Replica(FakeLLM, FakeLLMConfig()))
+            while not (live := runtime.system.schedulers["llm"].instances.fleet.live):
+                await asyncio.sleep(0)
+            runtime.drain_instance("llm", live[0])
+            runtime.add_instance("llm", Replica(FakeLLM, FakeLLMConfig()))
+            return str((await runtime.run(COMPLETE, {"text": "hi"}))["answer"])
+
+    assert asyncio.run(run())

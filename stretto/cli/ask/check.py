@@ -50,6 +50,7 @@ def check(request: AskRequest, errors: Console) -> Checked:
         ("--trace", request.trace),
         ("--trace", request.chrome),
         ("--record", request.record),
+        ("--journal", request.journal),
     ):
         if path is not None:
             parsing.checked_target(option, path)

@@ -71,6 +71,13 @@ def ask(
         Path | None,
         typer.Option(help="Record sizes and times, but no texts, for `stretto replay`.", metavar="FILE"),
     ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            help="Save each answer in this file; the same command again asks only what is not there.",
+            metavar="FILE",
+        ),
+    ] = None,
     max_bytes: options.MaxBytes = options.MAX_BYTES,
     strict: options.Strict = False,
 ) -> None:
@@ -103,6 +110,7 @@ def ask(
         as_json=as_json,
         trace=trace,
         record=record,
+        journal=journal,
         max_bytes=max_bytes,
         is_strict=strict,
     )

@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from stretto.cli.ask.answers import PrintedAnswer, Printer
+from stretto.cli.ask.saved_answers import Outputs, entry_of
 from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
 from stretto.core import Document
 from stretto.deployment import Deployment
-from stretto.errors import StrettoError
+from stretto.errors import NotSaved, StrettoError
 from stretto.frontend.template import Configuration, Template
+from stretto.runtime.journal.committer import Committer
+from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
 from stretto.trace.run_file import RunRecorder
@@ -37,6 +40,8 @@ class Questions:
         documents: documents that still have to be indexed.
         recorder: observer of the run that also reports the progress of indexing.
         record: observer that writes the run to a file for `stretto replay`; None for none.
+        journal: file that answers are saved in; None for none.
+        saved: outputs that an earlier run has saved there, by number of the question.
     """
 
     template: Template
@@ -49,6 +54,8 @@ class Questions:
     printer: Printer
     recorder: IndexingRecorder
     record: RunRecorder | None = None
+    journal: JournalFile | None = None
+    saved: Mapping[int, Outputs] = field(default_factory=dict)
 
     @property
     def indexes_first(self) -> bool:
@@ -63,6 +70,8 @@ class Questions:
 
         If indexing fails, the error is raised; with JSON output it becomes the answer to each question.
         """
+        if len(self.saved) == len(self.questions):
+            return self._print_saved()
         began_s = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
@@ -76,7 +85,7 @@ class Questions:
                         ray_address=_ray_address(engines.deployments),
                     )
                 )
-            if len(self.questions) == 1 and not self.printer.as_json:
+            if len(self.questions) == 1 and not self.printer.as_json and self.journal is None:
                 loading_s = time.monotonic() - began_s
                 answer = await self._ask_one(runtime, errors)
                 _say_loaded(loading_s, errors)
@@ -93,7 +102,10 @@ class Questions:
                     return answers
             with bar(errors) as progress:
                 answering = progress.add_task("answering", total=len(self.questions))
-                return await self._ask_all(runtime, lambda: progress.advance(answering))
+                committer = None
+                if self.journal is not None:
+                    committer = await stack.enter_async_context(Committer(self.journal))
+                return await self._ask_all(runtime, committer, lambda: progress.advance(answering))
 
     async def _index(self, runtime: Runtime, errors: Console) -> None:
         with bar(errors) as progress:
@@ -146,21 +158,41 @@ class Questions:
         self.printer.end(answer)
         return answer
 
-    async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[PrintedAnswer]:
-        """Ask questions at the same time, print answers in order; if one fails, the others go on."""
+    async def _ask_all(
+        self, runtime: Runtime, committer: Committer | None, advance: Callable[[], None]
+    ) -> list[PrintedAnswer]:
+        """Ask questions at the same time, print answers in order; if one fails, the others go on.
 
-        async def ask_next(question: str) -> PrintedAnswer:
+        With a committer, an answer is saved before it is printed.
+        """
+
+        async def ask_next(number: int, question: str) -> PrintedAnswer:
             try:
-                return self.printer.answer(question, await (await self._submit(runtime, question)))
+                outputs = self.saved.get(number)
+                if outputs is None:
+                    outputs = await (await self._submit(runtime, question))
+                    if committer is not None:
+                        await committer.save(entry_of(number, outputs))
+                return self.printer.answer(question, outputs)
+            except NotSaved:
+                raise
             except StrettoError as error:
                 return PrintedAnswer.failed(question, error)
             finally:
                 advance()
 
         answers = []
-        for task in [asyncio.create_task(ask_next(question)) for question in self.questions]:
+        asking = [asyncio.create_task(ask_next(*each)) for each in enumerate(self.questions)]
+        for task in asking:
             answers.append(await task)
             self.printer.print(answers[-1])
+        return answers
+
+    def _print_saved(self) -> list[PrintedAnswer]:
+        """Print answers that were all saved by an earlier run."""
+        answers = [self.printer.answer(text, self.saved[at]) for at, text in enumerate(self.questions)]
+        for answer in answers:
+            self.printer.print(answer)
         return answers
 
 

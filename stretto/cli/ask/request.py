@@ -21,6 +21,7 @@ class AskRequest:
         timeout_s: seconds for a question, None for no limit.
         trace: file for the page that shows where the time went; Chrome's own goes beside it.
         record: file for sizes and times.
+        journal: file that answers are saved in, and from which an ended run goes on.
         is_strict: whether a file that cannot be read ends the command; else it is reported and skipped.
 
     Raises:
@@ -39,6 +40,7 @@ class AskRequest:
     as_json: bool = False
     trace: Path | None = None
     record: Path | None = None
+    journal: Path | None = None
     max_bytes: int = options.MAX_BYTES
     is_strict: bool = False
 

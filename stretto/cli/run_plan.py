@@ -1,0 +1,157 @@
+"""`stretto run-plan`: runs an application of several LLMs over a file of requests, as planned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from stretto.cli.parsing import checked_target
+from stretto.cli.progress import bar
+from stretto.costs.presets import load_output_lengths
+from stretto.emulate.known_costs import nearest
+from stretto.errors import CapacityError, ConfigError, UserError
+from stretto.planner.application import Request
+from stretto.planner.execute import execute
+from stretto.planner.machine import machine_of
+from stretto.planner.plan import Plan
+from stretto.planner.plan_files import read_application
+from stretto.planner.planners.table import ALL_PLANNERS
+from stretto.planner.problem import Problem
+from stretto.planner.run_times import RunTimes
+from stretto.planner.running.forecast import left_s
+from stretto.planner.running.replicas import emulated_replicas, local_plan, local_replicas
+from stretto.planner.running.requests import read_run_requests
+from stretto.planner.running.run import Job, Outcome, run_job
+
+
+class Serve(StrEnum):
+    """Kind of engines that answer the calls."""
+
+    LOCAL = "local"
+    EMULATED = "emulated"
+
+
+def run_plan(
+    app: Annotated[Path, typer.Argument(help="Application: a YAML file with its nodes.", metavar="APP")],
+    requests: Annotated[
+        Path,
+        typer.Option(
+            "--requests",
+            help="Requests: JSON lines as for `stretto plan`, or an OpenAI Batch file.",
+            metavar="FILE",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="File for the answers.", metavar="FILE")],
+    failures: Annotated[
+        Path | None,
+        typer.Option(
+            "--failures", help="File for failures. Default: FILE of --out + .failed.", metavar="FILE"
+        ),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            "--journal",
+            help="File from which a run that was ended goes on. Default: FILE of --out + .journal.",
+            metavar="FILE",
+        ),
+    ] = None,
+    serve: Annotated[
+        Serve,
+        typer.Option(
+            "--serve",
+            help="Engines that answer: models in this process, or emulated servers of a --machine.",
+        ),
+    ] = Serve.LOCAL,
+    at_once: Annotated[
+        int, typer.Option("--at-once", help="Largest number of models in this process at once.", min=1)
+    ] = 8,
+    machine: Annotated[
+        str, typer.Option("--machine", help="Name of the machine, such as 8xA100-80G.", metavar="NAME")
+    ] = "8xA100-80G",
+    planner: Annotated[
+        str, typer.Option("--planner", help=f"One of {', '.join(ALL_PLANNERS)}.", metavar="NAME")
+    ] = "stretto",
+    speed: Annotated[
+        float, typer.Option("--speed", help="Emulated seconds per real second.", min=0.001)
+    ] = 1.0,
+) -> None:
+    """Run an application of several LLMs over a file of requests. The same command again goes on where an
+    earlier one was ended.
+    """
+    failures = failures or out.with_name(out.name + ".failed")
+    journal = journal or out.with_name(out.name + ".journal")
+    _check_files({"--requests": requests, "--out": out, "--failures": failures, "--journal": journal})
+    if out.exists() and not journal.exists():
+        raise UserError(f"--out {out}: is there already, without a journal; name another file, or remove it")
+    application = read_application(app)
+    asked = read_run_requests(requests, application)
+    errors = Console(stderr=True)
+    planned_s: float | None = None
+    if serve is Serve.LOCAL:
+        make = local_replicas(application)
+
+        def plan(left: Sequence[Request]) -> Plan:
+            return local_plan(application, at_once)
+
+    else:
+        make_plan = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
+
+        def problem_of(given: Sequence[Request]) -> Problem:
+            return Problem(application, given, machine_of(machine), load_output_lengths())
+
+        try:
+            make = emulated_replicas(problem_of([request.planned for request in asked]), speed)
+        except CapacityError as error:
+            raise ConfigError(f"{requests}: {error.message}") from error
+
+        def plan(left: Sequence[Request]) -> Plan:
+            nonlocal planned_s
+            problem = problem_of(left)
+            found = make_plan(RunTimes(problem))
+            done = [execute(problem, found, drawn).makespan_s for drawn in problem.draws]
+            planned_s = sum(done) / len(done) / speed
+            return found
+
+    began_s = time.monotonic()
+    with bar(errors) as progress:
+        calls = progress.add_task("calls", total=None)
+
+        def show(num_ended: int, num_left: int) -> None:
+            seconds = left_s(time.monotonic() - began_s, num_ended, num_left, planned_s)
+            text = "calls" if seconds is None else f"calls, about {seconds:.0f} s left"
+            progress.update(calls, description=text, completed=num_ended, total=num_ended + num_left)
+
+        job = Job(application, asked, f"{serve}", plan, make, out, failures, journal)
+        outcome = run_job(job, show)
+    _say(errors, outcome, time.monotonic() - began_s, planned_s)
+    if outcome.num_failed:
+        raise typer.Exit(1)
+
+
+def _check_files(files: dict[str, Path]) -> None:
+    """Check that the files can be used, and that none has two uses. Raises UserError."""
+    uses: dict[Path, str] = {}
+    for option, path in files.items():
+        if option != "--requests":
+            checked_target(option, path)
+        if (other := uses.setdefault(path.resolve(), option)) != option:
+            raise UserError(f"{option} {path}: is the file of {other} too")
+
+
+def _say(errors: Console, outcome: Outcome, seconds: float, planned_s: float | None) -> None:
+    """Say how the run went."""
+    parts = [f"{outcome.num_answered} requests answered"]
+    if outcome.num_failed:
+        parts.append(f"{outcome.num_failed} failed; the same command tries them again")
+    if outcome.num_resumed:
+        parts.append(f"{outcome.num_resumed} calls were answered before")
+    took = f"took {seconds:.1f} s"
+    parts.append(took if planned_s is None else f"{took}, planned were {planned_s:.1f} s")
+    errors.print("; ".join(parts), highlight=False, soft_wrap=True, markup=False)

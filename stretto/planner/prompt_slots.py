@@ -1,0 +1,35 @@
+"""The slots of a node's prompt: {prompt}, {chunk}, {so_far} and {name of an input} stand for texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from stretto.planner.application import Node
+
+_SLOT = re.compile(r"\{([^{}\n]+)\}")
+
+
+def slots_of(prompt: str) -> list[str]:
+    """Return the names of the slots of a prompt, in their order."""
+    return _SLOT.findall(prompt)
+
+
+def constant_text(prompt: str) -> str:
+    """Return the text of a prompt without its slots."""
+    return _SLOT.sub("", prompt)
+
+
+def known_slots(node: Node) -> tuple[str, ...]:
+    """Return the names that slots in the prompt of a node may have."""
+    return "prompt", *(("chunk", "so_far") if node.chain else ()), *node.inputs
+
+
+def fill(prompt: str, texts: Mapping[str, str]) -> str:
+    """Return a prompt with texts in its slots; a slot without a text is left out.
+
+    A prompt without slots is followed by the texts, which blank lines separate.
+    """
+    if _SLOT.search(prompt):
+        return _SLOT.sub(lambda found: texts.get(found[1], ""), prompt)
+    return "\n\n".join(text for text in (prompt, *texts.values()) if text)

@@ -1,0 +1,1 @@
+"""Runs planned applications: reads their requests, makes their calls, and carries out their plans."""

@@ -1,0 +1,44 @@
+"""The graph of one LLM call: a prompt of messages, and a decode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot, config_items
+from stretto.planner.running.requests import Message
+
+
+class CallGraphs:
+    """The compiled graphs of calls; calls with the same engine, roles and settings share one."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, ExecutionGraph] = {}
+
+    def of(self, engine: str, messages: Sequence[Message], decode: Mapping[str, Any]) -> ExecutionGraph:
+        """Return the graph of a call, whose inputs `inputs_of` makes."""
+        roles = tuple(message.role for message in messages)
+        key = engine, roles, tuple(decode.items())
+        if key not in self._known:
+            self._known[key] = compile_graph(_graph(engine, roles, decode), {})
+        return self._known[key]
+
+
+def inputs_of(messages: Sequence[Message]) -> dict[str, object]:
+    """Return the inputs of the graph of a call with these messages."""
+    return {f"message{at}": message.text for at, message in enumerate(messages)}
+
+
+def _graph(engine: str, roles: Sequence[str | None], decode: Mapping[str, Any]) -> Graph:
+    names = [f"message{at}" for at in range(len(roles))]
+    parts: list[Constant | Slot] = []
+    for name, role in zip(names, roles, strict=True):
+        if role is not None:
+            parts.append(Constant("", role))
+        parts.append(Slot(name))
+    args = tuple(Arg(name, Ref(name)) for name in names)
+    prefill = Primitive("kv", "prefill", args, tuple(parts), engine=engine)
+    answer = Primitive("answer", "decode", (Arg("kv", Ref("kv")),), (), config_items(decode), engine)
+    inputs = tuple((name, "text") for name in names)
+    return Graph("call", inputs, (prefill, answer), (), (("answer", Ref("answer")),))

@@ -1,0 +1,216 @@
+"""The calls of a run as a state machine: which can be made now, with which prompts, and which requests end.
+
+A request ends when the last call of each of its nodes is answered, or when its first call fails. Answers are
+kept until their request ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.errors import StrettoError
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.prompt_slots import fill
+from stretto.planner.running.requests import Message, RunRequest
+from stretto.record import record
+
+
+@record
+class Answer:
+    """The answer to a call.
+
+    Attributes:
+        num_prompt, num_output: numbers of tokens.
+    """
+
+    text: str
+    num_prompt: int = 0
+    num_output: int = 0
+
+
+@record
+class Call:
+    """One call of a node's model.
+
+    Attributes:
+        request: number of its request.
+        node: name of its node.
+        number: number of the call among those of its node for this request.
+    """
+
+    request: int
+    node: str
+    number: int
+
+
+@record
+class Ended:
+    """The end of a request: its answers by node, or the error of the call that failed first."""
+
+    request: RunRequest
+    answers: Mapping[str, Sequence[Answer]]
+    error: StrettoError | None = None
+
+
+@record
+class Progress:
+    """What follows from the end of a call: further calls that can be made, and the end of its request."""
+
+    ready: Sequence[Call] = ()
+    ended: Ended | None = None
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request that has not ended: its answers by node (None while there is none), and calls under way."""
+
+    answers: dict[str, list[Answer | None]]
+    started: set[Call] = field(default_factory=set)
+
+
+class CallBook:
+    """All calls that the requests make of an application.
+
+    Attributes:
+        num_left: calls by node that still have to be made, or to be answered.
+    """
+
+    def __init__(self, app: Application, requests: Sequence[RunRequest]) -> None:
+        self._app = app
+        self._requests = requests
+        self._live: dict[int, _Live] = {}
+        self.num_left = {node.name: 0 for node in app.nodes}
+        for number, request in enumerate(requests):
+            answers: dict[str, list[Answer | None]] = {}
+            for node in app.nodes:
+                if not request.planned.nodes or node.name in request.planned.nodes:
+                    answers[node.name] = [None] * (len(request.chunks) if node.chain else node.calls)
+                    self.num_left[node.name] += len(answers[node.name])
+            self._live[number] = _Live(answers)
+
+    @property
+    def num_requests_left(self) -> int:
+        """Number of requests that have not ended."""
+        return len(self._live)
+
+    def left(self) -> list[Request]:
+        """Return the requests that have not ended, as planners see them."""
+        return [self._requests[number].planned for number in self._live]
+
+    def ready(self) -> Iterator[Call]:
+        """Yield all calls that can be made now; each counts as under way from then on."""
+        for number in list(self._live):
+            yield from self._ready(number)
+
+    def request(self, call: Call) -> RunRequest:
+        """Return the request of a call."""
+        return self._requests[call.request]
+
+    def prompt(self, call: Call) -> tuple[Message, ...]:
+        """Return the prompt of a call under way: the request's own messages, or one text made of them, of
+        the node's prompt, of answers and of a chunk.
+        """
+        request, node, live = (
+            self._requests[call.request],
+            self._app.node(call.node),
+            self._live[call.request],
+        )
+        inputs = {name: _text(live.answers[name][-1]) for name in node.inputs if name in live.answers}
+        if not node.prompt and not node.chain and not inputs:
+            return request.messages
+        texts = {"prompt": request.text}
+        if node.chain:
+            texts["so_far"] = _text(live.answers[node.name][call.number - 1]) if call.number else ""
+            texts["chunk"] = request.chunks[call.number]
+        return (Message(None, fill(node.prompt, {**texts, **inputs})),)
+
+    def decode(self, call: Call) -> dict[str, Any]:
+        """Return the settings of a call's decode. Calls of one request and node have different seeds."""
+        request, node = self._requests[call.request], self._app.node(call.node)
+        settings = {"max_tokens": node.max_tokens, **(request.decode or {})}
+        if call.number and settings.get("temperature"):
+            settings["seed"] = settings.get("seed", 0) + call.number
+        return settings
+
+    def answered(self, call: Call, answer: Answer) -> Progress:
+        """Note the answer to a call. It is ignored if the request has ended, or the call was answered."""
+        if not self._note(call, answer):
+            return Progress()
+        self._live[call.request].started.discard(call)
+        if (ended := self._ended(call.request)) is not None:
+            return Progress(ended=ended)
+        return Progress(ready=tuple(self._ready(call.request)))
+
+    def failed(self, call: Call, error: StrettoError) -> Progress:
+        """Note that a call failed, which ends its request. It is ignored if the request has ended."""
+        live = self._live.get(call.request)
+        if live is None:
+            return Progress()
+        for name, answers in live.answers.items():
+            self.num_left[name] -= answers.count(None)
+        return Progress(ended=self._end(call.request, error))
+
+    def resume(self, answers: Iterable[tuple[Call, Answer]]) -> Iterator[Ended]:
+        """Note answers of an earlier run; yield the requests that end with them. To be called before `ready`,
+        and read to the end.
+        """
+        for call, answer in answers:
+            if self._note(call, answer) and (ended := self._ended(call.request)) is not None:
+                yield ended
+
+    def has(self, call: Call) -> bool:
+        """Return whether there is such a call, whose request has not ended."""
+        live = self._live.get(call.request)
+        return live is not None and 0 <= call.number < len(live.answers.get(call.node, ()))
+
+    def _ready(self, number: int) -> Iterator[Call]:
+        live = self._live[number]
+        for name, answers in live.answers.items():
+            node = self._app.node(name)
+            if not all(_is_done(live.answers.get(wanted, [])) for wanted in node.inputs):
+                continue
+            for at in _next(node, answers):
+                call = Call(number, name, at)
+                if call not in live.started:
+                    live.started.add(call)
+                    yield call
+
+    def _note(self, call: Call, answer: Answer) -> bool:
+        """Note an answer; return whether it is wanted, and the first to its call."""
+        live = self._live.get(call.request)
+        if live is None or live.answers[call.node][call.number] is not None:
+            return False
+        live.answers[call.node][call.number] = answer
+        self.num_left[call.node] -= 1
+        return True
+
+    def _ended(self, number: int) -> Ended | None:
+        """End a request if all its calls are answered."""
+        is_done = all(map(_is_done, self._live[number].answers.values()))
+        return self._end(number, None) if is_done else None
+
+    def _end(self, number: int, error: StrettoError | None) -> Ended:
+        live = self._live.pop(number)
+        given = {name: [one for one in answers if one is not None] for name, answers in live.answers.items()}
+        return Ended(self._requests[number], given, error)
+
+
+def _next(node: Node, answers: Sequence[Answer | None]) -> Iterator[int]:
+    """Yield the numbers of a node's calls that can be made: of a chain, the first without an answer."""
+    for at, answer in enumerate(answers):
+        if answer is None:
+            yield at
+            if node.chain:
+                return
+
+
+def _is_done(answers: Sequence[Answer | None]) -> bool:
+    return None not in answers
+
+
+def _text(answer: Answer | None) -> str:
+    """Return the text of an answer that is there."""
+    assert answer is not None
+    return answer.text

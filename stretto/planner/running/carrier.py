@@ -1,0 +1,211 @@
+"""Carries out a plan as a state machine: which replicas to add and to drain as calls and replicas end.
+
+Rules, as `execute` has them in virtual time:
+
+- A replica is added when its devices are free of all replicas before it in the stage. Those of a node come
+  after those of its inputs, so no replica waits for one that waits for it.
+- A replica is drained when its node has no more calls. If another one waits for its devices, it is drained
+  when the node's replicas have together done what this one's share leaves to them: all replicas of a node
+  are taken to do calls equally fast, and each up to its weight.
+- At the end of a stage, replicas that the next one does not have are suspended. A node that is not done
+  although no later stage has it keeps its replicas.
+- After the last stage, nodes with calls left get the replicas of their last stage once more.
+- A replica that is lost for good is not replaced. A node that has no other one, and gets none in a later
+  stage, is abandoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from stretto.cluster.messages import DrainHow
+from stretto.planner.application import Application
+from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.record import record
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """One use of a planned replica: the same replica may be added again later."""
+
+    replica: PlannedReplica
+
+    @property
+    def node(self) -> str:
+        """Name of the replica's node."""
+        return self.replica.node
+
+
+@record
+class Add:
+    """Action: start a replica."""
+
+    placed: Placed
+
+
+@record
+class Drain:
+    """Action: give a replica no more calls; stop it when it is idle ("finish") or at once ("suspend")."""
+
+    placed: Placed
+    how: DrainHow
+
+
+@record
+class Abandon:
+    """Action: fail all calls of a node, which has lost all its replicas."""
+
+    node: str
+
+
+CarrierAction: TypeAlias = Add | Drain | Abandon
+State: TypeAlias = Literal["waiting", "running", "draining"]
+
+
+class PlanCarrier:
+    """A plan that is being carried out.
+
+    Args:
+        num_left: calls of each node that have to be made. The driver changes this mapping as calls end, and
+            then calls `advance`.
+    """
+
+    def __init__(self, app: Application, plan: Plan, num_left: Mapping[str, int]) -> None:
+        self._app = app
+        last = {one.node: stage for stage in plan.stages for one in stage.replicas}
+        rest = (one for name, stage in last.items() for one in stage.replicas if one.node == name)
+        self._stages = (*plan.stages, Stage(tuple(rest)))
+        self._num_planned = len(plan.stages)
+        self._num_left = num_left
+        self._present: dict[Placed, State] = {}
+        self._at_begin: dict[str, int] = {}
+        self._weights: dict[str, list[float]] = {}
+        self._roots: list[str] = []
+        self._abandoned: set[str] = set()
+        self._at = -1
+
+    @property
+    def running(self) -> list[Placed]:
+        """Replicas that have been added and hold their devices, also those that are being drained."""
+        return [placed for placed, state in self._present.items() if state != "waiting"]
+
+    def advance(self) -> list[CarrierAction]:
+        """Return what is to be done now; to be called at the beginning and whenever calls have ended."""
+        actions: list[CarrierAction] = []
+        while self._is_stage_over() and self._at + 1 < len(self._stages):
+            actions += self._begin_next()
+        return actions + self._drain_done() + self._add_free()
+
+    def gone(self, placed: Placed) -> list[CarrierAction]:
+        """Note that a replica has stopped, or was lost and is not started again; return what follows."""
+        state = self._present.pop(placed, None)
+        node, actions = placed.node, list[CarrierAction]()
+        if state == "running" and not self._is_done(node) and not self._has_others(node):
+            self._abandoned.add(node)
+            actions.append(Abandon(node))
+        return actions + self.advance()
+
+    def _is_done(self, node: str) -> bool:
+        return self._num_left[node] == 0 or node in self._abandoned
+
+    def _has_others(self, node: str) -> bool:
+        return any(one.node == node and state != "draining" for one, state in self._present.items())
+
+    def _is_stage_over(self) -> bool:
+        nodes = {placed.node for placed, state in self._present.items() if state != "draining"}
+        if all(map(self._is_done, nodes)):
+            return True
+        is_cut = self._stages[self._at].ends_at_first and self._at + 1 < self._num_planned
+        return is_cut and any(map(self._is_done, self._roots))
+
+    def _begin_next(self) -> list[CarrierAction]:
+        """Begin the next stage: suspend what it does not have, and let the rest wait for its devices."""
+        self._at += 1
+        stage = self._stages[self._at]
+        rest = self._stages[self._at + 1 : self._num_planned]
+        later = {one.node for other in rest for one in other.replicas}
+        wanted = [one for one in stage.replicas if not self._is_done(one.node)]
+        nodes = {one.node for one in wanted}
+        held = [placed for placed, state in self._present.items() if state == "running"]
+        stays = [one for one in held if one.node not in nodes | later and not self._is_done(one.node)]
+        together = self._that_can_run(nodes | {one.node for one in stays})
+        together_now = (one for one in (*(one.replica for one in stays), *wanted) if one.node in together)
+        order, actions = self._ordered(list(together_now)), list[CarrierAction]()
+        places: list[Placed] = []
+        taken: set[int] = set()
+        for replica in order:
+            key = replica.node, replica.devices
+            same = (one for one in held if (one.node, one.replica.devices) == key)
+            kept = next(same, None) if taken.isdisjoint(replica.devices) else None
+            places.append(kept or Placed(replica))
+            taken.update(replica.devices)
+        present: dict[Placed, State] = {one: s for one, s in self._present.items() if s == "draining"}
+        for placed in held:
+            if placed not in places:
+                present[placed] = "draining"
+                actions.append(Drain(placed, "finish" if self._is_done(placed.node) else "suspend"))
+        self._present = {**present, **{one: "running" if one in held else "waiting" for one in places}}
+        self._weights = {}
+        for one in order:
+            self._weights.setdefault(one.node, []).append(one.weight)
+        self._at_begin = {one.node: self._num_left[one.node] for one in order}
+        self._roots = [name for name in together if not set(self._app.node(name).inputs) & set(together)]
+        return actions
+
+    def _that_can_run(self, nodes: Iterable[str]) -> list[str]:
+        """Return the nodes, in topological order, whose inputs are done or run too."""
+        wanted, found = set(nodes), list[str]()
+        for node in self._app.nodes:
+            if node.name in wanted and all(one in found or self._is_done(one) for one in node.inputs):
+                found.append(node.name)
+        return found
+
+    def _ordered(self, replicas: Sequence[PlannedReplica]) -> list[PlannedReplica]:
+        """Return replicas in their order, but each after those of its inputs."""
+        waiting, ordered = list(replicas), list[PlannedReplica]()
+        while waiting:
+            names = {one.node for one in waiting}
+            first = next(one for one in waiting if names.isdisjoint(self._app.node(one.node).inputs))
+            waiting.remove(first)
+            ordered.append(first)
+        return ordered
+
+    def _drain_done(self) -> list[CarrierAction]:
+        actions: list[CarrierAction] = []
+        for placed, state in list(self._present.items()):
+            if state == "running" and (self._is_done(placed.node) or self._has_done_share(placed)):
+                self._present[placed] = "draining"
+                actions.append(Drain(placed, "finish"))
+            elif state == "waiting" and self._is_done(placed.node):
+                del self._present[placed]
+        return actions
+
+    def _has_done_share(self, placed: Placed) -> bool:
+        """Return whether a replica for whose devices another one waits has done its share."""
+        weights, num_begun = self._weights.get(placed.node, []), self._at_begin.get(placed.node, 0)
+        weight = placed.replica.weight
+        if weight >= max(weights, default=weight) or not self._is_awaited(placed):
+            return False
+        share = sum(min(weight, other) for other in weights) / sum(weights)
+        return num_begun - self._num_left[placed.node] >= share * num_begun
+
+    def _is_awaited(self, placed: Placed) -> bool:
+        devices = set(placed.replica.devices)
+        return any(
+            state == "waiting"
+            and not devices.isdisjoint(other.replica.devices)
+            and not self._is_done(other.node)
+            for other, state in self._present.items()
+        )
+
+    def _add_free(self) -> list[CarrierAction]:
+        actions: list[CarrierAction] = []
+        taken: set[int] = set()
+        for placed, state in self._present.items():
+            if state == "waiting" and taken.isdisjoint(placed.replica.devices):
+                self._present[placed] = "running"
+                actions.append(Add(placed))
+            taken.update(placed.replica.devices)
+        return actions

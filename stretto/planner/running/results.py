@@ -1,0 +1,119 @@
+"""The answers of a run as lines of JSON, in the form of OpenAI's Batch files.
+
+A request of a Batch file gets the body of its API. Another one gets its answers by node: a text, or a list of
+texts where the node is called several times or is a chain. A line stands in the file of answers, or in the
+file of failures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from stretto.engines.openai_wire.answers import Answer as WireAnswer
+from stretto.engines.openai_wire.answers import Choice, TokenCounts, whole_json
+from stretto.errors import ConfigError
+from stretto.planner.application import Application
+from stretto.planner.running.calls import Answer, Ended
+from stretto.runtime.journal.file import not_saved
+
+
+class ResultFiles:
+    """The two files of a run's results, written anew: one for answers, one for failures.
+
+    Attributes:
+        num_answered, num_failed: numbers of lines written.
+
+    Raises:
+        ConfigError: a file cannot be opened.
+    """
+
+    def __init__(self, answers: Path, failures: Path, app: Application) -> None:
+        self.num_answered = self.num_failed = 0
+        self._app = app
+        with ExitStack() as opened:
+            self._answers = opened.enter_context(_opened(answers))
+            self._failures = opened.enter_context(_opened(failures))
+            self._files = opened.pop_all()
+
+    def write(self, ended: Ended) -> None:
+        """Write the line of a request that has ended. Raises NotSaved if the disk does not take it."""
+        file = self._answers if ended.error is None else self._failures
+        try:
+            file.write(result_line(ended, self._app))
+        except OSError as error:
+            raise not_saved(Path(file.name), error) from error
+        self.num_answered += ended.error is None
+        self.num_failed += ended.error is not None
+
+    def close(self) -> None:
+        """Write what is left and close both files. Raises NotSaved if the disk does not take it."""
+        try:
+            for file in (self._answers, self._failures):
+                _flush(file)
+        finally:
+            with suppress(OSError):  # what is left cannot be written
+                self._files.close()
+
+
+def _flush(file: TextIO) -> None:
+    try:
+        file.flush()
+    except OSError as error:
+        raise not_saved(Path(file.name), error) from error
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+
+
+def result_line(ended: Ended, app: Application) -> str:
+    """Return the line of a request that has ended."""
+    response: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    if ended.error is not None:
+        error = {"code": type(ended.error).__name__, "message": str(ended.error)}
+    else:
+        response = {"status_code": 200, "request_id": ended.request.id, "body": _body(ended, app)}
+    line = {"custom_id": ended.request.id, "response": response, "error": error}
+    return json.dumps({"id": f"batch_req_{ended.request.id}", **line}) + "\n"
+
+
+def _body(ended: Ended, app: Application) -> dict[str, Any]:
+    if ended.request.api is None:
+        return {
+            "answers": {
+                name: answers[0].text if _is_single(app, name) else [one.text for one in answers]
+                for name, answers in ended.answers.items()
+            }
+        }
+    (node,) = ended.answers
+    answers = ended.answers[node]
+    cap = (ended.request.decode or {}).get("max_tokens")
+    choices = (
+        Choice(
+            index=at,
+            text=one.text,
+            role="assistant",
+            finish="length" if one.num_output == cap else "stop",
+        )
+        for at, one in enumerate(answers)
+    )
+    counts = TokenCounts(_sum(answers, "num_prompt"), _sum(answers, "num_output"))
+    answer = WireAnswer(id=ended.request.id, model=ended.request.model, choices=tuple(choices), counts=counts)
+    return whole_json(ended.request.api, answer)
+
+
+def _is_single(app: Application, name: str) -> bool:
+    node = app.node(name)
+    return node.calls == 1 and not node.chain
+
+
+def _sum(answers: Sequence[Answer], name: str) -> int:
+    return sum(getattr(answer, name) for answer in answers)

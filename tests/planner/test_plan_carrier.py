@@ -1,0 +1,187 @@
+"""Plans are carried out: replicas come and go in their order, and every plan ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretto.planner.application import Application, Node
+from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, Placed, PlanCarrier
+
+NAMES = "abcd"
+
+
+def app_of(**inputs: str) -> Application:
+    """Return an application whose nodes have these inputs, one letter each."""
+    return Application("app", [Node(name, "m", 9, inputs=tuple(given)) for name, given in inputs.items()])
+
+
+def replica(node: str, *devices: int, weight: float = 1.0) -> PlannedReplica:
+    return PlannedReplica(node, devices, weight)
+
+
+class Carried:
+    """A plan that is carried out by hand."""
+
+    def __init__(self, app: Application, stages: Sequence[Stage], **num_left: int) -> None:
+        self.num_left = num_left
+        self.carrier = PlanCarrier(app, Plan("test", tuple(stages)), num_left)
+        self.placed: dict[str, Placed] = {}
+
+    def advance(self, **num_left: int) -> list[str]:
+        self.num_left.update(num_left)
+        return self.shown(self.carrier.advance())
+
+    def gone(self, name: str) -> list[str]:
+        return self.shown(self.carrier.gone(self.placed.pop(name)))
+
+    def shown(self, actions: Sequence[CarrierAction]) -> list[str]:
+        return [self._shown(action) for action in actions]
+
+    def _shown(self, action: CarrierAction) -> str:
+        match action:
+            case Abandon(node):
+                return f"abandon {node}"
+            case Add(placed):
+                name = self._name(placed)
+                self.placed[name] = placed
+                return f"add {name}"
+            case Drain(placed, how):
+                return f"{how} {self._name(placed)}"
+
+    def _name(self, placed: Placed) -> str:
+        return placed.node + "".join(map(str, placed.replica.devices))
+
+
+def test_a_replica_waits_for_its_devices() -> None:
+    stage = Stage((replica("a", 0), replica("b", 1), replica("c", 0, 1)))
+    run = Carried(app_of(a="", b="", c=""), [stage], a=5, b=5, c=5)
+    assert run.advance() == ["add a0", "add b1"]
+    assert run.advance(a=0, b=1) == ["finish a0"]
+    assert run.gone("a0") == []
+    assert run.advance(b=0) == ["finish b1"]
+    assert run.gone("b1") == ["add c01"]
+    assert run.advance(c=0) == ["finish c01"]
+    assert run.gone("c01") == []
+    assert run.carrier.running == []
+
+
+def test_a_stage_ends_at_its_first_node_and_suspends_what_the_next_has_not() -> None:
+    """M2's calls go on at its new replica; M1 keeps its place; then M3 gets the devices of M1."""
+    first = Stage((replica("a", 0), replica("b", 1), replica("c", 2)), ends_at_first=True)
+    second = Stage((replica("b", 1), replica("c", 0, 2)))
+    run = Carried(app_of(a="", b="", c=""), [first, second], a=5, b=5, c=5)
+    assert run.advance() == ["add a0", "add b1", "add c2"]
+    assert run.advance(a=0) == ["finish a0", "suspend c2"]
+    assert run.gone("c2") == []
+    assert run.gone("a0") == ["add c02"]
+    assert run.advance(b=0, c=0) == ["finish b1", "finish c02"]
+
+
+def test_only_nodes_that_wait_for_no_other_end_a_stage() -> None:
+    stages = [Stage((replica("a", 0), replica("b", 1)), ends_at_first=True), Stage((replica("a", 0, 1),))]
+    run = Carried(app_of(a="", b="a"), stages, a=5, b=0)
+    assert run.advance() == ["add a0"]
+    run = Carried(app_of(a="", b="a"), stages, a=5, b=5)
+    assert run.advance() == ["add a0", "add b1"]
+    assert run.advance(a=0) == ["finish a0"]
+    assert run.advance(b=0) == ["finish b1"]
+
+
+def test_a_replica_leaves_when_its_share_is_done_and_another_waits() -> None:
+    stage = Stage((replica("a", 0, weight=1), replica("a", 1, weight=3), replica("b", 0)))
+    run = Carried(app_of(a="", b=""), [stage], a=100, b=5)
+    assert run.advance() == ["add a0", "add a1"]
+    assert run.advance(a=51) == []
+    assert run.advance(a=50) == ["finish a0"]
+    assert run.gone("a0") == ["add b0"]
+    assert run.advance(a=1) == []
+
+
+def test_replicas_come_after_those_of_their_inputs() -> None:
+    run = Carried(app_of(a="", b="a"), [Stage((replica("b", 0), replica("a", 0)))], a=5, b=5)
+    assert run.advance() == ["add a0"]
+    run.advance(a=0)
+    assert run.gone("a0") == ["add b0"]
+
+
+def test_a_node_that_no_later_stage_has_keeps_its_replica() -> None:
+    stages = [Stage((replica("a", 0), replica("b", 1)), ends_at_first=True), Stage((replica("c", 0),))]
+    run = Carried(app_of(a="", b="", c=""), stages, a=5, b=5, c=5)
+    run.advance()
+    assert run.advance(a=0) == ["finish a0"]
+    assert run.gone("a0") == ["add c0"]
+
+
+def test_what_a_plan_leaves_is_done_after_it() -> None:
+    """The plan has b before its input a; b's replica is added once more at the end."""
+    run = Carried(app_of(a="", b="a"), [Stage((replica("b", 0),)), Stage((replica("a", 1),))], a=5, b=5)
+    assert run.advance() == ["add a1"]
+    assert run.advance(a=0) == ["finish a1", "add b0"]
+
+
+def test_a_node_without_replicas_is_abandoned() -> None:
+    run = Carried(app_of(a="", b=""), [Stage((replica("a", 0), replica("a", 1), replica("b", 0)))], a=5, b=5)
+    run.advance()
+    assert run.gone("a1") == []
+    assert run.gone("a0") == ["abandon a", "add b0"]
+    assert run.advance(b=0) == ["finish b0"]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Application, list[Stage]]:
+    """Draw an application of four nodes and a plan in which each node is somewhere."""
+    nodes = [
+        Node(name, "m", 9, inputs=tuple(draw(st.sets(st.sampled_from(NAMES[:at]))) if at else ()))
+        for at, name in enumerate(NAMES)
+    ]
+    groups = st.sampled_from([(0,), (1,), (2,), (3,), (0, 1), (2, 3), (0, 1, 2, 3)])
+    weights = st.sampled_from([0.5, 1.0, 2.0])
+    replicas = st.builds(PlannedReplica, st.sampled_from(NAMES), groups, weights)
+    stages = draw(st.lists(st.builds(Stage, st.lists(replicas).map(tuple), st.booleans()), max_size=4))
+    rest = Stage(tuple(replica(name, 0) for name in NAMES), draw(st.booleans()))
+    stages.insert(draw(st.integers(0, len(stages))), rest)
+    return Application("app", nodes), stages
+
+
+@given(plans(), st.fixed_dictionaries(dict.fromkeys(NAMES, st.integers(0, 6))), st.randoms())
+def test_every_plan_ends_and_shares_no_device(
+    planned: tuple[Application, list[Stage]], num_left: dict[str, int], random: st.randoms
+) -> None:
+    """Calls end at replicas that take them and whose inputs are done; drained replicas stop some time."""
+    app, stages = planned
+    run = Carried(app, stages, **num_left)
+    serving, leaving = list[Placed](), list[Placed]()
+
+    def obey(actions: list[CarrierAction]) -> None:
+        for action in actions:
+            match action:
+                case Add(placed):
+                    serving.append(placed)
+                case Drain(placed, _):
+                    serving.remove(placed)
+                    leaving.append(placed)
+                case Abandon(node):
+                    raise AssertionError(node)
+        held = [device for one in serving + leaving for device in one.replica.devices]
+        assert len(held) == len(set(held))
+        assert set(run.carrier.running) == {*serving, *leaving}
+
+    obey(run.carrier.advance())
+    while any(run.num_left.values()) or leaving:
+        able = [
+            one.node
+            for one in serving
+            if run.num_left[one.node] and not any(run.num_left[name] for name in app.node(one.node).inputs)
+        ]
+        assert able or leaving, (run.num_left, serving)
+        if leaving and (not able or random.random() < 0.5):
+            placed = leaving.pop(random.randrange(len(leaving)))
+            obey(run.carrier.gone(placed))
+        else:
+            run.num_left[random.choice(able)] -= 1
+            obey(run.carrier.advance())
+    assert not serving

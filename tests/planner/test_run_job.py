@@ -1,0 +1,231 @@
+"""Runs of planned applications: whatever interrupts them, the same job again ends with the same answers."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stretto.deployment import Replica
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.errors import CapacityError, JournalError, NotSaved, UserError
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.running.forecast import left_s
+from stretto.planner.running.requests import Message, RunRequest
+from stretto.planner.running.run import Job, Outcome, run_job
+from stretto.tasks import LLMTask
+
+APP = Application(
+    "app",
+    [
+        Node("draft", "m", 9, calls=2),
+        Node("sum", "m", 9, chain=True, prompt="{so_far} then {chunk}"),
+        Node("judge", "n", 9, inputs=("draft", "sum")),
+    ],
+)
+PLAN = Plan(
+    "test",
+    (
+        Stage((PlannedReplica("draft", (0,)), PlannedReplica("sum", (1,), 2.0)), ends_at_first=True),
+        Stage((PlannedReplica("sum", (0,)), PlannedReplica("sum", (1,)), PlannedReplica("judge", (0, 1)))),
+    ),
+)
+REQUESTS = [
+    RunRequest(
+        Request(f"r{at}", 1, (1,) * (at % 3 + 1), ("sum", "judge") if at == 4 else ()),
+        (Message(None, f"question {at}"),),
+        tuple(f"chunk {at} {number}" for number in range(at % 3 + 1)),
+    )
+    for at in range(7)
+]
+NUM_CALLS = 7 * 3 + sum(at % 3 + 1 for at in range(7)) - 2
+
+
+def job(
+    folder: Path, fail_on: Callable[[LLMTask], BaseException | None] | None = None, **changes: Any
+) -> Job:
+    """Return the job whose calls are answered by a hash of their prompts."""
+    fake = Replica(FakeLLM, FakeLLMConfig(fail_on=fail_on))
+    files = (folder / name for name in ("out", "failed", "journal"))
+    return replace(Job(APP, REQUESTS, "fake", lambda left: PLAN, lambda _: fake, *files), **changes)
+
+
+def run(wanted: Job) -> Outcome:
+    return run_job(wanted, lambda num_ended, num_left: None)
+
+
+def answers(folder: Path, name: str = "out") -> list[Any]:
+    lines = [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
+    return sorted(lines, key=lambda line: line["custom_id"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run(job(folder)) == Outcome(0, 7, 0)
+    return folder
+
+
+def test_each_answer_goes_to_its_consumers(whole: Path, tmp_path: Path) -> None:
+    prompts: dict[str, list[str]] = {}
+
+    def note(task: LLMTask) -> None:
+        prompts.setdefault(task.prompt[0].text.split()[0], []).append(task.prompt[0].text)
+
+    run(job(tmp_path, note))
+    assert answers(tmp_path) == answers(whole)
+    by_node = answers(whole)[0]["response"]["body"]["answers"]
+    assert by_node.keys() == {"draft", "sum", "judge"}
+    assert f"question 0\n\n{by_node['draft'][-1]}\n\n{by_node['sum'][-1]}" in prompts["question"]
+    assert answers(whole)[4]["response"]["body"]["answers"].keys() == {"sum", "judge"}
+    assert sum(map(len, prompts.values())) == NUM_CALLS
+
+
+def test_a_run_that_was_killed_at_any_byte_ends_with_the_same_answers(whole: Path, tmp_path: Path) -> None:
+    data = (whole / "journal").read_bytes()
+    ends = [at for at, byte in enumerate(data) if byte == ord("\n")]
+    cuts = {0, 5, *ends[::6], *(end + 1 for end in ends[::5]), *(end + 9 for end in ends[:-1:6]), len(data)}
+    for cut in sorted(cuts):
+        (tmp_path / "journal").write_bytes(data[:cut])
+        num_saved = max(0, data[:cut].count(b"\n") - 1)
+        assert run(job(tmp_path)) == Outcome(num_saved, 7, 0)
+        assert answers(tmp_path) == answers(whole)
+        assert sorted((tmp_path / "journal").read_bytes().splitlines()) == sorted(data.splitlines())
+
+
+def test_an_ended_run_is_not_planned_again(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes((whole / "journal").read_bytes())
+
+    def plan(left: Sequence[Request]) -> Plan:
+        raise AssertionError
+
+    assert run(job(tmp_path, plan=plan)) == Outcome(NUM_CALLS, 7, 0)
+    assert answers(tmp_path) == answers(whole)
+
+
+def test_only_requests_that_are_left_are_planned(whole: Path, tmp_path: Path) -> None:
+    planned: list[str] = []
+
+    def plan(left: Sequence[Request]) -> Plan:
+        planned.extend(request.id for request in left)
+        return PLAN
+
+    lines = (whole / "journal").read_bytes().splitlines(keepends=True)
+    (tmp_path / "journal").write_bytes(b"".join(line for line in lines if b'["r3","judge"' not in line))
+    assert run(job(tmp_path, plan=plan)) == Outcome(NUM_CALLS - 1, 7, 0)
+    assert planned == ["r3"]
+    assert answers(tmp_path) == answers(whole)
+
+
+def test_a_failed_call_fails_its_request_alone_and_is_tried_again(whole: Path, tmp_path: Path) -> None:
+    def fail(task: LLMTask) -> BaseException | None:
+        return CapacityError("too long") if "chunk 2 1" in task.prompt[0].text else None
+
+    outcome = run(job(tmp_path, fail))
+    assert (outcome.num_answered, outcome.num_failed) == (6, 1)
+    (failed,) = answers(tmp_path, "failed")
+    assert (failed["custom_id"], failed["error"]["code"]) == ("r2", "CapacityError")
+    assert run(job(tmp_path)).num_answered == 7
+    assert answers(tmp_path, "failed") == []
+    assert answers(tmp_path) == answers(whole)
+
+
+def test_an_instance_that_dies_costs_no_answer(whole: Path, tmp_path: Path) -> None:
+    died = list[int]()
+
+    def die(task: LLMTask) -> BaseException | None:
+        if len(died) < 2 and "chunk 5 2" in task.prompt[0].text:
+            died.append(task.id)
+            return MemoryError("out of memory")
+        return None
+
+    assert run(job(tmp_path, die)) == Outcome(0, 7, 0)
+    assert len(died) == 2
+    assert answers(tmp_path) == answers(whole)
+
+
+def test_requests_fail_when_a_node_cannot_be_served(tmp_path: Path) -> None:
+    def cannot(config: FakeLLMConfig) -> FakeLLM:
+        raise UserError("no such checkpoint")
+
+    broken, fake = Replica(cannot, FakeLLMConfig()), Replica(FakeLLM, FakeLLMConfig())
+    wanted = job(tmp_path, make=lambda planned: broken if planned.node == "judge" else fake)
+    assert run(wanted).num_failed == 7
+    errors = {line["error"]["message"] for line in answers(tmp_path, "failed")}
+    assert len(errors) == 1
+    assert "node 'judge' has no replica any more" in errors.pop()
+    again = run(job(tmp_path))
+    assert (again.num_resumed, again.num_answered) == (NUM_CALLS - 7, 7)
+
+
+def test_a_journal_of_other_requests_is_refused(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes((whole / "journal").read_bytes())
+    for changes in ({"requests": REQUESTS[1:]}, {"served_by": "others"}):
+        with pytest.raises(JournalError, match="other work"):
+            run(job(tmp_path, **changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_ends_the_run_which_then_goes_on(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = list[int]()
+    sync = os.fsync
+
+    def fill_up(file: int) -> None:
+        syncs.append(file)
+        if len(syncs) > 2:  # those of the header and of its folder
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", fill_up)
+    with pytest.raises(NotSaved, match="No space left"):
+        run(job(tmp_path))
+    monkeypatch.undo()
+    assert run(job(tmp_path)).num_answered == 7
+    assert answers(tmp_path) == answers(whole)
+
+
+def test_answers_that_cannot_be_written_are_not_lost(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotSaved, match=r"/dev/full: No space left"):
+        run(job(tmp_path, answers=Path("/dev/full")))
+    assert run(job(tmp_path)) == Outcome(NUM_CALLS, 7, 0)
+    assert answers(tmp_path) == answers(whole)
+
+
+def test_an_interrupted_run_saves_what_was_answered(whole: Path, tmp_path: Path) -> None:
+    def interrupt(num_ended: int, num_left: int) -> None:
+        if num_ended == 20:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job(tmp_path), interrupt)
+    again = run(job(tmp_path))
+    assert again.num_resumed >= 20
+    assert again.num_answered == 7
+    assert answers(tmp_path) == answers(whole)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "num_ended", "num_left", "planned_s", "expected"),
+    [
+        (5.0, 0, 10, None, None),
+        (5.0, 0, 10, 20.0, 15.0),
+        (5.0, 5, 5, None, 5.0),
+        (5.0, 5, 5, 20.0, 7.5),
+        (5.0, 10, 0, 20.0, 0.0),
+    ],
+)
+def test_the_forecast_moves_from_the_plan_to_the_rate(
+    elapsed_s: float, num_ended: int, num_left: int, planned_s: float | None, expected: float | None
+) -> None:
+    assert left_s(elapsed_s, num_ended, num_left, planned_s) == expected

@@ -1,0 +1,122 @@
+"""Requests of a run, with their texts: the lines of plans, and OpenAI Batch files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stretto.errors import ConfigError
+from stretto.planner.application import Application, Node
+from stretto.planner.prompt_slots import fill
+from stretto.planner.running.calls import Answer, Ended
+from stretto.planner.running.requests import Message, RunRequest, read_run_requests
+from stretto.planner.running.results import result_line
+
+APP = Application(
+    "app",
+    [
+        Node("write", "m", 50, inputs=("sum",)),
+        Node("sum", "n", 40, chain=True),
+        Node("judge", "m", 30, prompt="Judge."),
+    ],
+)
+CHAT = {"model": "judge", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def read(tmp_path: Path, *lines: Any) -> list[RunRequest]:
+    path = tmp_path / "in.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines), "utf-8")
+    return read_run_requests(path, APP)
+
+
+def batch(body: Any, **fields: Any) -> dict[str, Any]:
+    return {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body, **fields}
+
+
+def test_texts_of_plan_lines_are_kept(tmp_path: Path) -> None:
+    (request,) = read(tmp_path, {"custom_id": "1", "prompt": "abcde", "chunks": ["fgh", "i"]})
+    assert request.messages == (Message(None, "abcde"),)
+    assert request.chunks == ("fgh", "i")
+    assert (request.planned.prompt_tokens, request.planned.chunks) == (2, (1, 1))
+
+
+def test_a_batch_line_is_for_one_node(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    settings = {"temperature": 0.5, "seed": 3, "stop": "x", "max_tokens": 99}
+    chat, plain = read(
+        tmp_path,
+        batch({"model": "judge", "messages": messages, **settings}),
+        batch({"model": "write", "prompt": "Once"}, custom_id="2", url="/v1/completions"),
+    )
+    assert chat.messages == (Message("system", "Be brief."), Message("user", "Hi"))
+    assert chat.planned.nodes == ("judge",)
+    assert chat.decode == {"max_tokens": 30, "temperature": 0.5, "seed": 3, "stop": ("x",)}
+    assert (plain.messages, plain.planned.nodes) == ((Message(None, "Once"),), ("write",))
+    assert plain.decode == {"max_tokens": 50}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (batch(CHAT, method="GET"), "method must be 'POST'"),
+        (batch(CHAT, url="/v1/embeddings"), "url must be one of"),
+        (batch(CHAT, wish=1), "unknown field 'wish'"),
+        (batch(CHAT, custom_id=7), "custom_id must be a text"),
+        (batch([]), "body must be a mapping"),
+        (batch({**CHAT, "model": "m"}), "model is 'm'; it must name a node"),
+        (batch({**CHAT, "model": "sum"}), "'sum' is a chain"),
+        (batch({**CHAT, "n": 2}), "'n' is not supported"),
+        (batch({**CHAT, "stream": True}), "'stream' is not supported"),
+        (batch({**CHAT, "user": "me"}), "'user' is not supported"),
+        (batch({**CHAT, "temperature": "hot"}), "temperature"),
+        (batch({**CHAT, "messages": [{"role": "tool", "content": "x"}]}), "role must be one of"),
+        (batch({**CHAT, "messages": [{"role": "user"}]}), "must have a content"),
+        (batch({**CHAT, "messages": [{"role": "user", "content": "\ud800"}]}), "surrogate"),
+        ({"custom_id": "1", "prompt_tokens": 7, "nodes": ["judge"]}, "needs the text"),
+        ({"custom_id": "1", "prompt": "x", "chunks": [7]}, "chunks must be texts"),
+        ({"custom_id": "1", "prompt": "x"}, "no chunks, which node 'sum' needs"),
+        ({"custom_id": "1", "chunks": ["x"]}, "no prompt, which node 'write' needs"),
+        ({"custom_id": "1", "prompt": "x", "nodes": ["z"]}, "no node 'z'"),
+    ],
+)
+def test_a_line_that_cannot_be_run_is_named(tmp_path: Path, line: Any, message: str) -> None:
+    first = {"custom_id": "0", "prompt": "x", "nodes": ["judge"]}
+    with pytest.raises(ConfigError, match=f"line 2: .*{message}"):
+        read(tmp_path, first, line)
+
+
+def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> None:
+    (request,) = read(tmp_path, batch(CHAT))
+    found = json.loads(result_line(Ended(request, {"judge": [Answer("Yes", 4, 30)]}), APP))
+    assert (found["custom_id"], found["error"], found["response"]["status_code"]) == ("1", None, 200)
+    body = found["response"]["body"]
+    assert (body["object"], body["model"]) == ("chat.completion", "judge")
+    assert body["choices"][0]["message"]["content"] == "Yes"
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["usage"] == {"prompt_tokens": 4, "completion_tokens": 30, "total_tokens": 34}
+
+
+def test_results_of_other_lines_have_answers_by_node(tmp_path: Path) -> None:
+    (request,) = read(tmp_path, {"custom_id": "1", "prompt": "x", "chunks": ["y"]})
+    answers = {"sum": [Answer("a")], "write": [Answer("b")]}
+    found = json.loads(result_line(Ended(request, answers), APP))
+    assert found["response"]["body"] == {"answers": {"sum": ["a"], "write": "b"}}
+    failed = json.loads(result_line(Ended(request, {}, ConfigError("no room")), APP))
+    assert (failed["response"], failed["error"]) == (None, {"code": "ConfigError", "message": "no room"})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "filled"),
+    [
+        ("", "a\n\nb"),
+        ("Judge.", "Judge.\n\na\n\nb"),
+        ("<{write}> {prompt}{sum}", "<b> a"),
+    ],
+)
+def test_slots_are_filled(prompt: str, filled: str) -> None:
+    """A text that looks like a slot is not filled again."""
+    assert fill(prompt, {"prompt": "a", "write": "b"}) == filled
+    assert fill("{prompt}", {"prompt": "{write}", "write": "b"}) == "{write}"
