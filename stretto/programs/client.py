@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Token
@@ -52,6 +53,8 @@ class Client:
         self._pending: list[Call] = []
         self._num_holding = 0
         self._running: set[asyncio.Future[None]] = set()
+        self._num_readers: Counter[str] = Counter()
+        self._given_up: set[str] = set()
         self._token: Token[Client | None] | None = None
 
     def __enter__(self) -> Client:
@@ -92,7 +95,7 @@ class Client:
         finally:
             with self._lock:
                 self._num_holding -= 1
-            self._soon(self._flush)
+            self._soon(self._flush_unless_held)
 
     def call(
         self,
@@ -118,7 +121,8 @@ class Client:
             ConfigError: there is no engine that the call needs.
             CapacityError: an output may be as long as what the engine can hold, or longer.
         """
-        self._opened()
+        if self._opened().is_closed():
+            raise UserError(f"{work.name}: the session is closed")
         check_engines(work, self._runtime.deployments)
         if when is not None and not isinstance(when, SemanticVariable):
             raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
@@ -142,17 +146,17 @@ class Client:
             self._pending.append(call)
             is_first = len(self._pending) == 1
         if is_first:
-            self._soon(self._flush)
+            self._soon(self._flush_unless_held)
         return results
 
     def run_native(
         self,
         name: str,
         variables: Sequence[SemanticVariable],
-        run: Callable[[], Coroutine[Any, Any, object]],
+        run: Callable[[list[Any]], Coroutine[Any, Any, object]],
     ) -> SemanticVariable:
-        """Run a coroutine function of the client on the event loop of the runtime; return the variable of its
-        result. It waits for `variables`.
+        """Wait for variables, then run a coroutine function with their values on the runtime's event loop;
+        return the variable of its result.
         """
         reads = tuple(variable.name_in(self) for variable in variables)
         result = produced(self, name)
@@ -161,13 +165,16 @@ class Client:
 
         async def settle() -> None:
             try:
-                value = await run()
+                value = await run(await asyncio.gather(*(self._get(name, None, None) for name in reads)))
             except StrettoError as error:
                 value = Failure(error)
+            finally:
+                self._leave_variables(reads)
             if self.ledger.knows(made) and not self._opened().is_closed():
                 self._opened().provide(made, value)
 
         def begin() -> None:
+            self._num_readers.update(reads)
             task = asyncio.ensure_future(settle())
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -216,9 +223,23 @@ class Client:
 
         def drop() -> None:
             self._flush()
-            self._opened().drop(name)
+            if self._num_readers[name]:
+                self._given_up.add(name)
+            else:
+                self._opened().drop(name)
 
         self._soon(drop)
+
+    def _leave_variables(self, names: Sequence[str]) -> None:
+        """Drop variables that were given up while a native function waited for them."""
+        self._num_readers.subtract(names)
+        for name in dict.fromkeys(names):
+            if not self._num_readers[name]:
+                del self._num_readers[name]
+                if name in self._given_up:
+                    self._given_up.discard(name)
+                    if not self._opened().is_closed():
+                        self._opened().drop(name)
 
     async def _open(self) -> None:
         if self._session is not None:
@@ -238,7 +259,8 @@ class Client:
 
     def _leave(self) -> None:
         if self._token is not None:
-            CURRENT.reset(self._token)
+            with suppress(ValueError):  # entered in another context, such as that of a notebook's other cell
+                CURRENT.reset(self._token)
             self._token = None
 
     def _soon(self, action: Callable[[], None]) -> None:
@@ -263,14 +285,17 @@ class Client:
 
     async def _get(self, name: str, perf: Objective | None, timeout_s: float | None) -> object:
         waiting = self._opened().ask(name, perf, deadline_s=timeout_s)
-        self._flush(is_wanted=True)  # after that, so that no call starts as if nobody wanted it
+        self._flush()  # after that, so that no call starts as if nobody wanted it
         return await waiting
 
-    def _flush(self, *, is_wanted: bool = False) -> None:
+    def _flush_unless_held(self) -> None:
+        """Submit the calls that wait, unless a block of `together` will do so at its end."""
+        if not self._num_holding:
+            self._flush()
+
+    def _flush(self) -> None:
         """Submit the calls that wait. A fragment that is refused fails its own variables."""
         with self._lock:
-            if self._num_holding and not is_wanted:
-                return
             calls, self._pending = self._pending, []
         if calls:
             self._submit(calls)

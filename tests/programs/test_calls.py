@@ -205,6 +205,63 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
 
 
 @in_virtual_time
+async def test_a_value_that_cannot_stand_in_a_prompt_is_no_variable() -> None:
+    for content in (float("nan"), object(), 10**5000):
+        with pytest.raises(UserError, match="the content of a variable"):
+            P.SemanticVariable(content)
+    texts = ["a"]
+    variable = P.SemanticVariable(texts)
+    texts.append("b")
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime):
+        with pytest.raises(UserError, match="the content of a variable"):
+            P.SemanticVariable("\ud800", name="mine")
+        P.SemanticVariable("x", name="mine")
+        with pytest.raises(UserError, match="echo: x: an integer of 16610 bits is too long"):
+            echo(10**5000)
+        assert await echo(variable) == "<[a] >"
+
+
+@in_virtual_time
+async def test_a_closed_client_takes_no_calls() -> None:
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime:
+        async with P.Client(runtime) as client:
+            context = contextvars.copy_context()
+        with pytest.raises(UserError, match="echo: the session is closed"):
+            context.run(echo, "x")
+        assert not client._pending
+
+
+@in_virtual_time
+async def test_who_streams_within_together_does_not_wait_for_its_end() -> None:
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime) as client:
+        with client.together():
+            assert "".join([piece async for piece in echo("x")]) == "<[x] >"
+
+
+@in_virtual_time
+async def test_what_is_dropped_within_together_is_not_computed() -> None:
+    desk = Desk()
+    async with Runtime([desk_llm(desk, in_thread=False)]) as runtime, P.Client(runtime) as client:
+        late = P.SemanticVariable()
+        with client.together():
+            echo(late).drop()
+            await asyncio.sleep(0)
+        late.set("x")
+        await asyncio.sleep(1)
+        assert not desk.prompts
+
+
+@in_virtual_time
+async def test_a_client_may_be_left_in_another_context() -> None:
+    """As in a notebook, each of whose cells has one of its own."""
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime:
+        client = P.Client(runtime)
+        await asyncio.create_task(client.__aenter__())
+        await asyncio.create_task(client.__aexit__(None, None, None))
+        assert not runtime.snapshot().queries
+
+
+@in_virtual_time
 async def test_an_unknown_engine_is_refused_at_the_call() -> None:
     @P.SemanticFunction(engine="gpt")
     def ask(x: P.SemanticVariable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -315,6 +316,49 @@ async def test_native_functions_run_in_the_client() -> None:
         with pytest.raises(UserError, match="the session is closed"):
             await never
     assert threading.current_thread() not in threads
+
+
+@in_real_time
+async def test_whatever_a_native_function_raises_fails_its_variable() -> None:
+    @P.NativeFunction
+    def first(items: list[object]) -> object:
+        return next(iter(items))
+
+    @P.NativeFunction
+    def leave() -> str:
+        sys.exit("enough")
+
+    @P.NativeFunction
+    async def leave_too() -> str:
+        sys.exit("enough")
+
+    async with Runtime([desk_llm(Desk())]) as runtime, P.Client(runtime):
+        with pytest.raises(EngineFailure, match="step 'first': the function raised StopIteration"):
+            await first([]).aget(timeout_s=5)
+        for function in (leave, leave_too):
+            with pytest.raises(EngineFailure, match="the function raised SystemExit: enough"):
+                await function().aget(timeout_s=5)
+
+
+@in_real_time
+async def test_a_native_function_gets_what_is_dropped_after_its_call() -> None:
+    @P.NativeFunction
+    def joined(*texts: str) -> str:
+        return "+".join(texts)
+
+    async with (
+        Runtime([desk_llm(Desk(lambda prompt: prompt.strip()))]) as runtime,
+        P.Client(runtime) as client,
+    ):
+        said, given = say("a"), P.SemanticVariable()
+        result = joined(said, given, said)
+        said.drop()
+        await asyncio.sleep(0)
+        given.set("b")
+        assert await result == "a?+b+a?"
+        assert said._name not in client._opened()._variables
+        assert not client._num_readers
+        assert not client._given_up
 
 
 @in_virtual_time
