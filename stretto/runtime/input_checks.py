@@ -96,7 +96,7 @@ def check_bind(bind: object, egraph: ExecutionGraph) -> None:
     """
     if not isinstance(bind, Mapping):
         raise UserError(f"bind must map names to names of variables, got {reprlib.repr(bind)}")
-    known = [*egraph.inputs, *(name for name, _, _ in egraph.outputs)]
+    known = dict.fromkeys([*egraph.inputs, *(name for name, _, _ in egraph.outputs)])
     if unknown := [name for name in bind if name not in known]:
         name = reprlib.repr(unknown[0])
         raise UserError(f"{egraph.graph.name} has no input or output {name}; it has {', '.join(known)}")
