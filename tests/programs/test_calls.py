@@ -19,6 +19,7 @@ from stretto.analysis.text import print_analysis
 from stretto.errors import CapacityError, ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
 from stretto.graph.text import print_graph
 from stretto.programs import LATENCY
+from stretto.programs.ledger import Ledger
 
 # --- Figure 7 of the paper
 
@@ -298,6 +299,27 @@ async def test_outputs_may_be_given_before_and_circles_are_refused() -> None:
             echo(c := P.SemanticVariable(name="c"), y=c)
         a.set("1")
         assert await last == "<[<[1] >] >"
+
+
+@in_virtual_time
+async def test_a_circle_is_looked_for_only_where_an_output_was_read_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that each call of a chain costs the same, however long the chain is."""
+    looks: list[object] = []
+    monkeypatch.setattr(Ledger, "_circle", lambda *_: looks.append(None))
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime) as client:
+        before = "x"
+        for _ in range(5):
+            before = echo(before, y=P.SemanticVariable())
+        assert await before == "<[<[<[<[<[x] >] >] >] >] >"
+        assert (looks, client.ledger._awaited) == ([], set())
+        late = P.SemanticVariable()
+        said = echo(late)
+        assert client.ledger._awaited == {late._name}
+        echo("y", y=late)
+        assert await said == "<[<[y] >] >"
+        assert (looks, client.ledger._awaited) == ([None], set())
 
 
 @in_virtual_time
