@@ -182,6 +182,18 @@ async def test_an_output_that_does_not_fit_fails_and_names_the_step() -> None:
         assert await more == "no idea"
 
 
+def test_arguments_are_bound_in_the_order_of_the_parameters() -> None:
+    with pytest.raises(TemplateError, match="f: an input without a value follows one with a default value"):
+
+        @P.SemanticFunction
+        def f(first: str = "1", second: P.Input = P.Input(transform="strip")) -> None:
+            """{{first}} {{second}} {{output:y}}"""
+
+    @P.SemanticFunction
+    def g(first: str = "1", *, second: P.Input = P.Input(transform="strip")) -> None:
+        """{{first}} {{second}} {{output:y}}"""
+
+
 @in_virtual_time
 async def test_bad_transforms_and_a_missing_engine_are_refused() -> None:
     with pytest.raises(ConfigError, match="there is no transform 'shout'"):
