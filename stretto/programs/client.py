@@ -186,9 +186,12 @@ class Client:
         """Set a variable to a value.
 
         Raises:
-            UserError: it has one already, a call produces it, or the value cannot stand in a prompt.
+            UserError: it has one already, a call produces it, the value cannot stand in a prompt, or the
+                session has ended.
         """
         value = checked(value, f"the variable {name!r}")
+        if self._opened().is_closed():
+            raise UserError(f"the variable {name!r} cannot be set: the session is closed")
         self.ledger.note_set(name)
         if self._is_on_loop():
             self._opened().provide(name, value)
@@ -265,11 +268,13 @@ class Client:
 
     def _soon(self, action: Callable[[], None]) -> None:
         """Run an action in the next turn of the event loop of the runtime, unless the session has ended."""
-        if self._loop is None:
-            raise UserError("the client has no session yet: use it with `with` or `async with`")
+        session = self._opened()
+        if session.is_closed():  # the loop may have ended, too
+            return
+        assert self._loop is not None
 
         def act() -> None:
-            if not self._opened().is_closed():
+            if not session.is_closed():
                 action()
 
         if self._is_on_loop():

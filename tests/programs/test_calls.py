@@ -232,6 +232,17 @@ async def test_a_closed_client_takes_no_calls() -> None:
         assert not client._pending
 
 
+def test_after_the_end_of_the_runtime_a_client_raises_nothing_untyped() -> None:
+    with Runtime([desk_llm(Desk())]) as runtime, P.Client(runtime) as client:
+        late, said = P.SemanticVariable(name="late"), echo("x")
+    with pytest.raises(UserError, match="'late' cannot be set: the session is closed"):
+        late.set("now")
+    with pytest.raises(UserError, match="closed"):
+        said.get()
+    with client.together():
+        said.drop()
+
+
 @in_virtual_time
 async def test_who_streams_within_together_does_not_wait_for_its_end() -> None:
     async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime) as client:
