@@ -23,6 +23,7 @@ from stretto.programs.fragment import Call, Work, fragment
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable, produced
+from stretto.runtime.input_checks import check_deadline
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.tasks import Objective
@@ -289,6 +290,7 @@ class Client:
             return False
 
     async def _get(self, name: str, perf: Objective | None, timeout_s: float | None) -> object:
+        check_deadline(timeout_s, "timeout_s")
         waiting = self._opened().ask(name, perf, deadline_s=timeout_s)
         self._flush()  # after that, so that no call starts as if nobody wanted it
         return await waiting

@@ -33,7 +33,12 @@ def checked(value: object, where: str, depth: int = 0) -> object:
                 raise UserError(f"{where}: an integer of {value.bit_length()} bits is too long") from None
         case list() | tuple() if depth < _MAX_DEPTH:
             return [checked(item, where, depth + 1) for item in value]
-        case float() | Document() | Chunk() | Hit() | AbsentType() | Failure():
+        case Chunk(text=text) | Hit(Chunk(text=text)):
+            checked(text, where)
+        case Document(sections=sections):
+            for section in sections:
+                checked(section.text, where)
+        case float() | AbsentType() | Failure():
             pass
         case _:
             raise UserError(

@@ -81,11 +81,11 @@ def check_criteria(criteria: Objective | None, *, is_needed: bool = False) -> No
         raise UserError(f"objective must be one of {', '.join(_OBJECTIVES)}, got {reprlib.repr(criteria)}")
 
 
-def check_deadline(deadline_s: float | None) -> None:
-    """Check that `deadline_s` is a number of seconds, or None. Raises UserError."""
+def check_deadline(deadline_s: float | None, name: str = "deadline_s") -> None:
+    """Check that a deadline is a number of seconds, or None. Raises UserError, which names it."""
     is_number = isinstance(deadline_s, int | float) and not isinstance(deadline_s, bool)
     if deadline_s is not None and not (is_number and _is_float(deadline_s)):
-        raise UserError(f"deadline_s must be a number of seconds, got {reprlib.repr(deadline_s)}")
+        raise UserError(f"{name} must be a number of seconds, got {reprlib.repr(deadline_s)}")
 
 
 def check_bind(bind: object, egraph: ExecutionGraph) -> None:

@@ -16,6 +16,7 @@ from stretto import programs as P
 from stretto.analysis.objectives import deduce
 from stretto.analysis.requests import RequestGraph
 from stretto.analysis.text import print_analysis
+from stretto.core import Chunk, Document, Section
 from stretto.errors import CapacityError, ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
 from stretto.graph.text import print_graph
 from stretto.programs import LATENCY
@@ -185,6 +186,11 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
             for value in (object(), float("nan"), "\ud800", {"a": 1}, [[None]]):
                 with pytest.raises(UserError, match="echo: x"):
                     echo(value)
+            for text in (Chunk("s", 0, "\ud800"), Document("s", (Section("\ud800"),), "")):
+                with pytest.raises(UserError, match="echo: x: a text has half of a surrogate pair"):
+                    echo(text)
+            with pytest.raises(UserError, match="timeout_s must be a number of seconds, got nan"):
+                await echo("x").aget(timeout_s=float("nan"))
             with pytest.raises(UserError, match="goes to a SemanticVariable, got 'text'"):
                 echo("x", y="text")
             with pytest.raises(UserError, match="get would block"):
