@@ -53,7 +53,7 @@ class Client:
         self.ledger = Ledger()
         self._pending: list[Call] = []
         self._num_holding = 0
-        self._running: set[asyncio.Future[None]] = set()
+        self._running: dict[str, asyncio.Future[None]] = {}
         self._num_readers: Counter[str] = Counter()
         self._given_up: set[str] = set()
         self._token: Token[Client | None] | None = None
@@ -169,16 +169,14 @@ class Client:
                 value = await run(await asyncio.gather(*(self._get(name, None, None) for name in reads)))
             except StrettoError as error:
                 value = Failure(error)
-            finally:
-                self._leave_variables(reads)
             if self.ledger.knows(made) and not self._opened().is_closed():
                 self._opened().provide(made, value)
 
         def begin() -> None:
             self._num_readers.update(reads)
             task = asyncio.ensure_future(settle())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running[made] = task
+            task.add_done_callback(lambda _: self._end_native(made, reads))
 
         self._soon(begin)
         return result
@@ -227,6 +225,8 @@ class Client:
 
         def drop() -> None:
             self._flush()
+            if name in self._running:
+                self._running[name].cancel()
             if self._num_readers[name]:
                 self._given_up.add(name)
             else:
@@ -234,10 +234,13 @@ class Client:
 
         self._soon(drop)
 
-    def _leave_variables(self, names: Sequence[str]) -> None:
-        """Drop variables that were given up while a native function waited for them."""
-        self._num_readers.subtract(names)
-        for name in dict.fromkeys(names):
+    def _end_native(self, made: str, reads: Sequence[str]) -> None:
+        """Forget a call of a native function, and drop the variables that were given up while it had to read
+        them.
+        """
+        del self._running[made]
+        self._num_readers.subtract(reads)
+        for name in dict.fromkeys(reads):
             if not self._num_readers[name]:
                 del self._num_readers[name]
                 if name in self._given_up:
@@ -252,7 +255,7 @@ class Client:
         self._session = await self._runtime.open_session(**self._options)
 
     async def _close(self) -> None:
-        for task in self._running:
+        for task in self._running.values():
             task.cancel()
         await self._opened().close()
 

@@ -374,6 +374,21 @@ async def test_a_native_function_gets_what_is_dropped_after_its_call() -> None:
 
 
 @in_virtual_time
+async def test_a_native_call_that_is_dropped_does_not_wait_any_more() -> None:
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime) as client:
+        late = P.SemanticVariable()
+        said = say(late)
+        never = P.NativeFunction(again)(said)
+        said.drop()
+        never.drop()
+        await asyncio.sleep(1)
+        assert not client._running
+        assert not client._given_up
+        assert said._name not in client._opened()._variables
+        late.set("x")
+
+
+@in_virtual_time
 async def test_a_circle_through_a_native_function_is_refused() -> None:
     async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
         a = P.SemanticVariable(name="a")
