@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 from support.programs import Desk, desk_llm
@@ -196,7 +197,7 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
             with pytest.raises(UserError, match="get would block"):
                 echo("x").get()
             with pytest.raises(UserError, match="objective must be one of"):
-                await echo("x").aget("TTFT")  # type: ignore[arg-type]
+                await echo("x").aget("TTFT")
             P.SemanticVariable(name="mine")
             with pytest.raises(UserError, match="there is a variable 'mine' already"):
                 P.SemanticVariable(name="mine")
@@ -326,7 +327,7 @@ async def test_a_circle_is_looked_for_only_where_an_output_was_read_before(
     looks: list[object] = []
     monkeypatch.setattr(Ledger, "_circle", lambda *_: looks.append(None))
     async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime) as client:
-        before = "x"
+        before: Any = "x"
         for _ in range(5):
             before = echo(before, y=P.SemanticVariable())
         assert await before == "<[<[<[<[<[x] >] >] >] >] >"
