@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 
 from stretto.planner import whole_prefills
 
@@ -17,10 +16,10 @@ def compiled() -> Simulation | None:
 
     The first call compiles it, for some seconds; later processes find it on disk.
     """
-    if find_spec("numba") is None:
+    try:
+        import numba
+    except ImportError:  # it is not installed, or refuses this version of Python or numpy
         return None
-    import numba
-
     for part in (whole_prefills.evict, whole_prefills.replay):
         numba.extending.register_jitable(part)
     simulation: Simulation = numba.njit(cache=True)(whole_prefills.simulate)

@@ -32,14 +32,15 @@ class RunTimes:
     many requests, over fewer draws.
 
     Attributes:
-        inputs: inputs of each node that have calls.
+        inputs: inputs of each node that have calls, in the order of the application.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.num_devices = problem.machine.num_devices
         self.inputs = {
-            name: tuple(set(problem.app.node(name).inputs) & set(problem.names)) for name in problem.names
+            name: tuple(source for source in problem.app.node(name).inputs if source in problem.names)
+            for name in problem.names
         }
         self._table = {
             (name, tp): self._mean(name, tp) for name in problem.names for tp in problem.costs[name]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Token
@@ -22,6 +23,7 @@ from stretto.programs.fragment import Call, Work, fragment
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable, produced
+from stretto.runtime.input_checks import check_deadline
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.tasks import Objective
@@ -51,7 +53,9 @@ class Client:
         self.ledger = Ledger()
         self._pending: list[Call] = []
         self._num_holding = 0
-        self._running: set[asyncio.Future[None]] = set()
+        self._running: dict[str, asyncio.Future[None]] = {}
+        self._num_readers: Counter[str] = Counter()
+        self._given_up: set[str] = set()
         self._token: Token[Client | None] | None = None
 
     def __enter__(self) -> Client:
@@ -92,7 +96,7 @@ class Client:
         finally:
             with self._lock:
                 self._num_holding -= 1
-            self._soon(self._flush)
+            self._soon(self._flush_unless_held)
 
     def call(
         self,
@@ -118,7 +122,8 @@ class Client:
             ConfigError: there is no engine that the call needs.
             CapacityError: an output may be as long as what the engine can hold, or longer.
         """
-        self._opened()
+        if self._opened().is_closed():
+            raise UserError(f"{work.name}: the session is closed")
         check_engines(work, self._runtime.deployments)
         if when is not None and not isinstance(when, SemanticVariable):
             raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
@@ -142,17 +147,17 @@ class Client:
             self._pending.append(call)
             is_first = len(self._pending) == 1
         if is_first:
-            self._soon(self._flush)
+            self._soon(self._flush_unless_held)
         return results
 
     def run_native(
         self,
         name: str,
         variables: Sequence[SemanticVariable],
-        run: Callable[[], Coroutine[Any, Any, object]],
+        run: Callable[[list[Any]], Coroutine[Any, Any, object]],
     ) -> SemanticVariable:
-        """Run a coroutine function of the client on the event loop of the runtime; return the variable of its
-        result. It waits for `variables`.
+        """Wait for variables, then run a coroutine function with their values on the runtime's event loop;
+        return the variable of its result.
         """
         reads = tuple(variable.name_in(self) for variable in variables)
         result = produced(self, name)
@@ -161,16 +166,17 @@ class Client:
 
         async def settle() -> None:
             try:
-                value = await run()
+                value = await run(await asyncio.gather(*(self._get(name, None, None) for name in reads)))
             except StrettoError as error:
                 value = Failure(error)
             if self.ledger.knows(made) and not self._opened().is_closed():
                 self._opened().provide(made, value)
 
         def begin() -> None:
+            self._num_readers.update(reads)
             task = asyncio.ensure_future(settle())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running[made] = task
+            task.add_done_callback(lambda _: self._end_native(made, reads))
 
         self._soon(begin)
         return result
@@ -179,9 +185,12 @@ class Client:
         """Set a variable to a value.
 
         Raises:
-            UserError: it has one already, a call produces it, or the value cannot stand in a prompt.
+            UserError: it has one already, a call produces it, the value cannot stand in a prompt, or the
+                session has ended.
         """
         value = checked(value, f"the variable {name!r}")
+        if self._opened().is_closed():
+            raise UserError(f"the variable {name!r} cannot be set: the session is closed")
         self.ledger.note_set(name)
         if self._is_on_loop():
             self._opened().provide(name, value)
@@ -216,9 +225,28 @@ class Client:
 
         def drop() -> None:
             self._flush()
-            self._opened().drop(name)
+            if name in self._running:
+                self._running[name].cancel()
+            if self._num_readers[name]:
+                self._given_up.add(name)
+            else:
+                self._opened().drop(name)
 
         self._soon(drop)
+
+    def _end_native(self, made: str, reads: Sequence[str]) -> None:
+        """Forget a call of a native function, and drop the variables that were given up while it had to read
+        them.
+        """
+        del self._running[made]
+        self._num_readers.subtract(reads)
+        for name in dict.fromkeys(reads):
+            if not self._num_readers[name]:
+                del self._num_readers[name]
+                if name in self._given_up:
+                    self._given_up.discard(name)
+                    if not self._opened().is_closed():
+                        self._opened().drop(name)
 
     async def _open(self) -> None:
         if self._session is not None:
@@ -227,7 +255,7 @@ class Client:
         self._session = await self._runtime.open_session(**self._options)
 
     async def _close(self) -> None:
-        for task in self._running:
+        for task in self._running.values():
             task.cancel()
         await self._opened().close()
 
@@ -238,16 +266,19 @@ class Client:
 
     def _leave(self) -> None:
         if self._token is not None:
-            CURRENT.reset(self._token)
+            with suppress(ValueError):  # entered in another context, such as that of a notebook's other cell
+                CURRENT.reset(self._token)
             self._token = None
 
     def _soon(self, action: Callable[[], None]) -> None:
         """Run an action in the next turn of the event loop of the runtime, unless the session has ended."""
-        if self._loop is None:
-            raise UserError("the client has no session yet: use it with `with` or `async with`")
+        session = self._opened()
+        if session.is_closed():  # the loop may have ended, too
+            return
+        assert self._loop is not None
 
         def act() -> None:
-            if not self._opened().is_closed():
+            if not session.is_closed():
                 action()
 
         if self._is_on_loop():
@@ -262,15 +293,19 @@ class Client:
             return False
 
     async def _get(self, name: str, perf: Objective | None, timeout_s: float | None) -> object:
+        check_deadline(timeout_s, "timeout_s")
         waiting = self._opened().ask(name, perf, deadline_s=timeout_s)
-        self._flush(is_wanted=True)  # after that, so that no call starts as if nobody wanted it
+        self._flush()  # after that, so that no call starts as if nobody wanted it
         return await waiting
 
-    def _flush(self, *, is_wanted: bool = False) -> None:
+    def _flush_unless_held(self) -> None:
+        """Submit the calls that wait, unless a block of `together` will do so at its end."""
+        if not self._num_holding:
+            self._flush()
+
+    def _flush(self) -> None:
         """Submit the calls that wait. A fragment that is refused fails its own variables."""
         with self._lock:
-            if self._num_holding and not is_wanted:
-                return
             calls, self._pending = self._pending, []
         if calls:
             self._submit(calls)

@@ -81,6 +81,7 @@ class Call:
         each: input that is a list, to each of whose items the work is applied; None for none.
         when: variable without whose value the call is skipped.
         constants: values of those inputs' variables that are Python values, which no other call reads.
+        reads: variables that the call waits for: all but the constants.
     """
 
     work: Work
@@ -93,7 +94,8 @@ class Call:
 
     def __post_init__(self) -> None:
         guard = () if self.when is None else (self.when,)
-        object.__setattr__(self, "reads", (*self.inputs.values(), *guard))
+        read = (name for name in self.inputs.values() if name not in self.constants)
+        object.__setattr__(self, "reads", (*read, *guard))
 
 
 def fragment(calls: Sequence[Call], has_value: Callable[[str], bool]) -> tuple[Graph, dict[str, str]]:

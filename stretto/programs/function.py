@@ -227,7 +227,11 @@ def _declared(function: Callable[..., object], kind: type[T]) -> dict[str, T]:
 
 
 def _input_signature(function: Callable[..., object], outputs: Mapping[str, Output]) -> inspect.Signature:
-    """Return the signature of the inputs alone, which positional arguments are bound to."""
+    """Return the signature of the inputs alone, which positional arguments are bound to in their order.
+
+    Raises:
+        TemplateError: a parameter collects arguments, or one with a default value precedes one without.
+    """
     name = getattr(function, "__name__", "")
     parameters = []
     for parameter in inspect.signature(function).parameters.values():
@@ -237,5 +241,7 @@ def _input_signature(function: Callable[..., object], outputs: Mapping[str, Outp
             parameter = parameter.replace(default=parameter.empty)
         if parameter.name not in outputs:
             parameters.append(parameter)
-    parameters.sort(key=lambda one: (one.kind, one.default is not one.empty))
-    return inspect.Signature(parameters)
+    try:
+        return inspect.Signature(parameters)
+    except ValueError as error:  # an `Input` after a default value, in a position
+        raise TemplateError(f"{name}: an input without a value follows one with a default value") from error

@@ -20,6 +20,7 @@ class Ledger:
         self._counts: dict[str, int] = {}
         self._made: dict[str, tuple[str, ...]] = {}
         self._set: set[str] = set()
+        self._awaited: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._made)
@@ -65,7 +66,7 @@ class Ledger:
         with self._lock:
             if name in self._made:
                 raise UserError(f"the variable {name!r} has a value, or a call produces it, already")
-            self._made[name] = reads
+            self._add([name], reads)
 
     def note_call(self, call: Call, given: Mapping[str, str]) -> None:
         """Note what a call produces; `given` are the outputs that go to variables which existed before.
@@ -81,10 +82,11 @@ class Ledger:
                         f"{call.work.name}: the variable {variable!r} for the output {name!r} has a value, "
                         "or a call produces it, already"
                     )
-            if given and (through := self._circle(call.reads, set(call.outputs.values()))):
+            made = set(given.values())
+            can_be_circle = not made.isdisjoint(self._awaited) or not made.isdisjoint(call.reads)
+            if can_be_circle and (through := self._circle(call.reads, made)):
                 raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
-            for variable in call.outputs.values():
-                self._made[variable] = call.reads
+            self._add(call.outputs.values(), call.reads)
 
     def forget(self, names: Collection[str]) -> None:
         """Forget variables that were given up."""
@@ -92,6 +94,14 @@ class Ledger:
             for name in names:
                 self._made.pop(name, None)
                 self._set.discard(name)
+                self._awaited.discard(name)
+
+    def _add(self, names: Collection[str], reads: tuple[str, ...]) -> None:
+        """Note of what variables are made, and which ones they are made of that do not exist yet."""
+        for name in names:
+            self._made[name] = reads
+        self._awaited.difference_update(names)
+        self._awaited.update(name for name in reads if name not in self._made)
 
     def _circle(self, reads: tuple[str, ...], ends: Collection[str]) -> list[str]:
         """Return the variables on a way from one of `ends` to a variable in `reads` that is made of it; empty

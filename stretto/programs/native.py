@@ -43,8 +43,7 @@ class NativeFunction:
         given = [*args, *keywords.values()]
         variables = [value for value in given if isinstance(value, SemanticVariable)]
 
-        async def run() -> object:
-            values = await asyncio.gather(*(variable.aget() for variable in variables))
+        async def run(values: list[Any]) -> object:
             if any(value is ABSENT for value in values):
                 return ABSENT
             known = dict(zip(map(id, variables), values, strict=True))
@@ -60,12 +59,18 @@ class NativeFunction:
             if inspect.iscoroutinefunction(self._function):
                 value = await self._function(*args, **keywords)
             else:
-                value = await asyncio.to_thread(self._function, *args, **keywords)
+                value = await asyncio.to_thread(self._run_in_thread, args, keywords)
             return checked(value, f"the result of {self.name}")
         except StrettoError as error:
             return Failure(error.at(self.name))
-        except Exception as error:  # a user's function may raise anything
-            return Failure(
-                EngineFailure(f"the function raised {type(error).__name__}: {error}", step=self.name)
-            )
-        return value
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            return self._failure(error)
+
+    def _run_in_thread(self, args: list[object], keywords: dict[str, object]) -> object:
+        try:
+            return self._function(*args, **keywords)
+        except StopIteration as error:  # a future cannot carry it
+            return self._failure(error)
+
+    def _failure(self, error: BaseException) -> Failure:
+        return Failure(EngineFailure(f"the function raised {type(error).__name__}: {error}", step=self.name))

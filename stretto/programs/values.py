@@ -26,9 +26,19 @@ def checked(value: object, where: str, depth: int = 0) -> object:
                 raise UserError(f"{where}: a text has half of a surrogate pair: {value!r:.80}") from None
         case float() if not math.isfinite(value):
             raise UserError(f"{where}: {value} is no number")
+        case int():
+            try:
+                str(value)
+            except ValueError:  # Python writes no longer integers
+                raise UserError(f"{where}: an integer of {value.bit_length()} bits is too long") from None
         case list() | tuple() if depth < _MAX_DEPTH:
             return [checked(item, where, depth + 1) for item in value]
-        case bool() | int() | float() | Document() | Chunk() | Hit() | AbsentType() | Failure():
+        case Chunk(text=text) | Hit(Chunk(text=text)):
+            checked(text, where)
+        case Document(sections=sections):
+            for section in sections:
+                checked(section.text, where)
+        case float() | AbsentType() | Failure():
             pass
         case _:
             raise UserError(

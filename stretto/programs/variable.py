@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.errors import UserError
 from stretto.programs.current import current_client
+from stretto.programs.values import checked
 from stretto.tasks import Objective
 
 if TYPE_CHECKING:
@@ -24,11 +25,14 @@ class SemanticVariable:
         content: value of the variable, if it is known. Else `set` gives it one, or a call produces it.
         name: name of the variable for traces; unique in its client.
 
+    Raises:
+        UserError: the content cannot stand in a prompt, or the name cannot be used.
+
     Source: Parrot §4.1.
     """
 
     def __init__(self, content: object = _UNSET, *, name: str = "") -> None:
-        self._content = content
+        self._content = content if content is _UNSET else checked(content, "the content of a variable")
         self._stem = name
         self._client: Client | None = None
         self._is_dropped = False

@@ -81,11 +81,11 @@ def check_criteria(criteria: Objective | None, *, is_needed: bool = False) -> No
         raise UserError(f"objective must be one of {', '.join(_OBJECTIVES)}, got {reprlib.repr(criteria)}")
 
 
-def check_deadline(deadline_s: float | None) -> None:
-    """Check that `deadline_s` is a number of seconds, or None. Raises UserError."""
+def check_deadline(deadline_s: float | None, name: str = "deadline_s") -> None:
+    """Check that a deadline is a number of seconds, or None. Raises UserError, which names it."""
     is_number = isinstance(deadline_s, int | float) and not isinstance(deadline_s, bool)
     if deadline_s is not None and not (is_number and _is_float(deadline_s)):
-        raise UserError(f"deadline_s must be a number of seconds, got {reprlib.repr(deadline_s)}")
+        raise UserError(f"{name} must be a number of seconds, got {reprlib.repr(deadline_s)}")
 
 
 def check_bind(bind: object, egraph: ExecutionGraph) -> None:
@@ -96,7 +96,7 @@ def check_bind(bind: object, egraph: ExecutionGraph) -> None:
     """
     if not isinstance(bind, Mapping):
         raise UserError(f"bind must map names to names of variables, got {reprlib.repr(bind)}")
-    known = [*egraph.inputs, *(name for name, _, _ in egraph.outputs)]
+    known = dict.fromkeys([*egraph.inputs, *(name for name, _, _ in egraph.outputs)])
     if unknown := [name for name in bind if name not in known]:
         name = reprlib.repr(unknown[0])
         raise UserError(f"{egraph.graph.name} has no input or output {name}; it has {', '.join(known)}")

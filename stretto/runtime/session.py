@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -90,7 +90,7 @@ class Session:
         self._check_open()
         egraph, bind = self._plan(app, configuration), {} if bind is None else bind
         check_bind(bind, egraph)
-        read = [bind.get(name, name) for name in egraph.inputs]
+        read = dict.fromkeys(bind.get(name, name) for name in egraph.inputs)
         made = [bind.get(name, name) for name, _, _ in egraph.outputs]
         if clash := next((name for name in made if name in read), None):
             raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
@@ -282,8 +282,9 @@ class Session:
         names = list(names)
         for name in names:
             check_variable(name)
-        if taken := next((name for name in names if name in self._made or names.count(name) > 1), None):
-            raise UserError(f"the variable {taken!r} has a value, or comes of a graph, already")
+        for name, number in Counter(names).items():
+            if name in self._made or number > 1:
+                raise UserError(f"the variable {name!r} has a value, or comes of a graph, already")
         self._made.update(names)
         for name in names:
             self._variable(name)

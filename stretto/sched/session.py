@@ -94,10 +94,11 @@ class Session:
         """
         names = {name: bind.get(name, name) for name in (*egraph.inputs, *_names(egraph))}
         made = [names[name] for name in _names(egraph)]
-        for name in made:
-            if name in self._produced or name in self._settled or made.count(name) > 1:
+        read = {names[name] for name in egraph.inputs}
+        for name, number in Counter(made).items():
+            if name in self._produced or name in self._settled or number > 1:
                 raise UserError(f"two graphs produce the variable {name!r}")
-        if clash := next((name for name in made if name in {names[i] for i in egraph.inputs}), None):
+        if clash := next((name for name in made if name in read), None):
             raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
         ids = {name: self._variable(names[name]) for name in egraph.inputs}
         outputs = self.graph.grow(egraph, ids, names)

@@ -58,6 +58,8 @@ def _check_schema(schema: Any, where: str, depth: int) -> None:
     for key, wanted in (("enum", list), ("required", list), ("properties", dict), ("anyOf", list)):
         if not isinstance(schema.get(key, wanted()), wanted):
             raise ConfigError(f"json_schema: {where}.{key} is no {wanted.__name__}")
+    if not all(isinstance(name, str) for name in schema.get("required", ())):
+        raise ConfigError(f"json_schema: {where}.required must be a list of texts")
     for key in _SIZES:
         if isinstance(schema.get(key, 0), bool) or not isinstance(schema.get(key, 0), int | float):
             raise ConfigError(f"json_schema: {where}.{key} is no number")

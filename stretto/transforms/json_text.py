@@ -10,7 +10,7 @@ from typing import Any
 
 from stretto.errors import BadReply, ConfigError
 from stretto.transforms.json_schema import Schema
-from stretto.transforms.refusals import check_depth, text_of, unreadable
+from stretto.transforms.refusals import check_depth, check_unicode, text_of, unreadable
 
 _FENCE = re.compile(r"```[a-zA-Z]{0,16}[ \t]{0,8}\n")
 _STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d{1,9})\]|\[(\*)\]|\[('[^']*'|\"[^\"]*\")\]")
@@ -86,6 +86,7 @@ def read_json(value: object) -> object:
         raise unreadable("JSON", text, str(error)[:80]) from error
     if found is None:
         raise unreadable("value", text, "it is null")
+    check_unicode(text, found)
     return found
 
 
@@ -133,4 +134,11 @@ def _inner(value: Any, step: str | int, path: str) -> list[Any]:
             return [value[step]]
         case dict(), str() if step != "*" and step[1:] in value:
             return [value[step[1:]]]
-    raise BadReply(f"nothing at {path}: no {str(step)!r} in {json.dumps(value)[:80]}")
+    raise BadReply(f"nothing at {path}: no {str(step)!r} in {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return json.dumps(value)[:80]
+    except TypeError:  # it is, or has in it, no value of JSON, such as a chunk of a document
+        return f"{value!r:.80}"

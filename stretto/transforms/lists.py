@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from stretto.errors import ConfigError
-from stretto.transforms.refusals import text_of, unreadable
+from stretto.transforms.refusals import check_length, text_of, unreadable
 
 _NUMBERED = re.compile(r"[ \t]{0,8}\d{1,6}[.):][ \t]+(.*)")
 _BULLET = re.compile(r"[ \t]{0,8}[-*+•][ \t]+(.*)")
@@ -37,7 +37,9 @@ def join(separator: object) -> Callable[[object], object]:
     def put_together(value: object) -> object:
         if not isinstance(value, list | tuple):
             raise unreadable("list", repr(value))
-        return separator.join(text_of(item) for item in value)
+        items = [text_of(item) for item in value]
+        check_length(sum(map(len, items)) + len(separator) * max(0, len(items) - 1))
+        return separator.join(items)
 
     return put_together
 

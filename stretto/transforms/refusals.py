@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from stretto.core import as_text
 from stretto.errors import BadReply, CapacityError
 
 MAX_CHARS = 1_000_000
-"""Largest number of characters that a transform reads; what it does is work of milliseconds then."""
+"""Largest number of characters that a transform reads or joins; what it does is work of milliseconds then."""
 MAX_DEPTH = 100
 """Largest depth of values within one another."""
 
@@ -25,16 +26,36 @@ def text_of(value: object) -> str:
     """
     try:
         text = as_text(value)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # no textual form, or an integer with too many digits
         raise BadReply(str(error)) from error
-    if len(text) > MAX_CHARS:
-        raise CapacityError(f"a text of {len(text)} characters; a transform reads at most {MAX_CHARS}")
+    check_length(len(text))
     return text
+
+
+def check_length(num_chars: int) -> None:
+    """Check that a text has at most `MAX_CHARS` characters. Raises CapacityError."""
+    if num_chars > MAX_CHARS:
+        raise CapacityError(f"a text of {num_chars} characters; transforms take at most {MAX_CHARS}")
 
 
 def unreadable(kind: str, text: str, why: str = "") -> BadReply:
     """Return the error that a text is not of a kind, such as "JSON"."""
     return BadReply(f"no {kind}{f' ({why})' if why else ''}: {text[:80]!r}")
+
+
+def check_unicode(text: str, value: object) -> None:
+    """Check that a value of JSON types, which was read of a text, can be encoded: an escape in the text may
+    be half of a surrogate pair.
+
+    Raises:
+        BadReply: it cannot.
+    """
+    if "\\" not in text:
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise unreadable("Unicode", text, "half of a surrogate pair") from error
 
 
 def check_depth(text: str, *, has_strings: bool = True) -> None:

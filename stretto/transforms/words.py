@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 
 from stretto.errors import ConfigError
 from stretto.transforms.refusals import text_of, unreadable
@@ -13,6 +14,7 @@ _TRUE = frozenset({"yes", "true", "y", "1"})
 _FALSE = frozenset({"no", "false", "n", "0"})
 _MARKS = " \t\r\n\"'*`.,;:!()[]"
 _MAX_CHARS = 200
+_ANY_TIME = datetime(2000, 2, 3, 14, 5, 6, tzinfo=UTC)
 
 
 def strip(_: object) -> Callable[[object], object]:
@@ -82,9 +84,9 @@ def date_and_time(form: object) -> Callable[[object], object]:
     of the ISO form.
 
     Raises:
-        ConfigError: the form is no text.
+        ConfigError: the form is no text, or cannot be read: a directive is unknown, or stands there twice.
     """
-    if form is not None and not isinstance(form, str):
+    if form is not None and not (isinstance(form, str) and _can_read_times(form)):
         raise ConfigError(f"datetime needs a form such as '%Y-%m-%d', got {form!r:.80}")
 
     def read(value: object) -> object:
@@ -98,3 +100,12 @@ def date_and_time(form: object) -> Callable[[object], object]:
         raise unreadable("date and time" + (f" of the form {form}" if form else ""), text)
 
     return read
+
+
+def _can_read_times(form: str) -> bool:
+    """Return whether times that are written in a form can be read in it."""
+    try:
+        datetime.strptime(_ANY_TIME.strftime(form), form)
+    except (ValueError, re.error):
+        return False
+    return True

@@ -10,7 +10,7 @@ import yaml
 
 from stretto.errors import CapacityError, StrettoError
 from stretto.transforms.json_text import unfenced
-from stretto.transforms.refusals import MAX_DEPTH, check_depth, text_of, too_deep, unreadable
+from stretto.transforms.refusals import MAX_DEPTH, check_depth, check_unicode, text_of, too_deep, unreadable
 
 MAX_CHARS = 50_000
 """Largest number of characters that are read: the parser is slow."""
@@ -56,6 +56,7 @@ def _read(value: object) -> object:
         raise unreadable("YAML", text, " ".join(str(error).split())[:80]) from error
     if not root or root[0] is None:
         raise unreadable("YAML", text, "it is empty")
+    check_unicode(text, root[0])
     return root[0]
 
 

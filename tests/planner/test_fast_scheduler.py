@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,6 +121,15 @@ def test_the_compiled_simulation_is_the_same() -> None:
         config, prompts, outputs = load = random_load(seed)
         arrays = config, np.array(prompts), np.array(outputs)
         assert at_once(arrays, run) == at_once(load, simulate), f"seed {seed}: {load}"
+
+
+def test_a_numba_that_refuses_its_surroundings_is_as_good_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "numba.py").write_text('raise ImportError("Numba needs NumPy 2.1 or less")\n', "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "numba", raising=False)
+    assert compiled.__wrapped__() is None
 
 
 def test_random_loads_preempt_often_enough_to_test_it() -> None:

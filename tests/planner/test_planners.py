@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from copy import copy
+from random import Random
 
 import numpy as np
 import pytest
@@ -130,6 +131,13 @@ def test_layers_of_nodes_that_wait_for_all_before_are_ordered_at_once() -> None:
     assert [name.partition(".")[0] for name in order] == [str(at // 2) for at in range(40)]
 
 
+def test_inputs_keep_their_order() -> None:
+    """So that a search does not depend on the hashes of names, which differ from process to process."""
+    sources = [Node(f"s{at}", "gpt-j-6b", 10) for at in (3, 1, 4, 0, 2)]
+    last = Node("last", "gpt-j-6b", 10, 10, tuple(node.name for node in sources))
+    assert RunTimes(problem([*sources, last], 4)).inputs["last"] == ("s3", "s1", "s4", "s0", "s2")
+
+
 def test_plans_repeat(tables: Mapping[str, RunTimes], plans: dict[tuple[str, str], Plan]) -> None:
     for name in ("moldable_list", "samullm_greedy"):
         assert PLANNERS[name](tables["ensemble"]) == plans["ensemble", name]
@@ -149,6 +157,21 @@ def test_without_preemption_no_replica_is_ended_early(name: str) -> None:
     done = execute(kept, Plan(name, stages), kept.draws[0])
     check(kept, done)
     assert len({(span.replica.node, span.replica.devices) for span in done.spans}) == len(done.spans)
+
+
+@pytest.mark.parametrize(("name", "seed"), [("min_heuristic", 4), ("samullm_greedy", 3)])
+def test_without_preemption_no_replica_moves_to_make_room_for_a_larger_one(name: str, seed: int) -> None:
+    random = Random(seed)
+    models = ("vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b", "gpt-j-6b", "Llama-2-70b-chat-hf")
+    many = problem(
+        [Node(f"n{at}", random.choice(models), random.choice([20, 60, 200])) for at in range(12)], 30
+    )
+    many.preempts = False
+    plan = PLANNERS[name](RunTimes(many))
+    for before, after in itertools.pairwise(plan.stages):
+        still = {replica.node for replica in after.replicas}
+        assert {one for one in before.replicas if one.node in still} <= set(after.replicas)
+    check(many, execute(many, plan, many.draws[0]))
 
 
 def test_preemption_gives_free_devices_to_what_still_runs() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 from support.programs import Desk, desk_llm
@@ -16,9 +17,11 @@ from stretto import programs as P
 from stretto.analysis.objectives import deduce
 from stretto.analysis.requests import RequestGraph
 from stretto.analysis.text import print_analysis
+from stretto.core import Chunk, Document, Section
 from stretto.errors import CapacityError, ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
 from stretto.graph.text import print_graph
 from stretto.programs import LATENCY
+from stretto.programs.ledger import Ledger
 
 # --- Figure 7 of the paper
 
@@ -184,12 +187,17 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
             for value in (object(), float("nan"), "\ud800", {"a": 1}, [[None]]):
                 with pytest.raises(UserError, match="echo: x"):
                     echo(value)
+            for text in (Chunk("s", 0, "\ud800"), Document("s", (Section("\ud800"),), "")):
+                with pytest.raises(UserError, match="echo: x: a text has half of a surrogate pair"):
+                    echo(text)
+            with pytest.raises(UserError, match="timeout_s must be a number of seconds, got nan"):
+                await echo("x").aget(timeout_s=float("nan"))
             with pytest.raises(UserError, match="goes to a SemanticVariable, got 'text'"):
                 echo("x", y="text")
             with pytest.raises(UserError, match="get would block"):
                 echo("x").get()
             with pytest.raises(UserError, match="objective must be one of"):
-                await echo("x").aget("TTFT")  # type: ignore[arg-type]
+                await echo("x").aget("TTFT")
             P.SemanticVariable(name="mine")
             with pytest.raises(UserError, match="there is a variable 'mine' already"):
                 P.SemanticVariable(name="mine")
@@ -202,6 +210,74 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
             async with P.Client(runtime):
                 with pytest.raises(UserError, match="belongs to another client"):
                     echo(foreign)
+
+
+@in_virtual_time
+async def test_a_value_that_cannot_stand_in_a_prompt_is_no_variable() -> None:
+    for content in (float("nan"), object(), 10**5000):
+        with pytest.raises(UserError, match="the content of a variable"):
+            P.SemanticVariable(content)
+    texts = ["a"]
+    variable = P.SemanticVariable(texts)
+    texts.append("b")
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime):
+        with pytest.raises(UserError, match="the content of a variable"):
+            P.SemanticVariable("\ud800", name="mine")
+        P.SemanticVariable("x", name="mine")
+        with pytest.raises(UserError, match="echo: x: an integer of 16610 bits is too long"):
+            echo(10**5000)
+        assert await echo(variable) == "<[a] >"
+
+
+@in_virtual_time
+async def test_a_closed_client_takes_no_calls() -> None:
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime:
+        async with P.Client(runtime) as client:
+            context = contextvars.copy_context()
+        with pytest.raises(UserError, match="echo: the session is closed"):
+            context.run(echo, "x")
+        assert not client._pending
+
+
+def test_after_the_end_of_the_runtime_a_client_raises_nothing_untyped() -> None:
+    with Runtime([desk_llm(Desk())]) as runtime, P.Client(runtime) as client:
+        late, said = P.SemanticVariable(name="late"), echo("x")
+    with pytest.raises(UserError, match="'late' cannot be set: the session is closed"):
+        late.set("now")
+    with pytest.raises(UserError, match="closed"):
+        said.get()
+    with client.together():
+        said.drop()
+
+
+@in_virtual_time
+async def test_who_streams_within_together_does_not_wait_for_its_end() -> None:
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime) as client:
+        with client.together():
+            assert "".join([piece async for piece in echo("x")]) == "<[x] >"
+
+
+@in_virtual_time
+async def test_what_is_dropped_within_together_is_not_computed() -> None:
+    desk = Desk()
+    async with Runtime([desk_llm(desk, in_thread=False)]) as runtime, P.Client(runtime) as client:
+        late = P.SemanticVariable()
+        with client.together():
+            echo(late).drop()
+            await asyncio.sleep(0)
+        late.set("x")
+        await asyncio.sleep(1)
+        assert not desk.prompts
+
+
+@in_virtual_time
+async def test_a_client_may_be_left_in_another_context() -> None:
+    """As in a notebook, each of whose cells has one of its own."""
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime:
+        client = P.Client(runtime)
+        await asyncio.create_task(client.__aenter__())
+        await asyncio.create_task(client.__aexit__(None, None, None))
+        assert not runtime.snapshot().queries
 
 
 @in_virtual_time
@@ -241,6 +317,27 @@ async def test_outputs_may_be_given_before_and_circles_are_refused() -> None:
             echo(c := P.SemanticVariable(name="c"), y=c)
         a.set("1")
         assert await last == "<[<[1] >] >"
+
+
+@in_virtual_time
+async def test_a_circle_is_looked_for_only_where_an_output_was_read_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that each call of a chain costs the same, however long the chain is."""
+    looks: list[object] = []
+    monkeypatch.setattr(Ledger, "_circle", lambda *_: looks.append(None))
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime) as client:
+        before: Any = "x"
+        for _ in range(5):
+            before = echo(before, y=P.SemanticVariable())
+        assert await before == "<[<[<[<[<[x] >] >] >] >] >"
+        assert (looks, client.ledger._awaited) == ([], set())
+        late = P.SemanticVariable()
+        said = echo(late)
+        assert client.ledger._awaited == {late._name}
+        echo("y", y=late)
+        assert await said == "<[<[y] >] >"
+        assert (looks, client.ledger._awaited) == ([None], set())
 
 
 @in_virtual_time

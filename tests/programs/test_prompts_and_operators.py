@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -181,6 +182,18 @@ async def test_an_output_that_does_not_fit_fails_and_names_the_step() -> None:
         assert await more == "no idea"
 
 
+def test_arguments_are_bound_in_the_order_of_the_parameters() -> None:
+    with pytest.raises(TemplateError, match="f: an input without a value follows one with a default value"):
+
+        @P.SemanticFunction
+        def f(first: str = "1", second: P.Input = P.Input(transform="strip")) -> None:
+            """{{first}} {{second}} {{output:y}}"""
+
+    @P.SemanticFunction
+    def g(first: str = "1", *, second: P.Input = P.Input(transform="strip")) -> None:
+        """{{first}} {{second}} {{output:y}}"""
+
+
 @in_virtual_time
 async def test_bad_transforms_and_a_missing_engine_are_refused() -> None:
     with pytest.raises(ConfigError, match="there is no transform 'shout'"):
@@ -315,6 +328,64 @@ async def test_native_functions_run_in_the_client() -> None:
         with pytest.raises(UserError, match="the session is closed"):
             await never
     assert threading.current_thread() not in threads
+
+
+@in_real_time
+async def test_whatever_a_native_function_raises_fails_its_variable() -> None:
+    @P.NativeFunction
+    def first(items: list[object]) -> object:
+        return next(iter(items))
+
+    @P.NativeFunction
+    def leave() -> str:
+        sys.exit("enough")
+
+    @P.NativeFunction
+    async def leave_too() -> str:
+        sys.exit("enough")
+
+    async with Runtime([desk_llm(Desk())]) as runtime, P.Client(runtime):
+        with pytest.raises(EngineFailure, match="step 'first': the function raised StopIteration"):
+            await first([]).aget(timeout_s=5)
+        for function in (leave, leave_too):
+            with pytest.raises(EngineFailure, match="the function raised SystemExit: enough"):
+                await function().aget(timeout_s=5)
+
+
+@in_real_time
+async def test_a_native_function_gets_what_is_dropped_after_its_call() -> None:
+    @P.NativeFunction
+    def joined(*texts: str) -> str:
+        return "+".join(texts)
+
+    async with (
+        Runtime([desk_llm(Desk(lambda prompt: prompt.strip()))]) as runtime,
+        P.Client(runtime) as client,
+    ):
+        said, given = say("a"), P.SemanticVariable()
+        result = joined(said, given, said)
+        said.drop()
+        await asyncio.sleep(0)
+        given.set("b")
+        assert await result == "a?+b+a?"
+        assert said._name not in client._opened()._variables
+        assert not client._num_readers
+        assert not client._given_up
+
+
+@in_virtual_time
+async def test_a_native_call_that_is_dropped_does_not_wait_any_more() -> None:
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime) as client:
+        late = P.SemanticVariable()
+        said = say(late)
+        never = P.NativeFunction(again)(said)
+        said.drop()
+        never.drop()
+        await asyncio.sleep(1)
+        assert not client._running
+        assert not client._given_up
+        assert said._name not in client._opened()._variables
+        late.set("x")
 
 
 @in_virtual_time

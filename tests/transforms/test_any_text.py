@@ -26,6 +26,7 @@ ARGUMENTS = {
 NEED_ONE = ("join", "enum", "json_path", "json_schema", "regex")
 texts = st.one_of(
     st.text(max_size=60),
+    st.sampled_from(["\\ud83d", "\\ude00", "\\U0000DC00"]).map(lambda escape: f'["{escape}"]'),
     st.text(alphabet="{}[]\":,<>/&;-*#|!? \n\t\\'01.9eEaby", max_size=60),
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(max_size=5),
@@ -61,6 +62,7 @@ def test_any_text_gives_a_value_or_a_typed_error(name: str, has_argument: bool, 
     with suppress(BadReply, CapacityError):
         value = function(text)
         assert value is not None
+        json.dumps(value, ensure_ascii=False).encode()
         if isinstance(value, str):
             assert as_text(value) == value
 

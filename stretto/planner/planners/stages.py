@@ -98,15 +98,39 @@ class StageState:
 
 
 def plan_stages(name: str, times: RunTimes, choose: Callable[[StageState], Choice]) -> Plan:
-    """Build a plan stage by stage: `choose` returns the nodes of each stage with their (dp, tp)."""
+    """Build a plan stage by stage: `choose` returns the nodes of each stage with their (dp, tp).
+
+    Where replicas may not be ended, only so many are added as fit beside those that run, where these are.
+    """
     state = StageState(times)
     stages: list[Stage] = []
     before: tuple[PlannedReplica, ...] = ()
     expected_s = 0.0
     while state.left:
         stage = choose(state)
+        if kept := state.kept:
+            stage = _fitting(state, kept, stage, before)
         wanted = [(node, tp, dp) for node, (dp, tp) in stage.items()]
         before = place(wanted, times.num_devices, before)
         stages.append(Stage(before, ends_at_first=True))
         expected_s += state.advance(stage)
     return Plan(name, tuple(stages), expected_s)
+
+
+def _fitting(state: StageState, kept: Choice, stage: Choice, before: tuple[PlannedReplica, ...]) -> Choice:
+    """Return a stage without the replicas for which there is no aligned group of free devices."""
+    free = set(range(state.times.num_devices))
+    free.difference_update(device for one in before if one.node in kept for device in one.devices)
+    fitting = dict(kept)
+    for node, (dp, tp) in sorted(stage.items(), key=lambda item: -item[1][1]):
+        if node not in kept:
+            groups = [range(at, at + tp) for at in range(0, state.times.num_devices - tp + 1, tp)]
+            found = [group for group in groups if free.issuperset(group)][:dp]
+            free.difference_update(device for group in found for device in group)
+            if found:
+                fitting[node] = len(found), tp
+    added: dict[str, tuple[int, int]] = {}
+    for node in state.left:  # a node whose input has found no place waits, too
+        if node in fitting and all(name in added for name in state.inputs(node)):
+            added[node] = fitting[node]
+    return added
