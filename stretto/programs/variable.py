@@ -43,6 +43,14 @@ class SemanticVariable:
     def __repr__(self) -> str:
         return f"SemanticVariable({self._name or self._stem or 'without a client'})"
 
+    def __format__(self, spec: str) -> str:
+        """Refuse to stand in a text that Python makes, as the value is still to come.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{self!r} has no text yet: give it to a function as an argument, or use join")
+
     def get(self, perf: Objective | None = None, *, timeout_s: float | None = None) -> Any:
         """Wait for the value and return it, from code that is not asynchronous.
 

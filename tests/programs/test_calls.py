@@ -198,7 +198,9 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
                 echo("x").get()
             with pytest.raises(UserError, match="objective must be one of"):
                 await echo("x").aget("TTFT")
-            P.SemanticVariable(name="mine")
+            mine = P.SemanticVariable(name="mine")
+            with pytest.raises(UserError, match=r"^SemanticVariable\(mine\) has no text yet"):
+                echo(f"see {mine}")
             with pytest.raises(UserError, match="there is a variable 'mine' already"):
                 P.SemanticVariable(name="mine")
             for name in ("y.2", 3):
