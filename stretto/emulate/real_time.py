@@ -68,15 +68,19 @@ def check_real_time(fleet: PlannedFleet, num_cores: int) -> PredictedLoad:
         num_cores: cores that it can use: as many as it has processes.
 
     Raises:
-        ConfigError: even without streams the fleet would keep the cores too busy at full load, or one of its
-            servers would a single core.
+        ConfigError: even without streams the LLM servers would keep the cores too busy at full load, or one
+            of them would a single core. Embedding and reranking servers are seldom busy for long, and are
+            not counted.
     """
     load = predict_load(fleet, num_cores)
-    alone = [_load_of(server, fleet.speed).whole for server in fleet.servers]
+    alone = [
+        _load_of(server, fleet.speed).whole if isinstance(server.service, PlannedLLM) else 0.0
+        for server in fleet.servers
+    ]
     largest = max(alone, default=0.0)
-    if (share := max(load.whole / num_cores, largest)) > _MAX_SHARE:
+    if (share := max(sum(alone) / num_cores, largest)) > _MAX_SHARE:
         slower = fleet.speed * _MAX_SHARE / share
-        needs = f"it would need {load.whole:.1f} cores and has {num_cores}"
+        needs = f"it would need {sum(alone):.1f} cores and has {num_cores}"
         if largest == share:
             needs = f"server {alone.index(largest)} would need {largest:.1f} cores and can use 1"
         raise ConfigError(

@@ -191,8 +191,8 @@ def test_embedding_and_reranking_are_part_of_the_predicted_load() -> None:
     load = predict_load(fleet)
     assert 0.2 < load.whole < 0.6
     assert load.num_streams == 0
-    with pytest.raises(ConfigError, match="cannot emulate the fleet in real time"):
-        check_real_time(replace(fleet, speed=10.0), 1)
+    busy = replace(fleet, speed=10.0)
+    assert check_real_time(busy, 1) == predict_load(busy), "they are seldom busy for long, and not refused"
 
 
 def test_the_predicted_load_of_streams_is_near_the_measured_one() -> None:

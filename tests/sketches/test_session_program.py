@@ -158,6 +158,7 @@ class DeskLLM(FakeLLM):
         super().__init__(FakeLLMConfig(max_running=1, fail_on=fail_if_bold))
         self._desk = desk
         self._steps: dict[int, str] = {}
+        self._urgent: set[int] = set()
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         super().admit(task, rank)
@@ -167,6 +168,8 @@ class DeskLLM(FakeLLM):
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
         super().reprioritise(task, rank)
         if rank[0] < -1e6:
+            self._urgent.add(task)
+        if len(self._urgent) == 2:  # both drafts
             self._desk.go_on.set()
 
     def step(self) -> list[LLMEvent]:
