@@ -54,6 +54,7 @@ def write_squad(folder) -> None:
             file.write(json.dumps({"id": str(i), "doc_id": f"d{i}", "question": text}) + "\n")
 
 
+@pytest.mark.long
 def test_the_command_finds_real_engines_equal(tmp_path, capsys) -> None:
     pytest.importorskip("sentence_transformers")
     write_squad(tmp_path)

@@ -315,6 +315,7 @@ def capacity() -> float:
     return NUM_QUERIES / run_load("late", 1e9, 0)[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("load", LOADS)
 def test_binding_early_and_moving_is_not_worse(load: float) -> None:
     """Mean latencies of the same arrivals: better than late binding, and within 0.5 % of binding for good.
@@ -330,6 +331,7 @@ def test_binding_early_and_moving_is_not_worse(load: float) -> None:
     assert early_s <= 1.005 * final_s
 
 
+@pytest.mark.long
 def test_moving_pays_where_an_instance_is_slow() -> None:
     """An instance takes ten times as long from 5 s on, at half load."""
     slow = [Slowness("llm", 0, 5.0, 1e9, 10.0)]
