@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from stretto.planner import whole_prefills
+from stretto.planner import idle_blocks, whole_prefills
 
 Simulation = Callable[..., whole_prefills.Simulated]
 
@@ -20,7 +20,7 @@ def compiled() -> Simulation | None:
         import numba
     except ImportError:  # it is not installed, or refuses this version of Python or numpy
         return None
-    for part in (whole_prefills.evict, whole_prefills.replay):
+    for part in (idle_blocks.evict, whole_prefills.replay):
         numba.extending.register_jitable(part)
     simulation: Simulation = numba.njit(cache=True)(whole_prefills.simulate)
     return simulation

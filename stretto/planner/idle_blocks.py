@@ -72,22 +72,32 @@ class IdleBlocks:
 
     def evict(self, num_blocks: int) -> None:
         """Evict blocks; there must be as many."""
-        heap, kept, used = self._heap, self.num_kept, self.used
-        while num_blocks:
-            first = heap[0]
-            request = first & _REQUEST
-            if first >> _REQUEST_BITS & 3 == ENDED:
-                num_blocks -= 1
-                if kept[request]:
-                    heapreplace(heap, used[request])
-                else:
-                    heappop(heap)
-            elif used[request] != first:
-                heappop(heap)
-            elif kept[request] > num_blocks:
-                kept[request] -= num_blocks
-                return
+        evict(self._heap, self.num_kept, self.used, num_blocks)
+
+
+def evict(idle: list[int], kept: list[int], used: list[int], num_blocks: int) -> None:
+    """Evict idle blocks, the least recently used first; there must be as many.
+
+    Args:
+        idle: heap of stamps of requests' last blocks that are not full, or of their full ones.
+        kept: full blocks of each request that are still cached.
+        used: stamp of each request's full blocks.
+    """
+    while num_blocks:
+        first = idle[0]
+        request = first & _REQUEST
+        if first >> _REQUEST_BITS & 3 == ENDED:
+            num_blocks -= 1
+            if kept[request]:
+                heapreplace(idle, used[request])
             else:
-                num_blocks -= kept[request]
-                kept[request] = 0
-                heappop(heap)
+                heappop(idle)
+        elif used[request] != first:
+            heappop(idle)
+        elif kept[request] > num_blocks:
+            kept[request] -= num_blocks
+            return
+        else:
+            num_blocks -= kept[request]
+            kept[request] = 0
+            heappop(idle)

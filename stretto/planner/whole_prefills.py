@@ -9,13 +9,13 @@ Steps, blocks and preemption follow the same rules. The order in which cached bl
 
 from __future__ import annotations
 
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from typing import TypeAlias
 
 import numpy as np
 
 from stretto.costs.step_arrays import Ints
-from stretto.planner.idle_blocks import ENDED, HELD, STORED
+from stretto.planner.idle_blocks import ENDED, HELD, STORED, evict
 
 _BITS = 24
 _MASK = (1 << _BITS) - 1
@@ -309,31 +309,3 @@ def replay(trail: list[int], idle: list[int], kept: list[int], used: list[int]) 
         else:
             heappush(idle, entry)
     trail.clear()
-
-
-def evict(idle: list[int], kept: list[int], used: list[int], num_blocks: int) -> None:
-    """Evict idle blocks, the least recently used first; there must be as many.
-
-    Args:
-        idle: heap of stamps of requests' last blocks that are not full, or of their full ones.
-        kept: full blocks of each request that are still cached.
-        used: stamp of each request's full blocks.
-    """
-    while num_blocks:
-        first = idle[0]
-        request = first & _MASK
-        if first >> _BITS & 3 == ENDED:
-            num_blocks -= 1
-            if kept[request]:
-                heapreplace(idle, used[request])
-            else:
-                heappop(idle)
-        elif used[request] != first:
-            heappop(idle)
-        elif kept[request] > num_blocks:
-            kept[request] -= num_blocks
-            return
-        else:
-            num_blocks -= kept[request]
-            kept[request] = 0
-            heappop(idle)

@@ -175,7 +175,7 @@ def test_without_preemption_no_replica_moves_to_make_room_for_a_larger_one(name:
 
 
 def test_preemption_gives_free_devices_to_what_still_runs() -> None:
-    """With it, a later stage has more replicas of a node that has begun."""
+    """Plans with preemption have more replicas of a begun node in a later stage."""
     slow, fast = Node("slow", "vicuna-13b-v1.5", 1000), Node("fast", "chatglm3-6b", 60)
     two = problem([slow, fast], 1500, "4xA100-80G")
     stages = min_heuristic(RunTimes(two.knowing(two.draws[0]))).stages

@@ -274,7 +274,7 @@ async def test_what_is_dropped_within_together_is_not_computed() -> None:
 
 @in_virtual_time
 async def test_a_client_may_be_left_in_another_context() -> None:
-    """As in a notebook, each of whose cells has one of its own."""
+    """Cells of a notebook have contexts of their own, too."""
     async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime:
         client = P.Client(runtime)
         await asyncio.create_task(client.__aenter__())
