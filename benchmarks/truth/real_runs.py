@@ -1,15 +1,21 @@
-"""Measures a real server: its steps from outside, its capacity, and runs at shares of the capacity."""
+"""Measures a real server: its steps from outside, its capacity, and runs at shares of the capacity.
+
+Figures of two minutes can be compared only if the machine is equally fast in both. So the steps and the
+capacity are measured anew for each load, right before its runs, and all three again if the machine's pace has
+changed meanwhile.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import httpx
 
+from benchmarks.common.pace import drift, pace_s
 from benchmarks.emulate.load import SentRequest, ask_all
 from benchmarks.fleet.questions import Corpus, poisson_gaps_s
 from benchmarks.registry import BenchmarkOptions
@@ -29,6 +35,9 @@ class TruthSize:
             least half, so that runs last about equally long.
         shares: loads, as shares of the real server's capacity.
         num_real: runs of the real server at each load.
+        most_drift: share by which the machine's pace may change while a load is measured; beyond it, the
+            load is measured again.
+        rounds: how often a load is measured at most. The round with the least change of pace counts.
         tokens: shortest and longest answer.
         probe: sizes of the measurement of steps.
     """
@@ -36,60 +45,77 @@ class TruthSize:
     num_requests: int = 240
     shares: tuple[float, ...] = (0.3, 0.7, 1.0)
     num_real: int = 2
+    most_drift: float = 0.05
+    rounds: int = 3
     tokens: tuple[int, int] = (16, 64)
     probe: ProbeSize = ProbeSize()
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests at given times, and the times of their answers in each run of the real server.
+    """What was measured of a real server at one load.
 
     Attributes:
-        share: rate of arrivals, as a share of the real server's capacity.
+        share: rate of arrivals, as a share of the server's capacity.
+        probed: steps of the server, and the way of a request to its engine.
+        capacity_per_s: requests that the server answers a second when all come at once.
+        requests: requests at given times.
+        real: times of their answers in each run.
+        drift: share by which the machine's pace changed meanwhile.
+        num_rounds: how often the load was measured.
     """
 
     share: float
-    requests: Sequence[SentRequest]
-    real: Sequence[Times]
-
-
-@dataclass(frozen=True, slots=True)
-class RealRuns:
-    """What was measured of a real server.
-
-    Attributes:
-        probed: steps of the server, and the way of a request to its engine.
-    """
-
     probed: Probed
     capacity_per_s: float
-    loads: Sequence[Load]
+    requests: Sequence[SentRequest]
+    real: Sequence[Times]
+    drift: float
+    num_rounds: int = 1
 
 
-def measure_real(size: TruthSize, url: str, corpus: Corpus, options: BenchmarkOptions) -> RealRuns:
+def measure_real(size: TruthSize, url: str, corpus: Corpus, options: BenchmarkOptions) -> list[Load]:
     """Measure the real server at `url`, which nobody else uses.
 
     Raises:
         EngineFailure: it refused a request.
     """
-    options.say("steps of the real server")
-    probed = probe(url, size.probe)
     requests = _requests(size, url, corpus, options.seed)
-    options.say("capacity of the real server")
+    return [_steadiest(size, share, requests, options) for share in size.shares]
+
+
+def _steadiest(
+    size: TruthSize, share: float, requests: Sequence[SentRequest], options: BenchmarkOptions
+) -> Load:
+    """Measure a load until the machine keeps its pace, or as often as allowed."""
+    loads: list[Load] = []
+    while len(loads) < size.rounds and all(one.drift > size.most_drift for one in loads):
+        loads.append(_measure(size, share, requests, options))
+    return replace(min(loads, key=lambda one: one.drift), num_rounds=len(loads))
+
+
+def _measure(
+    size: TruthSize, share: float, requests: Sequence[SentRequest], options: BenchmarkOptions
+) -> Load:
+    name, url = f"{100 * share:.0f} %", requests[0].url
+    paces_s = [pace_s()]
+    options.say(f"{name}, steps of the real server")
+    probed = probe(url, size.probe)
+    paces_s.append(pace_s())
+    options.say(f"{name}, capacity of the real server")
     empty_cache(url)
     all_at_once = ask_all(requests)
     capacity_per_s = len(requests) / max(one.begun_s + one.whole_s for one in all_at_once)
-    loads = []
-    for share in size.shares:
-        num = math.ceil(len(requests) * max(0.5, min(1.0, share)))
-        gaps_s = poisson_gaps_s(num, share * capacity_per_s, f"truth/{share}/{options.seed}")
-        timed = at_times(requests[:num], list(accumulate(gaps_s)), url)
-        real = []
-        for number in range(size.num_real):
-            options.say(f"{100 * share:.0f} %, real, run {number + 1}")
-            real.append(run(timed))
-        loads.append(Load(share, timed, real))
-    return RealRuns(probed, capacity_per_s, loads)
+    num = math.ceil(len(requests) * max(0.5, min(1.0, share)))
+    gaps_s = poisson_gaps_s(num, share * capacity_per_s, f"truth/{share}/{options.seed}")
+    timed = at_times(requests[:num], list(accumulate(gaps_s)), url)
+    real = []
+    for number in range(size.num_real):
+        paces_s.append(pace_s())
+        options.say(f"{name}, real, run {number + 1}")
+        real.append(run(timed))
+    paces_s.append(pace_s())
+    return Load(share, probed, capacity_per_s, timed, real, drift(paces_s))
 
 
 def run(requests: Sequence[SentRequest]) -> Times:

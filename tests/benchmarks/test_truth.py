@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,11 @@ from support.fleet_corpus import small_corpus
 from benchmarks.emulate.load import Answered, SentRequest, ask_all
 from benchmarks.emulate.servers import SteadyCost, serving
 from benchmarks.registry import BenchmarkOptions
-from benchmarks.truth import probe
-from benchmarks.truth.benchmark import ARRIVAL, ERRORS, STEPS, compare, one_server, run_benchmark
+from benchmarks.truth import probe, real_runs
+from benchmarks.truth.benchmark import ERRORS, MACHINE, STEPS, compare, one_server, run_benchmark
 from benchmarks.truth.linear_cost import LinearCost, fit_linear
 from benchmarks.truth.probe import JoinedPrompt, ProbeSize
-from benchmarks.truth.real_runs import TruthSize, measure_real
+from benchmarks.truth.real_runs import Load, TruthSize, measure_real
 from benchmarks.truth.times import error, times_of
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
@@ -26,6 +27,7 @@ SIZE = TruthSize(
     num_requests=4,
     shares=(0.5,),
     num_real=1,
+    rounds=1,
     tokens=(3, 5),
     probe=ProbeSize(
         decodes=(1, 2),
@@ -153,6 +155,22 @@ def test_a_request_comes_to_the_instance_when_its_way_is_over() -> None:
     assert answered.num_chunks == len(answered.chunk_s) == 2
 
 
+@pytest.mark.parametrize(
+    ("drifts", "rounds", "kept"), [([0.01], 1, 0.01), ([0.3, 0.04], 2, 0.04), ([0.3, 0.1, 0.2], 3, 0.1)]
+)
+def test_a_load_is_measured_again_until_the_machine_keeps_its_pace(
+    monkeypatch: pytest.MonkeyPatch, drifts: list[float], rounds: int, kept: float
+) -> None:
+    left = iter(drifts)
+
+    def measure(size: TruthSize, share: float, *_: object) -> Load:
+        return Load(share, probe.Probed((), ()), 1.0, (), (), next(left))
+
+    monkeypatch.setattr(real_runs, "_measure", measure)
+    (load,) = measure_real(replace(SIZE, rounds=3), "http://x", small_corpus(), BenchmarkOptions())
+    assert (load.drift, load.num_rounds) == (kept, rounds)
+
+
 def test_it_wants_vllm_and_data(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         run_benchmark(BenchmarkOptions(vllm=tmp_path / "python"))
@@ -164,8 +182,8 @@ def test_all_tables_are_made() -> None:
     with serving(one_server(COST)) as real:
         runs = measure_real(SIZE, real.urls[0], small_corpus(), BenchmarkOptions())
     report = compare(SIZE, runs, BenchmarkOptions())
-    assert len(report.table(STEPS)) == 4
-    assert len(report.table(ARRIVAL)) == 1
+    assert len(report.table(f"{STEPS}, 50 %")) == 4
+    assert len(report.table(MACHINE)) == 1
     assert list(report.table(ERRORS)) == [
         f"50 %, {what}, {statistic}"
         for what in ("first token", "time per token", "end to end")
