@@ -1,9 +1,9 @@
 """`stretto bench truth`: an emulated server beside the real vLLM server that its costs were fitted to.
 
 For each load, the steps of a vLLM server on this machine, with the small model on one thread, are measured
-from outside and fitted. Then questions about XQuAD's paragraphs arrive at random, at a share of the real
-server's capacity: at the real server, twice, and, when that one has ended, at the emulated one. The requests
-are the same in all runs of a load.
+from outside and fitted. Questions about XQuAD's paragraphs arrive at random, at a share of the real server's
+capacity: at the real server, three times, and, when that one has ended, at the emulated one. The requests are
+the same in all runs of a load.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, versions
 from benchmarks.truth.linear_cost import LinearCost, fit_linear
 from benchmarks.truth.probe import ProbeSize, probe
-from benchmarks.truth.real_runs import Load, TruthSize, at_times, measure_real, run
+from benchmarks.truth.real_runs import RealRuns, TruthSize, at_times, measure_real, run
 from benchmarks.truth.times import STATISTICS, TIMES, Times, error
 from stretto.costs.fit import MeasuredStep
 from stretto.emulate.fleet import PlannedFleet, check_fleet
@@ -29,7 +29,7 @@ from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.models import MINI
 
 STEPS = "steps of the real server, from outside, and the fitted cost"
-MACHINE = "the real server, and the machine's pace while it was measured"
+ARRIVAL = "seconds of a request's way to the engine and back, besides steps"
 ERRORS = "a real vLLM server and the emulated one"
 _MOST = {"mean": 0.10, "p99": 0.20}
 _OWN_STEP_S = 0.02
@@ -41,7 +41,7 @@ QUICK = TruthSize(num_requests=80, shares=(0.7,))
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
-    """Run the benchmark: ten minutes, up to twenty if the machine's pace changes, or three if `quick`.
+    """Run the benchmark: ten to twenty minutes, or three if `quick`.
 
     Raises:
         ConfigError: `options.vllm` has no vLLM, or there is no folder with XQuAD.
@@ -57,22 +57,24 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
     return replace(report, versions={**versions(), "vllm": vllm.version})
 
 
-def compare(size: TruthSize, loads: Sequence[Load], options: BenchmarkOptions) -> Report:
+def compare(size: TruthSize, real: RealRuns, options: BenchmarkOptions) -> Report:
     """Fit an emulated server to a real one, send it the same requests, and compare the two."""
     options.say("the emulated server")
     own_s = _own_arrival_s(size.probe)
     rows: list[Row] = []
     goals: list[Goal] = []
     costs: dict[str, object] = {}
-    for load in loads:
+    for load in real.loads:
         name = f"{100 * load.share:.0f} %"
         options.say(f"{name}, emulated")
         steps = [*load.probed.decodes, *load.probed.prompts]
         cost = fit_linear(steps)
         costs[name] = asdict(cost)
         rows += _step_rows(name, steps, cost)
-        rows.append(Row(MACHINE, name, _machine(load, own_s)))
-        with serving(one_server(cost, max(0.0, load.probed.arrival_s - own_s))) as servers:
+        arrival_s = load.probed.arrival_s
+        way: dict[str, Value] = {"real_ms": 1000 * arrival_s, "emulated_ms": 1000 * own_s}
+        rows.append(Row(ARRIVAL, name, way))
+        with serving(one_server(cost, max(0.0, arrival_s - own_s))) as servers:
             requests = at_times(load.requests, [one.at_s for one in load.requests], servers.urls[0])
             ask_all(requests[:4])  # the first requests of a server are slow
             before = servers.spent()
@@ -90,29 +92,17 @@ def compare(size: TruthSize, loads: Sequence[Load], options: BenchmarkOptions) -
         rows.append(Row("the emulated server's own lateness", name, lateness))
         goals += [goal for _, goal in found]
     notes = (
-        f"the real server: {MAX_RUNNING} sequences at once, prefix caching, one thread, float32, not"
-        " compiled; its capacity is told with all requests at once",
-        "way: a request's way to the engine and back, besides steps; what the emulated server does not need"
-        " of it, it waits for",
-        f"steps and capacity are measured anew for each load, and all again, up to {size.rounds} times, if"
-        f" the pace of the machine has changed by more than {100 * size.most_drift:.0f} % meanwhile (drift)",
+        f"capacity of the real server, all requests at once: {real.capacity_per_s:.1f} requests/s;"
+        f" {MAX_RUNNING} sequences at once, prefix caching, one thread, float32, not compiled",
+        "what the emulated server does not need of a request's way to the engine and back, it waits for",
+        "steps are measured before each run of the real server, and their means are fitted",
         "a goal is met where the error is at most 10 % of the mean or 20 % at p99, or within the spread of"
         " the real server's runs, whichever is larger",
         "client and server share the cores of this machine; the emulated server runs when the real one has"
         " ended",
     )
-    config = {**asdict(size), "costs": costs}
+    config = {**asdict(size), "costs": costs, "capacity_per_s": real.capacity_per_s}
     return Report("truth", options.seed, config, tuple(rows), tuple(goals), notes)
-
-
-def _machine(load: Load, own_s: float) -> dict[str, Value]:
-    return {
-        "capacity_per_s": load.capacity_per_s,
-        "way_ms": 1000 * load.probed.arrival_s,
-        "emulated_way_ms": 1000 * own_s,
-        "drift_percent": 100 * load.drift,
-        "rounds": load.num_rounds,
-    }
 
 
 def _compared(name: str, real: Sequence[Times], emulated: Times) -> Iterator[tuple[Row, Goal]]:

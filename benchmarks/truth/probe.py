@@ -44,12 +44,12 @@ class ProbeSize:
 
     decodes: tuple[int, ...] = (1, 2, 4, 8, 16)
     contexts: tuple[int, ...] = (64, 400)
-    decode_repeats: int = 2
+    decode_repeats: int = 1
     new_tokens: int = 48
     beside: tuple[int, ...] = (1, 2, 4, 8, 14)
     prompts: tuple[int, ...] = (16, 64, 128, 256, 512)
-    prompt_repeats: int = 4
-    beside_tokens: int = 160
+    prompt_repeats: int = 3
+    beside_tokens: int = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Probed:
     """What was measured of a server.
 
     Attributes:
-        decodes: steps of answers alone.
+        decodes: steps of answers alone, the mean of each shape.
         joined: prompts beside answers.
     """
 
@@ -81,13 +81,13 @@ class Probed:
 
     @property
     def prompts(self) -> list[MeasuredStep]:
-        """The median step of each length of prompt beside each number of answers."""
+        """The mean step of each length of prompt beside each number of answers."""
         groups: dict[tuple[int, int], list[MeasuredStep]] = {}
         for one in self.joined:
             shape = one.step.shape
             groups.setdefault((shape.num_decodes, shape.prefill_tokens), []).append(one.step)
         return [
-            MeasuredStep(steps[len(steps) // 2].shape, median(one.seconds for one in steps))
+            MeasuredStep(steps[len(steps) // 2].shape, fmean(one.seconds for one in steps))
             for steps in groups.values()
         ]
 
@@ -126,8 +126,17 @@ def probe(url: str, size: ProbeSize) -> Probed:
     return Probed(decodes, joined)
 
 
+def pooled(several: Sequence[Probed]) -> Probed:
+    """Return what several measurements of one server have found together."""
+    groups: dict[StepShape, list[float]] = {}
+    for step in (step for one in several for step in one.decodes):
+        groups.setdefault(step.shape, []).append(step.seconds)
+    decodes = [MeasuredStep(shape, fmean(seconds)) for shape, seconds in groups.items()]
+    return Probed(decodes, [joined for one in several for joined in one.joined])
+
+
 def _decode_steps(url: str, size: ProbeSize, unused: Iterator[int]) -> Iterator[MeasuredStep]:
-    """Yield the median seconds of a token of answers that are written side by side."""
+    """Yield the mean seconds of a token of answers that are written side by side."""
     for number in size.decodes:
         for context in size.contexts:
             asked = [
@@ -141,7 +150,7 @@ def _decode_steps(url: str, size: ProbeSize, unused: Iterator[int]) -> Iterator[
             ]
             length = context + size.new_tokens // 2
             shape = StepShape(num_decodes=number, context_tokens=number * length, max_context_tokens=length)
-            yield MeasuredStep(shape, median(token_s))
+            yield MeasuredStep(shape, fmean(token_s))
 
 
 def _joined(url: str, size: ProbeSize, num_answers: int, unused: Iterator[int]) -> Iterator[JoinedPrompt]:

@@ -1,8 +1,7 @@
-"""Measures a real server: its steps from outside, its capacity, and runs at shares of the capacity.
+"""Measures a real server: its capacity, its steps from outside, and runs at shares of the capacity.
 
-Figures of two minutes can be compared only if the machine is equally fast in both. So the steps and the
-capacity are measured anew for each load, right before its runs, and all three again if the machine's pace has
-changed meanwhile.
+The speed of a machine that others use too changes from one minute to the next. So steps are measured anew
+before each run, and the means over all of them stand beside the means over all runs.
 """
 
 from __future__ import annotations
@@ -10,16 +9,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 import httpx
 
-from benchmarks.common.pace import drift, pace_s
 from benchmarks.emulate.load import SentRequest, ask_all
 from benchmarks.fleet.questions import Corpus, poisson_gaps_s
 from benchmarks.registry import BenchmarkOptions
-from benchmarks.truth.probe import Probed, ProbeSize, probe
+from benchmarks.truth.probe import Probed, ProbeSize, pooled, probe
 from benchmarks.truth.times import Times, times_of
 from stretto.emulate.llm_plan import load_tokens
 from stretto.frontend.prompts import load_prompt
@@ -34,19 +32,14 @@ class TruthSize:
         num_requests: requests of a run at the whole capacity; a lower load has fewer in proportion, but at
             least half, so that runs last about equally long.
         shares: loads, as shares of the real server's capacity.
-        num_real: runs of the real server at each load.
-        most_drift: share by which the machine's pace may change while a load is measured; beyond it, the
-            load is measured again.
-        rounds: how often a load is measured at most. The round with the least change of pace counts.
+        num_real: runs of the real server at each load, each after a measurement of steps.
         tokens: shortest and longest answer.
         probe: sizes of the measurement of steps.
     """
 
     num_requests: int = 240
     shares: tuple[float, ...] = (0.3, 0.7, 1.0)
-    num_real: int = 2
-    most_drift: float = 0.05
-    rounds: int = 3
+    num_real: int = 3
     tokens: tuple[int, int] = (16, 64)
     probe: ProbeSize = ProbeSize()
 
@@ -57,65 +50,65 @@ class Load:
 
     Attributes:
         share: rate of arrivals, as a share of the server's capacity.
-        probed: steps of the server, and the way of a request to its engine.
-        capacity_per_s: requests that the server answers a second when all come at once.
+        probed: steps of the server, and the way of a request to its engine, measured before each run.
         requests: requests at given times.
         real: times of their answers in each run.
-        drift: share by which the machine's pace changed meanwhile.
-        num_rounds: how often the load was measured.
     """
 
     share: float
     probed: Probed
-    capacity_per_s: float
     requests: Sequence[SentRequest]
     real: Sequence[Times]
-    drift: float
-    num_rounds: int = 1
 
 
-def measure_real(size: TruthSize, url: str, corpus: Corpus, options: BenchmarkOptions) -> list[Load]:
+@dataclass(frozen=True, slots=True)
+class RealRuns:
+    """What was measured of a real server.
+
+    Attributes:
+        capacity_per_s: requests that the server answers a second when all come at once.
+    """
+
+    capacity_per_s: float
+    loads: Sequence[Load]
+
+
+def measure_real(size: TruthSize, url: str, corpus: Corpus, options: BenchmarkOptions) -> RealRuns:
     """Measure the real server at `url`, which nobody else uses.
 
     Raises:
         EngineFailure: it refused a request.
     """
     requests = _requests(size, url, corpus, options.seed)
-    return [_steadiest(size, share, requests, options) for share in size.shares]
-
-
-def _steadiest(
-    size: TruthSize, share: float, requests: Sequence[SentRequest], options: BenchmarkOptions
-) -> Load:
-    """Measure a load until the machine keeps its pace, or as often as allowed."""
-    loads: list[Load] = []
-    while len(loads) < size.rounds and all(one.drift > size.most_drift for one in loads):
-        loads.append(_measure(size, share, requests, options))
-    return replace(min(loads, key=lambda one: one.drift), num_rounds=len(loads))
-
-
-def _measure(
-    size: TruthSize, share: float, requests: Sequence[SentRequest], options: BenchmarkOptions
-) -> Load:
-    name, url = f"{100 * share:.0f} %", requests[0].url
-    paces_s = [pace_s()]
-    options.say(f"{name}, steps of the real server")
-    probed = probe(url, size.probe)
-    paces_s.append(pace_s())
-    options.say(f"{name}, capacity of the real server")
+    options.say("capacity of the real server")
+    ask_all(requests[:4])  # the first requests of a server are slow
     empty_cache(url)
     all_at_once = ask_all(requests)
     capacity_per_s = len(requests) / max(one.begun_s + one.whole_s for one in all_at_once)
+    return RealRuns(
+        capacity_per_s,
+        [_measure(size, share, capacity_per_s, requests, options) for share in size.shares],
+    )
+
+
+def _measure(
+    size: TruthSize,
+    share: float,
+    capacity_per_s: float,
+    requests: Sequence[SentRequest],
+    options: BenchmarkOptions,
+) -> Load:
+    name, url = f"{100 * share:.0f} %", requests[0].url
     num = math.ceil(len(requests) * max(0.5, min(1.0, share)))
     gaps_s = poisson_gaps_s(num, share * capacity_per_s, f"truth/{share}/{options.seed}")
     timed = at_times(requests[:num], list(accumulate(gaps_s)), url)
-    real = []
+    probed, real = [], []
     for number in range(size.num_real):
-        paces_s.append(pace_s())
+        options.say(f"{name}, real, steps {number + 1}")
+        probed.append(probe(url, size.probe))
         options.say(f"{name}, real, run {number + 1}")
         real.append(run(timed))
-    paces_s.append(pace_s())
-    return Load(share, probed, capacity_per_s, timed, real, drift(paces_s))
+    return Load(share, pooled(probed), timed, real)
 
 
 def run(requests: Sequence[SentRequest]) -> Times:

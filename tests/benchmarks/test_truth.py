@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,11 @@ from support.fleet_corpus import small_corpus
 from benchmarks.emulate.load import Answered, SentRequest, ask_all
 from benchmarks.emulate.servers import SteadyCost, serving
 from benchmarks.registry import BenchmarkOptions
-from benchmarks.truth import probe, real_runs
-from benchmarks.truth.benchmark import ERRORS, MACHINE, STEPS, compare, one_server, run_benchmark
+from benchmarks.truth import probe
+from benchmarks.truth.benchmark import ARRIVAL, ERRORS, STEPS, compare, one_server, run_benchmark
 from benchmarks.truth.linear_cost import LinearCost, fit_linear
 from benchmarks.truth.probe import JoinedPrompt, ProbeSize
-from benchmarks.truth.real_runs import Load, TruthSize, measure_real
+from benchmarks.truth.real_runs import TruthSize, measure_real
 from benchmarks.truth.times import error, times_of
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
@@ -27,7 +26,6 @@ SIZE = TruthSize(
     num_requests=4,
     shares=(0.5,),
     num_real=1,
-    rounds=1,
     tokens=(3, 5),
     probe=ProbeSize(
         decodes=(1, 2),
@@ -51,10 +49,8 @@ def shapes() -> list[StepShape]:
     ]
 
 
-def test_the_fit_finds_the_terms_despite_an_outlier() -> None:
-    steps = [MeasuredStep(shape, COST.step_s(shape)) for shape in shapes() * 3]
-    steps[5] = MeasuredStep(steps[5].shape, 3 * steps[5].seconds)
-    found = fit_linear(steps)
+def test_the_fit_finds_the_terms() -> None:
+    found = fit_linear([MeasuredStep(shape, COST.step_s(shape)) for shape in shapes()])
     for shape in shapes():
         assert found.step_s(shape) == pytest.approx(COST.step_s(shape), rel=0.01)
 
@@ -155,20 +151,13 @@ def test_a_request_comes_to_the_instance_when_its_way_is_over() -> None:
     assert answered.num_chunks == len(answered.chunk_s) == 2
 
 
-@pytest.mark.parametrize(
-    ("drifts", "rounds", "kept"), [([0.01], 1, 0.01), ([0.3, 0.04], 2, 0.04), ([0.3, 0.1, 0.2], 3, 0.1)]
-)
-def test_a_load_is_measured_again_until_the_machine_keeps_its_pace(
-    monkeypatch: pytest.MonkeyPatch, drifts: list[float], rounds: int, kept: float
-) -> None:
-    left = iter(drifts)
-
-    def measure(size: TruthSize, share: float, *_: object) -> Load:
-        return Load(share, probe.Probed((), ()), 1.0, (), (), next(left))
-
-    monkeypatch.setattr(real_runs, "_measure", measure)
-    (load,) = measure_real(replace(SIZE, rounds=3), "http://x", small_corpus(), BenchmarkOptions())
-    assert (load.drift, load.num_rounds) == (kept, rounds)
+def test_measurements_together_give_the_mean_of_each_shape() -> None:
+    shape, other = StepShape(num_decodes=1), StepShape(num_decodes=2)
+    first = probe.Probed([MeasuredStep(shape, 0.01), MeasuredStep(other, 0.02)], [JOINED])
+    second = probe.Probed([MeasuredStep(shape, 0.03)], [JOINED, JOINED])
+    together = probe.pooled([first, second])
+    assert [(one.shape, one.seconds) for one in together.decodes] == [(shape, 0.02), (other, 0.02)]
+    assert len(together.joined) == 3
 
 
 def test_it_wants_vllm_and_data(tmp_path: Path) -> None:
@@ -183,7 +172,7 @@ def test_all_tables_are_made() -> None:
         runs = measure_real(SIZE, real.urls[0], small_corpus(), BenchmarkOptions())
     report = compare(SIZE, runs, BenchmarkOptions())
     assert len(report.table(f"{STEPS}, 50 %")) == 4
-    assert len(report.table(MACHINE)) == 1
+    assert len(report.table(ARRIVAL)) == 1
     assert list(report.table(ERRORS)) == [
         f"50 %, {what}, {statistic}"
         for what in ("first token", "time per token", "end to end")
