@@ -299,14 +299,16 @@ def reranking_engine(model: str | None, *, device: str | None = None, dtype: str
 
 def _at_server(engine: str, url: str) -> Deployment:
     try:
-        from stretto.engines.batch.server.config import BatchServerConfig
+        from stretto.engines.batch.server.config import INSTANCES_PER_SERVER, BatchServerConfig
         from stretto.engines.batch.server.embedding import EmbeddingServer
         from stretto.engines.batch.server.reranking import RerankingServer
     except ImportError as cause:
         raise ConfigError(f"{url!r} {MISSING_PACKAGES}") from cause
     server: Callable[[Any], Any] = EmbeddingServer if engine == "embedding" else RerankingServer
     config, profile = BatchServerConfig(url), PROFILES[f"{engine}-server"]
-    return deploy(engine, server, config, profile=profile, recover_s=RECOVER_S)
+    return deploy(
+        engine, server, config, instances=INSTANCES_PER_SERVER, profile=profile, recover_s=RECOVER_S
+    )
 
 
 def search_engines(llm: Deployment, url: str | None, documents: Sequence[Document]) -> list[Deployment]:

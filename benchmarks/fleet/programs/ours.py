@@ -14,7 +14,7 @@ from benchmarks.fleet.programs.running import Answer, Ask, run_program
 from benchmarks.fleet.work import Asked, Passage, Work
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, Engine, Replica, deploy
-from stretto.engines.batch.server.config import BatchServerConfig
+from stretto.engines.batch.server.config import INSTANCES_PER_SERVER, BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
 from stretto.engines.batch.server.reranking import RerankingServer
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
@@ -34,8 +34,20 @@ def engines(work: Work) -> list[Deployment]:
     policy = work.options.get("policy", "least_work")
     batches = [
         deploy("chunking", Passages, runs_in="loop", profile=profiles["chunking"]),
-        deploy("embedding", EmbeddingServer, _server(work.servers.embedding), profile=profiles["embedding"]),
-        deploy("reranking", RerankingServer, _server(work.servers.reranking), profile=profiles["reranking"]),
+        deploy(
+            "embedding",
+            EmbeddingServer,
+            _server(work.servers.embedding),
+            instances=INSTANCES_PER_SERVER,
+            profile=profiles["embedding"],
+        ),
+        deploy(
+            "reranking",
+            RerankingServer,
+            _server(work.servers.reranking),
+            instances=INSTANCES_PER_SERVER,
+            profile=profiles["reranking"],
+        ),
         deploy(
             "vectors",
             MemoryVectors,

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from stretto.engines.openai_server.config import check_url
 from stretto.errors import ConfigError
 
+INSTANCES_PER_SERVER = 2
+"""Instances of an engine that ask one server. While the server works on the batch of one, that of the other
+waits there, so that the server is not idle between two batches.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchServerConfig:
