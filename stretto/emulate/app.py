@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from stretto.emulate.gate import Gate
 from stretto.emulate.http import ClientLeft, Exchange, Receive, Scope, Send
-from stretto.engines.openai_wire.errors import RequestRefused, no_such_path
+from stretto.engines.openai_wire.errors import RequestRefused, no_such_path, wrong_method
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 Routes: TypeAlias = Mapping[tuple[str, str], Handler]
@@ -37,7 +37,11 @@ class App:
                     await self._gate.enter()
                 handler = self._routes.get((exchange.method, exchange.path))
                 if handler is None:
-                    raise no_such_path(f"/{exchange.path}")
+                    raise self._unknown(exchange.method, exchange.path)
                 await handler(exchange)
             except RequestRefused as refused:
                 await exchange.refuse(refused.answer)
+
+    def _unknown(self, method: str, path: str) -> RequestRefused:
+        allowed = [known for known, where in self._routes if where == path]
+        return wrong_method(method, f"/{path}", allowed) if allowed else no_such_path(f"/{path}")

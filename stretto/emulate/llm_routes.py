@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from stretto.emulate.app import Handler
 from stretto.emulate.gate import Gate
@@ -10,7 +11,7 @@ from stretto.emulate.generate import LOST, AnswerWriter, Generation
 from stretto.emulate.http import Exchange
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.openai_writer import OpenAIWriter
-from stretto.emulate.prepared import AnswerTokens, PreparedRequest, as_long_as_allowed, prepare
+from stretto.emulate.prepared import AnswerTokens, PreparedRequest, as_long_as_allowed, prepare, prompts_of
 from stretto.emulate.served_model import ServedModel
 from stretto.engines.openai_wire import metrics, paths
 from stretto.engines.openai_wire.errors import RequestRefused, malformed, unacceptable
@@ -124,13 +125,19 @@ class LLMRoutes:
         await exchange.answer(200, self._metrics_text().encode(), metrics.CONTENT_TYPE)
 
     async def _tokenize(self, exchange: Exchange) -> None:
-        sent = Fields(read_body(await exchange.body()))
+        body = read_body(await exchange.body())
+        await exchange.answer_json(tokenize_json(self._ids(body), self.served.max_tokens))
+
+    def _ids(self, body: Mapping[str, Any]) -> Sequence[int]:
+        if "messages" in body:
+            (ids,) = prompts_of(ChatRequest.from_json(body), self.served.tokens)
+            return ids
+        sent = Fields(body)
         prompt = sent.take("prompt", text, None)
         if prompt is None:
             raise malformed("prompt", "missing")
         is_prompt = sent.take("add_special_tokens", flag, True)
-        ids = self.served.tokens.encode(prompt, is_prompt=is_prompt)
-        await exchange.answer_json(tokenize_json(ids, self.served.max_tokens))
+        return self.served.tokens.encode(prompt, is_prompt=is_prompt)
 
     async def _detokenize(self, exchange: Exchange) -> None:
         ids = Fields(read_body(await exchange.body())).take("tokens", token_ids, ())

@@ -86,7 +86,7 @@ def prepare(request: GenerateRequest, served: ServedModel, answer_tokens: Answer
             "priority", f"Got priority {options.priority} but priority scheduling is not enabled."
         )
     is_chat = isinstance(request, ChatRequest)
-    prompts = _prompts(request, served.tokens)
+    prompts = prompts_of(request, served.tokens)
     choices: list[PreparedChoice] = []
     for prompt in prompts:
         max_tokens = _max_tokens(len(prompt), options, served, is_chat=is_chat)
@@ -100,7 +100,8 @@ def prepare(request: GenerateRequest, served: ServedModel, answer_tokens: Answer
     return PreparedRequest("chat" if is_chat else "completions", options, tuple(choices))
 
 
-def _prompts(request: GenerateRequest, tokens: Tokens) -> list[tuple[int, ...]]:
+def prompts_of(request: GenerateRequest, tokens: Tokens) -> list[tuple[int, ...]]:
+    """Return the token ids of a request's prompts. Raises RequestRefused if a message has more than text."""
     if isinstance(request, CompletionRequest):
         return [_ids(prompt, tokens) for prompt in request.prompts]
     for number, message in enumerate(request.messages):

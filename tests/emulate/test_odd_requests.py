@@ -32,3 +32,21 @@ def test_more_least_tokens_than_the_answer_may_have_are_refused(api: str) -> Non
                 "min_tokens must be less than or equal to max_tokens=" in refused.json()["error"]["message"]
             )
         assert ask(max_tokens=3, min_tokens=3).json()["usage"]["completion_tokens"] == 3
+
+
+def test_a_method_that_a_path_does_not_take_is_refused_by_name() -> None:
+    with emulating() as (url,):
+        refused = httpx.get(f"{url}/v1/completions")
+        assert refused.status_code == 405
+        assert "takes POST, not GET" in refused.json()["error"]["message"]
+        assert httpx.post(f"{url}/nowhere").status_code == 404
+
+
+def test_a_chat_is_tokenized_as_it_would_be_answered() -> None:
+    with emulating() as (url,):
+        messages = PATHS["chat/completions"]["messages"]
+        tokens = httpx.post(f"{url}/tokenize", json={"messages": messages}).json()["tokens"]
+        asked = {"messages": messages, "max_tokens": 1}
+        usage = httpx.post(f"{url}/v1/chat/completions", json=asked).json()["usage"]
+        assert len(tokens) == usage["prompt_tokens"] > 3
+        assert httpx.post(f"{url}/tokenize", json={"messages": []}).status_code == 400

@@ -112,6 +112,16 @@ def no_such_path(path: str) -> RequestRefused:
     return RequestRefused(ApiError(404, f"there is nothing at {path!r:.200}", "NotFoundError"))
 
 
+def wrong_method(method: str, path: str, allowed: Sequence[str]) -> RequestRefused:
+    """Return the error (HTTP 405) that refuses a request with a method that its path does not take.
+
+    Args:
+        allowed: methods that the path takes.
+    """
+    message = f"{path!r:.200} takes {' and '.join(allowed)}, not {method:.20}"
+    return RequestRefused(ApiError(405, message, "MethodNotAllowedError"))
+
+
 def overloaded(message: str, retry_after_s: float) -> RequestRefused:
     """Return the error (HTTP 429) that refuses a request because too many others wait already."""
     return RequestRefused(ApiError(429, message, "RateLimitError", None, retry_after_s))
