@@ -4,7 +4,8 @@ Nothing, where all requests are of one class. Else:
 
 - a request for latency takes room from those for throughput that run or wait at an instance, for as long as
   it runs, unless another one for latency has taken it already;
-- a request for throughput that has no room beside those for latency waits until one of them ends;
+- a request for throughput that has no room beside those for latency waits until one of them ends, and
+  perhaps another one that comes meanwhile;
 - its prefill delays those for latency, whose seconds weigh more than those of others.
 
 Source: own; Parrot §5.4 has the principle.
@@ -18,6 +19,9 @@ from stretto.cluster.placement import PlacementEvent, PlacementRequest
 
 _LATENCY_WEIGHT = 4.0
 """Weight of a second of delay of a request for latency; that of a request for throughput is 1."""
+_TURNS = 2
+"""Number of answers for latency that a request for throughput is taken to wait for. Found by trial: with 1,
+batches and chats of a simulated load that is too high for both take longer."""
 
 
 class ClassPrices:
@@ -49,7 +53,7 @@ class ClassPrices:
         delay_s = (_LATENCY_WEIGHT - 1.0) * aboard.num_latency * prefill_s
         if view.running_tokens + view.waiting_tokens + request.all_tokens <= room:
             return delay_s
-        return delay_s + view.expected_output * view.profile.decode_s(view.num_running)
+        return delay_s + _TURNS * view.expected_output * view.profile.decode_s(view.num_running)
 
     def admits(self, request: PlacementRequest, view: InstanceView, now_s: float) -> bool:
         """Return whether the requests for latency that run at an instance leave room for a request.

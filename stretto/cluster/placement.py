@@ -108,15 +108,21 @@ class PlacementRequest:
         """Return the predicted seconds until the prefill of this request begins at an instance.
 
         The request waits for the rest of the prefills there, for the requests that wait before it, and until
-        its tokens fit.
+        its tokens fit. Siblings of a task group come at once: those that wait go out together if all fit.
         """
         waiting_s = self.ahead_s if view.id == self.bound_to else view.waiting_s
         start_s = view.prefill_left_s(now_s) + waiting_s if view.prefill_s else waiting_s
         spare_tokens = view.capacity_tokens - self.num_tokens - self.expected_output
         is_full = view.num_running >= view.num_slots or view.running_tokens > max(0, spare_tokens)
-        if waiting_s or is_full:
+        if is_full or (waiting_s and not (self.purpose.group and self._fits_behind(view))):
             start_s += view.turn_s
         return view.slowness * start_s
+
+    def _fits_behind(self, view: InstanceView) -> bool:
+        """Whether this request and all that wait at an instance fit beside those that run there."""
+        num_tokens = view.running_tokens + view.waiting_tokens + self.all_tokens
+        num_requests = view.num_running + view.num_waiting
+        return num_tokens <= view.capacity_tokens and num_requests < view.num_slots
 
 
 @record
