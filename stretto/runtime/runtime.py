@@ -225,11 +225,12 @@ class Runtime:
     ) -> Session:
         """Open a session: a query to which the caller adds graphs and values until it is closed.
 
+        An idle session does not count as one of `max_queries`; one with work does, and never waits for that.
+
         The keywords are those of `QueryOptions`.
         """
         record = self._record(tenant, objective, deadline_s)
         names = self._pass_names(passes)
-        await self._queries.acquire(record.deadline_s)
         query_id = self._queries.new_id()
 
         def plan(
@@ -240,7 +241,7 @@ class Runtime:
                 app = self.plan_cache.plan_graph(app, names)
             return self._plan(app, configuration, names, is_running=True)
 
-        session = Session(query_id, self._post, plan, asyncio.get_running_loop())
+        session = Session(query_id, self._post, plan, asyncio.get_running_loop(), self._queries.slots)
         self._queries.add(session)
         self._post(Open(query_id, record, names))
         return session
