@@ -78,7 +78,8 @@ class Runtime:
         deployments: engines with their replicas.
         vocabulary: names that queries and engines may use, of ops, passes, policies and more.
         observers: told of everything as it happens, for example a `Recorder` for traces.
-        max_queries: `submit` waits while this many queries are running (back-pressure).
+        max_queries: `submit` waits while this many queries are running (back-pressure). A session counts
+            while it has something to produce.
         ray_address: host and port of the head of the Ray cluster where replicas with runs_in "ray" run. This
             machine must be one of its nodes.
         machine: devices that replicas may name, and their memory; None checks nothing.
