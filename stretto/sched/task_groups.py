@@ -13,7 +13,6 @@ already joins it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -55,31 +54,31 @@ class TaskGroups:
             return demand
         return demand._replace(group=f"{key[0]}#{key[1]}")
 
-    def update(self, changes: Iterable[tuple[Node, Demand]]) -> list[tuple[Node, Demand]]:
+    def update(self, changes: list[tuple[Node, Demand]]) -> list[tuple[Node, Demand]]:
         """Record new demands on nodes (steps); return these demands with their task groups, and the demands
         on all other nodes whose requests have become a group by it or are one no longer. They are in order of
         the nodes' ids.
         """
-        found: dict[int, tuple[Node, Demand]] = {}
         before: dict[_Key, bool] = {}
-        for node, demand in changes:
-            found[node.id] = node, demand
+        for change in changes:
+            node, demand = change
             key, old = _key(node, demand), self._keys.get(node.id)
-            for one in (key, old):
-                if one is not None and one not in before:
-                    before[one] = one in self._stages and self._stages[one].is_group
             if key != old:
+                self._note(before, old)
+                self._note(before, key)
                 self._leave(node, is_moved=True)
+                if key is not None:
+                    self._join(key, node)
             if key is not None:
-                stage = self._stages.setdefault(key, _Stage())
-                if key != old:
-                    stage.num_answers += _num_answers(node)
-                    self._keys[node.id] = key
-                stage.live[node.id] = node, demand
-        for key, was_group in before.items():
-            if key in self._stages and self._stages[key].is_group != was_group:
-                found.update(self._stages[key].live)
-        return [(node, self.of(node, demand)) for _, (node, demand) in sorted(found.items())]
+                self._stages[key].live[node.id] = change
+        stages = ((self._stages.get(key), was_group) for key, was_group in before.items())
+        turned = [stage.live for stage, was_group in stages if stage and stage.is_group != was_group]
+        if turned:
+            found = {change[0].id: change for change in changes}
+            for live in turned:
+                found.update(live)
+            changes = [found[node_id] for node_id in sorted(found)]
+        return [(node, self.of(node, demand)) for node, demand in changes] if self._keys else changes
 
     def end(self, node: Node) -> None:
         """Forget a node (step) that has ended; its siblings stay a group."""
@@ -88,6 +87,18 @@ class TaskGroups:
     def __len__(self) -> int:
         """Return the number of stages that have a live request."""
         return len(self._stages)
+
+    def _note(self, before: dict[_Key, bool], key: _Key | None) -> None:
+        """Note whether a stage that is about to change is a group, unless that is noted already."""
+        if key is not None and key not in before:
+            stage = self._stages.get(key)
+            before[key] = stage is not None and stage.is_group
+
+    def _join(self, key: _Key, node: Node) -> None:
+        if key not in self._stages:
+            self._stages[key] = _Stage()
+        self._stages[key].num_answers += _num_answers(node)
+        self._keys[node.id] = key
 
     def _leave(self, node: Node, *, is_moved: bool) -> None:
         key = self._keys.pop(node.id, None)
