@@ -130,7 +130,8 @@ class LLMTask:
 
     Attributes:
         tenant: owner of the task. Caches are never shared between tenants.
-        objective: "latency" or "throughput", what the query asks of the instances that serve it.
+        objective: "latency" or "throughput", what its instance is best filled for. Requests of a task
+            group are for throughput, even if their query asks for latency.
         generated: tokens that it had generated before it was suspended at another instance. They count for
             its limits, and the output made of them is reported again.
         item: index of the list item that it is for; 0 where its step is applied once.

@@ -44,9 +44,10 @@ from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler, filler_output, lengths_by_query
 from stretto.sim.synthetic_workloads import request_graph
+from stretto.tasks import Objective
 from stretto.vocabulary import DEFAULT
 
-NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "11"))
+NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "12"))
 PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbour_s=0.001)
 POLICIES = sorted(PLACEMENTS)
 GRAPH = request_graph(40)
@@ -67,6 +68,9 @@ class Watched(Placement):
 
     def load(self, instance: InstanceView) -> Load:
         return self.policy.load(instance)
+
+    def admits(self, request: PlacementRequest, view: InstanceView, now_s: float) -> bool:
+        return self.policy.admits(request, view, now_s)
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
         choice = self.policy.choose(request, instances, now_s)
@@ -182,8 +186,9 @@ def run(
         observers=observers,
         vocabulary=DEFAULT.with_placement("watched", watched),
     )
-    for name, text, _, at_s in load.requests:
-        driver.submit(name, GRAPH, {"prompt": text}, at_s=at_s)
+    for number, (name, text, _, at_s) in enumerate(load.requests):
+        objective: Objective = "throughput" if number % 4 else "latency"
+        driver.submit(name, GRAPH, {"prompt": text}, at_s=at_s, objective=objective)
     driver.run()
     assert not driver.observers.dropped
     return driver, made[-1]
