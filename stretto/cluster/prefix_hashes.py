@@ -23,10 +23,12 @@ from stretto.cluster.block_hashes import BlockHash, Hasher
 HASH_BYTES = 8
 """Length of a hash in bytes."""
 
-_BLOCK = np.uint64(0x632BE59BD9B4E019)
+_BLOCK = np.array([0x632BE59BD9B4E019], np.uint64)
 """Number that each block adds, so that blocks of zeros count."""
 _Words: TypeAlias = NDArray[np.uint64]
 _WORD = np.dtype("<u4")
+_WORD_BYTES = 4
+_HASH = np.dtype(np.uint64)
 
 
 class PackedHashes(Sequence[BlockHash]):
@@ -107,23 +109,20 @@ class PrefixHasher:
         """
         width = self.block_words
         num_bytes = data.itemsize * len(data) if isinstance(data, array) else len(data)
-        num_blocks = num_bytes // (width * _WORD.itemsize)
+        num_blocks = num_bytes // (width * _WORD_BYTES)
         if not num_blocks:
             return PackedHashes(b"")
-        words = np.frombuffer(data, _WORD, num_blocks * width).reshape(num_blocks, width)
-        sums: _Words = np.empty(num_blocks + 1, np.uint64)
+        words: NDArray[np.uint32] = np.ndarray((num_blocks, width), _WORD, data)
+        sums: _Words = np.empty(num_blocks + 1, _HASH)
         sums[0] = root
         blocks = sums[1:]
-        np.dot(words.astype(np.uint64), self._factors, out=blocks)
+        np.dot(words, self._factors, blocks)
         blocks += _BLOCK
-        blocks *= self._places_of(num_blocks)
-        np.add.accumulate(sums, out=sums)
-        return PackedHashes(blocks.tobytes())
-
-    def _places_of(self, num_blocks: int) -> _Words:
         if num_blocks > len(self._places):
             self._places = _random_words(2 * num_blocks, first=1 << 32) | np.uint64(1)
-        return self._places[:num_blocks]
+        blocks *= self._places[:num_blocks]
+        np.add.accumulate(sums, out=sums)
+        return PackedHashes(blocks.tobytes())
 
 
 def salted_root(*names: str) -> int:
