@@ -199,7 +199,9 @@ class InstanceTable:
         It is `num_tokens`, but no more than the largest instance has when idle: a request that is larger than
         every instance runs alone on the largest.
         """
-        return max(1, min(num_tokens, self._capacities[-1])) if self._capacities else max(1, num_tokens)
+        if self._capacities and num_tokens > self._capacities[-1]:
+            num_tokens = self._capacities[-1]
+        return num_tokens if num_tokens > 1 else 1
 
     def has_room(self, instance: InstanceId, room: int) -> bool:
         """Return whether an instance serves and `room` more tokens fit there now."""

@@ -23,7 +23,7 @@ from stretto.cluster.block_hashes import BlockHash, Hasher
 HASH_BYTES = 8
 """Length of a hash in bytes."""
 
-_BLOCK = np.array([0x632BE59BD9B4E019], np.uint64)
+_BLOCK = np.uint64(0x632BE59BD9B4E019)
 """Number that each block adds, so that blocks of zeros count."""
 _Words: TypeAlias = NDArray[np.uint64]
 _WORD = np.dtype("<u4")
@@ -94,7 +94,7 @@ class PrefixHasher:
     def __init__(self, block_words: int) -> None:
         self.block_words = block_words
         self._factors = _random_words(block_words, first=1) | np.uint64(1)
-        self._places = _random_words(64, first=1 << 32) | np.uint64(1)
+        self._places = _places_of(64)
 
     def hash_ids(self, ids: Sequence[int], root: int) -> PackedHashes:
         """Return the hashes of the full blocks of token ids. An array of type "I" is read without a copy."""
@@ -116,12 +116,13 @@ class PrefixHasher:
         sums: _Words = np.empty(num_blocks + 1, _HASH)
         sums[0] = root
         blocks = sums[1:]
-        np.dot(words, self._factors, blocks)
-        blocks += _BLOCK
-        if num_blocks > len(self._places):
-            self._places = _random_words(2 * num_blocks, first=1 << 32) | np.uint64(1)
-        blocks *= self._places[:num_blocks]
+        words.dot(self._factors, blocks)
+        factors, constants = self._places
+        if num_blocks > len(factors):
+            factors, constants = self._places = _places_of(2 * num_blocks)
+        blocks *= factors[:num_blocks]
         np.add.accumulate(sums, out=sums)
+        blocks += constants[:num_blocks]
         return PackedHashes(blocks.tobytes())
 
 
@@ -131,6 +132,14 @@ def salted_root(*names: str) -> int:
     """
     salt = "".join(f"{len(name)}:{name}" for name in names)
     return int.from_bytes(Hasher(1).root(salt)[:HASH_BYTES], "little")
+
+
+def _places_of(num_blocks: int) -> tuple[_Words, _Words]:
+    """Return the numbers by which the blocks of a prompt are multiplied, and what the added number of each
+    block and of all before it comes to.
+    """
+    places = _random_words(num_blocks, first=1 << 32) | np.uint64(1)
+    return places, np.add.accumulate(places * _BLOCK)
 
 
 def _random_words(count: int, first: int) -> _Words:

@@ -222,7 +222,7 @@ class PrefixTree:
             if not run.holders & bit:
                 run.holders |= bit
                 self._num_entries += 1
-                self._count(cache, run.num_blocks)
+                self._count(cache, len(run.blocks) // HASH_BYTES)
             used[run] = now_s
             used.move_to_end(run)
             run.uses = 1.0 + (self.recent_uses(run, now_s) if run.uses else 0.0)

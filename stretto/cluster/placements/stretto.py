@@ -134,7 +134,7 @@ class Stretto(ScoredPlacement):
             tokens = _RENEWAL_PRICE * speed / self._mean_speed * (request.num_tokens - held_tokens)
         if cache.num_blocks + request.num_tokens <= cache.capacity:
             return tokens
-        for victim in victims(self.index, request, view, held_tokens, now_s):
+        for victim in victims(self.index, request, view, held_tokens, now_s, used_more_than=1.0):
             if victim.uses > 1.0:
                 tokens += (1.0 - math.exp(1.0 - victim.uses)) * victim.num_tokens / victim.num_holders
         return tokens
@@ -146,7 +146,11 @@ class Stretto(ScoredPlacement):
         num_instances = self.index.num_instances
         if not num_instances or self._first_s is None:
             return
-        seen_s = max(_LEAST_SEEN_S, min(_RATE_S, now_s - self._first_s))
+        seen_s = now_s - self._first_s
+        if seen_s < _LEAST_SEEN_S:
+            seen_s = _LEAST_SEEN_S
+        elif seen_s > _RATE_S:
+            seen_s = _RATE_S
         share = math.exp(min(0.0, self._counted_s - now_s) / _RATE_S) / (seen_s * num_instances)
         self._requests_per_s = share * self._num_requests
         self._tokens_per_s = share * self._missing_tokens
