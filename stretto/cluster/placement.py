@@ -89,9 +89,11 @@ class PlacementRequest:
         """
         waiting_s = self.ahead_s if view.id == self.bound_to else view.waiting_s
         start_s = view.prefill_left_s(now_s) + waiting_s if view.prefill_s else waiting_s
-        if waiting_s or view.num_running >= view.num_slots:
-            start_s += view.turn_s
-        elif 0 < view.running_tokens > view.capacity_tokens - self.num_tokens - self.expected_output:
+        if (
+            waiting_s
+            or view.num_running >= view.num_slots
+            or 0 < view.running_tokens > view.capacity_tokens - self.num_tokens - self.expected_output
+        ):
             start_s += view.turn_s
         return view.slowness * start_s
 

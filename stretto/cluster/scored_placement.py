@@ -86,7 +86,7 @@ class ScoredPlacement(Placement):
         chosen_terms: tuple[float, ...] = ()
         known, is_complete = held.tokens, held.is_complete
         for view in _holder_first(options, known):
-            tokens = known.get(view.id, 0) if is_complete or view.id in known else held.of(view)
+            tokens = known.get(view.id, 0) if is_complete else held.of(view)
             terms = self.terms(request, view, tokens, now_s)
             score = sum(terms)
             if score > lowest:
