@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
@@ -25,6 +26,8 @@ HASH_BYTES = 8
 
 _BLOCK = np.uint64(0x632BE59BD9B4E019)
 """Number that each block adds, so that blocks of zeros count."""
+_MAX_ROOTS = 1024
+"""Roots that are kept, because the prompts of a model and a tenant have the same one."""
 _Words: TypeAlias = NDArray[np.uint64]
 _WORD = np.dtype("<u4")
 _WORD_BYTES = 4
@@ -126,6 +129,7 @@ class PrefixHasher:
         return PackedHashes(blocks.tobytes())
 
 
+@lru_cache(maxsize=_MAX_ROOTS)
 def salted_root(*names: str) -> int:
     """Return the number on which all hashes of a prompt depend, made of `names`: what must not be mixed up,
     such as a space, a model, an adapter and a tenant's salt.
