@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from itertools import islice
 
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.prefix_hashes import HASH_BYTES
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.record import record
 
@@ -32,27 +33,37 @@ class Victim:
 
 
 def victims(
-    index: PrefixIndex, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
-) -> Iterable[Victim]:
-    """Return what an instance would evict to compute a request, the oldest first, at most 8 parts.
+    index: PrefixIndex,
+    request: PlacementRequest,
+    view: InstanceView,
+    held_tokens: int,
+    now_s: float,
+    *,
+    used_more_than: float = -1.0,
+) -> Iterator[Victim]:
+    """Yield what an instance would evict to compute a request, the oldest first, at most 8 parts.
 
     Nothing is known of an instance that reports its cache, or whose capacity is unknown.
+
+    Args:
+        used_more_than: uses at the last use; parts with fewer, or as many, are left out.
     """
     cache, key = index.caches.get(view.id), request.keys.get(view.space)
     if cache is None or key is None:
-        return ()
+        return
     num_new = (request.num_tokens - held_tokens) // key.block_tokens
     excess = cache.num_blocks + num_new - cache.capacity
     tree = index.tree(view.space) if excess > 0 else None
     if tree is None or index.has_reports(view.id):
-        return ()
-    found, size = [], key.block_tokens
+        return
+    size = key.block_tokens
     for run in islice(cache.used, _MAX_VICTIMS):
-        num_blocks = min(run.num_blocks, math.ceil(excess))
-        before = run.start + run.num_blocks - num_blocks
-        uses, num_holders = tree.recent_uses(run, now_s), run.holders.bit_count()
-        found.append(Victim(num_blocks * size, before * size, uses, num_holders))
+        num_blocks = len(run.blocks) // HASH_BYTES
+        if run.uses > used_more_than:
+            evicted = min(num_blocks, math.ceil(excess))
+            before = run.start + num_blocks - evicted
+            uses, num_holders = tree.recent_uses(run, now_s), run.holders.bit_count()
+            yield Victim(evicted * size, before * size, uses, num_holders)
         excess -= num_blocks
         if excess <= 0:
-            break
-    return found
+            return

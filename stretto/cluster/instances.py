@@ -6,7 +6,7 @@ A scheduler, a router or a simulator owns the table. It changes the fields of a 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stretto.cluster.load_order import Load, LoadOrder
@@ -120,6 +120,8 @@ class InstanceTable:
         self._hosts = LoadOrder() if with_full else None
         self._moved: dict[InstanceId, None] = {}
         self._suspects: dict[InstanceId, None] = {}
+        self._not_serving: set[InstanceId] = set()
+        self._serving: list[InstanceView] | None = None
         self._groups: dict[Profile, int] = {}
         self._group_of: dict[InstanceId, tuple[Profile, int]] = {}
         self._capacities: list[int] = []
@@ -129,6 +131,7 @@ class InstanceTable:
         instances) may choose it.
         """
         self._views[view.id] = view
+        self._serving = None
         insort(self._capacities, view.capacity_tokens)
         self.changed(view.id)
 
@@ -141,6 +144,8 @@ class InstanceTable:
             self._hosts.remove(instance)
         self._moved.pop(instance, None)
         self._suspects.pop(instance, None)
+        self._not_serving.discard(instance)
+        self._serving = None
         self._group_of.pop(instance, None)
 
     def changed(self, instance: InstanceId) -> None:
@@ -149,7 +154,16 @@ class InstanceTable:
         The instance is moved to its new place in the table, which is sorted by load, at the next look-up.
         """
         self._moved[instance] = None
-        if self._views[instance].state == "suspect":
+        state = self._views[instance].state
+        if state == "serving":
+            if instance in self._not_serving:
+                self._not_serving.discard(instance)
+                self._suspects.pop(instance, None)
+                self._serving = None
+            return
+        self._not_serving.add(instance)
+        self._serving = None
+        if state == "suspect":
             self._suspects[instance] = None
         else:
             self._suspects.pop(instance, None)
@@ -188,7 +202,9 @@ class InstanceTable:
         It is `num_tokens`, but no more than the largest instance has when idle: a request that is larger than
         every instance runs alone on the largest.
         """
-        return max(1, min(num_tokens, self._capacities[-1])) if self._capacities else max(1, num_tokens)
+        if self._capacities and num_tokens > self._capacities[-1]:
+            num_tokens = self._capacities[-1]
+        return num_tokens if num_tokens > 1 else 1
 
     def has_room(self, instance: InstanceId, room: int) -> bool:
         """Return whether an instance serves and `room` more tokens fit there now."""
@@ -214,6 +230,14 @@ class InstanceTable:
         """
         view = self._views.get(instance)
         return view is not None and view.state == "serving" and view.capacity_tokens >= room
+
+    def all_hosts(self, room: int) -> Sequence[InstanceView]:
+        """Return all instances that serve and could run a request of `room` tokens if they were idle."""
+        if self._serving is None:
+            self._serving = [view for view in self._views.values() if view.state == "serving"]
+        if not self._capacities or room <= self._capacities[0]:
+            return self._serving
+        return [view for view in self._serving if view.capacity_tokens >= room]
 
     def hosts(self, room: int, now_s: float) -> list[InstanceView]:
         """Return the least loaded instances that could run a request of `room` tokens if they were idle: one

@@ -112,9 +112,11 @@ class PlacementRequest:
         """
         waiting_s = self.ahead_s if view.id == self.bound_to else view.waiting_s
         start_s = view.prefill_left_s(now_s) + waiting_s if view.prefill_s else waiting_s
-        spare_tokens = view.capacity_tokens - self.num_tokens - self.expected_output
-        is_full = view.num_running >= view.num_slots or view.running_tokens > max(0, spare_tokens)
-        if is_full or (waiting_s and not (self.purpose.group and self._fits_behind(view))):
+        if (
+            view.num_running >= view.num_slots
+            or 0 < view.running_tokens > view.capacity_tokens - self.num_tokens - self.expected_output
+            or (waiting_s and not (self.purpose.group and self._fits_behind(view)))
+        ):
             start_s += view.turn_s
         return view.slowness * start_s
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
@@ -25,8 +26,12 @@ HASH_BYTES = 8
 
 _BLOCK = np.uint64(0x632BE59BD9B4E019)
 """Number that each block adds, so that blocks of zeros count."""
+_MAX_ROOTS = 1024
+"""Roots that are kept, because the prompts of a model and a tenant have the same one."""
 _Words: TypeAlias = NDArray[np.uint64]
 _WORD = np.dtype("<u4")
+_WORD_BYTES = 4
+_HASH = np.dtype(np.uint64)
 
 
 class PackedHashes(Sequence[BlockHash]):
@@ -92,7 +97,7 @@ class PrefixHasher:
     def __init__(self, block_words: int) -> None:
         self.block_words = block_words
         self._factors = _random_words(block_words, first=1) | np.uint64(1)
-        self._places = _random_words(64, first=1 << 32) | np.uint64(1)
+        self._places = _places_of(64)
 
     def hash_ids(self, ids: Sequence[int], root: int) -> PackedHashes:
         """Return the hashes of the full blocks of token ids. An array of type "I" is read without a copy."""
@@ -107,31 +112,38 @@ class PrefixHasher:
         """
         width = self.block_words
         num_bytes = data.itemsize * len(data) if isinstance(data, array) else len(data)
-        num_blocks = num_bytes // (width * _WORD.itemsize)
+        num_blocks = num_bytes // (width * _WORD_BYTES)
         if not num_blocks:
             return PackedHashes(b"")
-        words = np.frombuffer(data, _WORD, num_blocks * width).reshape(num_blocks, width)
-        sums: _Words = np.empty(num_blocks + 1, np.uint64)
+        words: NDArray[np.uint32] = np.ndarray((num_blocks, width), _WORD, data)
+        sums: _Words = np.empty(num_blocks + 1, _HASH)
         sums[0] = root
         blocks = sums[1:]
-        np.dot(words.astype(np.uint64), self._factors, out=blocks)
-        blocks += _BLOCK
-        blocks *= self._places_of(num_blocks)
+        words.dot(self._factors, blocks)
+        factors, constants = self._places
+        if num_blocks > len(factors):
+            factors, constants = self._places = _places_of(2 * num_blocks)
+        blocks *= factors[:num_blocks]
         np.add.accumulate(sums, out=sums)
+        blocks += constants[:num_blocks]
         return PackedHashes(blocks.tobytes())
 
-    def _places_of(self, num_blocks: int) -> _Words:
-        if num_blocks > len(self._places):
-            self._places = _random_words(2 * num_blocks, first=1 << 32) | np.uint64(1)
-        return self._places[:num_blocks]
 
-
+@lru_cache(maxsize=_MAX_ROOTS)
 def salted_root(*names: str) -> int:
     """Return the number on which all hashes of a prompt depend, made of `names`: what must not be mixed up,
     such as a space, a model, an adapter and a tenant's salt.
     """
     salt = "".join(f"{len(name)}:{name}" for name in names)
     return int.from_bytes(Hasher(1).root(salt)[:HASH_BYTES], "little")
+
+
+def _places_of(num_blocks: int) -> tuple[_Words, _Words]:
+    """Return the numbers by which the blocks of a prompt are multiplied, and what the added number of each
+    block and of all before it comes to.
+    """
+    places = _random_words(num_blocks, first=1 << 32) | np.uint64(1)
+    return places, np.add.accumulate(places * _BLOCK)
 
 
 def _random_words(count: int, first: int) -> _Words:

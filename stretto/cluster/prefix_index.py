@@ -30,7 +30,7 @@ from stretto.cluster.placement import (
     PromptKey,
     Unbound,
 )
-from stretto.cluster.prefix_hashes import pack
+from stretto.cluster.prefix_hashes import HASH_BYTES, pack
 from stretto.cluster.prefix_tree import Cache, PrefixTree
 from stretto.record import record
 
@@ -71,12 +71,13 @@ class Held:
 
 @record
 class _Sent:
-    """A request that runs or waits at an instance: the key of its prompt, the blocks that it was expected to
-    find there, when they were last used before, and when it came.
+    """A request that runs or waits at an instance: the key of its prompt, the number of its blocks and of
+    those that it was expected to find there, when these were last used before, and when it came.
     """
 
     request: PlacementRequest
     key: PromptKey
+    num_blocks: int
     num_held: int
     used_s: float
     at_s: float
@@ -164,7 +165,8 @@ class PrefixIndex:
                     num_tokens = num_blocks * size
                     if num_tokens > request.num_tokens:
                         num_tokens = request.num_tokens
-                    tokens.update(dict.fromkeys(tree.instances_of(new), num_tokens))
+                    for instance in tree.instances_of(new):
+                        tokens[instance] = num_tokens
                     if len(tokens) >= _MAX_HOLDERS:
                         is_complete = False
                         break
@@ -194,16 +196,19 @@ class PrefixIndex:
         """Update the index after an event: an instance joined or left, reported its cache, or a request was
         sent there or has ended.
         """
+        if isinstance(event, Dispatched):
+            if event.at_s > self.now_s:
+                self.now_s = event.at_s
+            self._send(event.instance, event.request)
+            return
+        if isinstance(event, Ended):
+            self._end(event.instance, event.request, event.held_tokens)
+            return
         match event:
-            case Dispatched(instance, request, at_s):
-                self.now_s = max(self.now_s, at_s)
-                self._send(instance, request)
             case Bound(instance, request):
                 self._send(instance, request)
             case Unbound(instance, request):
                 self._unbound = self._take(instance, request)
-            case Ended(instance, request, held_tokens):
-                self._end(instance, request, held_tokens)
             case KVReport(instance=instance, events=events) if member := self._members.get(instance):
                 self.reported.apply(instance, events)
                 if instance not in self._reporting:
@@ -235,7 +240,7 @@ class PrefixIndex:
             tree.check_invariants()
         for member in self._members.values():
             assert member.tree is self._trees.get(member.space)
-            assert member.num_running == sum(len(one.key.blocks) for one in member.sent.values())
+            assert member.num_running == sum(one.num_blocks for one in member.sent.values())
 
     def _join(self, instance: InstanceId, space: str, cache_tokens: int | None) -> None:
         tree = None
@@ -262,8 +267,9 @@ class PrefixIndex:
         if member is None or (tree := member.tree) is None:
             return
         key = request.keys.get(member.space)
-        if key is None or not (num_blocks := len(key.blocks)):
+        if key is None or not (data := pack(key.blocks)):
             return
+        num_blocks = len(data) // HASH_BYTES
         member.num_running += num_blocks
         most = member.cache_tokens / key.block_tokens
         if instance in self._reporting:
@@ -271,10 +277,10 @@ class PrefixIndex:
         elif self.caches[instance].capacity > most:
             tree.limit(instance, most)
         before, self._unbound = self._unbound, None
-        num_held, used_s = tree.use(instance, pack(key.blocks), self.now_s)
+        num_held, used_s = tree.use(instance, data, self.now_s)
         if before is not None and before.request is request:
             num_held, used_s = before.num_held, before.used_s
-        member.sent[id(request)] = _Sent(request, key, num_held, used_s, self.now_s)
+        member.sent[id(request)] = _Sent(request, key, num_blocks, num_held, used_s, self.now_s)
 
     def _end(self, instance: InstanceId, request: PlacementRequest, held_tokens: int | None) -> None:
         sent, member = self._take(instance, request), self._members.get(instance)
@@ -285,7 +291,7 @@ class PrefixIndex:
         cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
         if held_tokens < (sent.num_held - 1) * key.block_tokens and _is_settled(sent, member):
             tree.forget_unused_since(instance, sent.used_s)
-            tree.limit(instance, max(cache.num_blocks, len(key.blocks)))
+            tree.limit(instance, max(cache.num_blocks, sent.num_blocks))
         elif cache.capacity < most:
             tree.limit(instance, min(most, cache.capacity * _GROWTH))
 
@@ -294,7 +300,7 @@ class PrefixIndex:
         member = self._members.get(instance)
         sent = None if member is None else member.sent.pop(id(request), None)
         if member is not None and sent is not None:
-            member.num_running -= len(sent.key.blocks)
+            member.num_running -= sent.num_blocks
             if instance in self._reporting:
                 _keep_running(member)
         return sent

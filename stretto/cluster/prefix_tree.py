@@ -178,12 +178,9 @@ class PrefixTree:
         first blocks) pairs; the longest prefix is last.
         """
         path, num_matched = self.path(data)
-        found, holders = [], -1
-        for run in path:
-            holders &= run.holders
-            if not holders:
-                break
-            found.append((min(num_matched, run.start + len(run.blocks) // HASH_BYTES), holders))
+        found = [(run.start + len(run.blocks) // HASH_BYTES, run.holders) for run in path]
+        if found and found[-1][0] > num_matched:
+            found[-1] = num_matched, found[-1][1]
         return found
 
     def place(self, instance: InstanceId) -> int | None:
@@ -219,18 +216,19 @@ class PrefixTree:
                 head = self._split(cut, num_matched - cut.start)
                 num_matched = cut.start if head is None else num_matched
                 path += [] if head is None else [head]
-        if rest := data[num_matched * HASH_BYTES :]:
-            self._append(cache, path, rest, num_matched)
+        if num_matched * HASH_BYTES < len(data):
+            self._append(cache, path, data[num_matched * HASH_BYTES :], num_matched)
         for run in reversed(path):
             if not run.holders & bit:
                 run.holders |= bit
                 self._num_entries += 1
-                self._count(cache, run.num_blocks)
+                self._count(cache, len(run.blocks) // HASH_BYTES)
             used[run] = now_s
             used.move_to_end(run)
             run.uses = 1.0 + (self.recent_uses(run, now_s) if run.uses else 0.0)
             run.used_s = now_s
-        self._evict_excess(cache)
+        if cache.num_blocks > cache.capacity:
+            self._evict_excess(cache)
         self._keep_up(cache, now_s)
         return before
 
@@ -395,23 +393,21 @@ class PrefixTree:
         if self.window_s < math.inf:
             expired_s = now_s - self.window_s
             self._turn = (self._turn + 1) % len(self._at_place)
-            self._forget_unused(cache, expired_s, _EXPIRED_AT_ONCE)
             other = self._at_place[self._turn]
-            if other is not None and other is not cache:
-                self._forget_unused(other, expired_s, _EXPIRED_AT_ONCE)
-        while self.max_bytes < self.num_bytes:
+            for one in (cache,) if other is None or other is cache else (cache, other):
+                if one.used and one.used[next(iter(one.used))] <= expired_s:
+                    self._forget_unused(one, expired_s, _EXPIRED_AT_ONCE)
+        while _RUN_BYTES * self._num_entries + HASH_BYTES * self.num_blocks > self.max_bytes:
             largest = max(self._caches.values(), key=lambda one: len(one.used))
             self._drop(largest, next(iter(largest.used)))
 
 
 def _before(cache: Cache, path: list[Run], num_matched: int) -> tuple[int, float]:
     """Return how many blocks of a path an instance holds, and when it last used the last of them."""
-    held, used_s = 0, -math.inf
-    for run in path:
-        if not run.holders & cache.bit:
-            break
-        held, used_s = run.start + len(run.blocks) // HASH_BYTES, cache.used[run]
-    return min(held, num_matched), used_s
+    for run in reversed(path):
+        if run.holders & cache.bit:
+            return min(run.start + len(run.blocks) // HASH_BYTES, num_matched), cache.used[run]
+    return 0, -math.inf
 
 
 def _parents(run: Run) -> Iterator[Run]:

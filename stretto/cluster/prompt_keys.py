@@ -146,7 +146,7 @@ def _compute_key(space: PromptSpace, prompt: Prompt, tenant: str) -> PromptKey:
 
 def _hash_text(prompt: Prompt, tenant: str) -> Sequence[BlockHash]:
     try:
-        texts = (text for segment in prompt for text in (segment.role or "", segment.text))
+        texts = [text for segment in prompt for text in (segment.role or "", segment.text)]
         data = "".join(texts).encode("utf-8", "surrogatepass")
     except TypeError as error:
         raise UserError("a segment of the prompt is no text") from error

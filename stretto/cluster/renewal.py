@@ -82,7 +82,9 @@ class Renewal:
         if filling is None or cache is None:
             return 0.0
         if self._index.has_reports(instance):
-            return 1.0 / max(_LEAST_AGE_S, filling.age_s(now_s))
-        if cache.num_blocks < _FULL * cache.capacity:
+            age_s = filling.age_s(now_s)
+        elif cache.num_blocks < _FULL * cache.capacity:
             return 0.0
-        return 1.0 / max(_LEAST_AGE_S, now_s - next(iter(cache.used.values()), -math.inf))
+        else:
+            age_s = now_s - next(iter(cache.used.values()), -math.inf)
+        return 1.0 / (age_s if age_s > _LEAST_AGE_S else _LEAST_AGE_S)

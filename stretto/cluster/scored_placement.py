@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 from stretto.cluster.instances import InstanceTable, InstanceView
@@ -17,6 +17,8 @@ from stretto.cluster.placement import (
     Bound,
     Choice,
     Dispatched,
+    Emptied,
+    Joined,
     KeyUse,
     Left,
     Placement,
@@ -29,6 +31,8 @@ from stretto.cluster.prefix_index import Held, PrefixIndex
 _COMPARED = 32
 """Number of instances up to which all are compared. Of more, only those that hold most of the prompt and the
 least loaded ones are."""
+_PLACED = (Dispatched, Bound)
+_OF_INSTANCES = (Joined, Emptied, Left)
 
 
 class ScoredPlacement(Placement):
@@ -81,8 +85,8 @@ class ScoredPlacement(Placement):
         self.lowest = math.inf
         chosen_terms: tuple[float, ...] = ()
         known, is_complete = held.tokens, held.is_complete
-        for view in options:
-            tokens = known.get(view.id, 0) if is_complete or view.id in known else held.of(view)
+        for view in _holder_first(options, known):
+            tokens = known.get(view.id, 0) if is_complete else held.of(view)
             terms = self.terms(request, view, tokens, now_s)
             score = sum(terms)
             if score > lowest:
@@ -119,15 +123,16 @@ class ScoredPlacement(Placement):
         """Update the index of what instances hold, and whose turn it was, after an event."""
         unbound, self._unbound = self._unbound, None
         self.index.observe(event)
-        match event:
-            case Unbound(_, request):
-                self._unbound = request
-            case Dispatched(instance, request) | Bound(instance, request) if request is not unbound:
-                self._last_turn[instance] = next(self._turns)
-                self.placed(instance, request)
-            case Left(instance):
-                self._last_turn.pop(instance, None)
-                self.left(instance)
+        if isinstance(event, _PLACED):
+            if event.request is not unbound:
+                self._last_turn[event.instance] = next(self._turns)
+                self.placed(event.instance, event.request)
+        elif isinstance(event, Unbound):
+            self._unbound = event.request
+        elif isinstance(event, _OF_INSTANCES):
+            if isinstance(event, Left):
+                self._last_turn.pop(event.instance, None)
+            self.instances_changed(event)
 
     def _rank(self, request: PlacementRequest, view: InstanceView, now_s: float) -> tuple[float, ...]:
         """Return the numbers that decide between instances with equal scores; smaller is better."""
@@ -139,9 +144,25 @@ class ScoredPlacement(Placement):
         """
         return
 
-    def left(self, instance: InstanceId) -> None:
-        """Forget what is known of an instance that takes no more work. Does nothing by default."""
+    def instances_changed(self, event: Joined | Emptied | Left) -> None:
+        """Note that an instance has come, takes no more work, or that its cache is no longer known. Does
+        nothing by default.
+        """
         return
+
+
+def _holder_first(
+    options: Sequence[InstanceView], held_tokens: Mapping[InstanceId, int]
+) -> Sequence[InstanceView]:
+    """Return instances in an order that begins with one that holds most of a prompt, if it is among them: it
+    is likely to have the lowest score, beside which others need no term that takes long.
+    """
+    for holder in held_tokens:
+        for place, view in enumerate(options):
+            if view.id == holder:
+                return [*options[place:], *options[:place]] if place else options
+        break
+    return options
 
 
 def num_requests(view: InstanceView) -> int:
@@ -162,7 +183,7 @@ def missing_tokens(view: InstanceView) -> float:
 
 def hosts_of(
     request: PlacementRequest, instances: InstanceTable, held: Held, now_s: float
-) -> list[InstanceView]:
+) -> Sequence[InstanceView]:
     """Return the instances to compare for a request: of a small fleet all that serve and could run it, of a
     large one the least loaded and those that hold most of it.
 
@@ -170,8 +191,7 @@ def hosts_of(
     """
     room = instances.room_for(request.all_tokens)
     if len(instances) <= _COMPARED:
-        found = [view for view in instances if view.state == "serving" and view.capacity_tokens >= room]
-        return found or instances.hosts(room, now_s)
+        return instances.all_hosts(room) or instances.hosts(room, now_s)
     options = {view.id: view for view in instances.hosts(room, now_s)}
     near = (*held.tokens, *(() if request.bound_to is None else (request.bound_to,)))
     for instance in near:

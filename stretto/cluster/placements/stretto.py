@@ -36,7 +36,7 @@ from stretto.cluster.class_prices import ClassPrices
 from stretto.cluster.eviction import victims
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementRequest
 from stretto.cluster.prefix_index import Held, PrefixIndex
 from stretto.cluster.renewal import Renewal
 from stretto.cluster.scored_placement import ScoredPlacement
@@ -58,7 +58,6 @@ _RENEWAL_PRICE = 3.0
 1, four caches have 2 % fewer hits together than one of their size, and with 3 about 1 % fewer."""
 _APART_S = 0.05
 """Price of an instance that has no request of a request's task group or job, while another one has."""
-_OF_RENEWAL = (Joined, Emptied, Left)
 _Speeds: TypeAlias = tuple[float, float, float, float, float, float]
 
 
@@ -155,16 +154,17 @@ class Stretto(ScoredPlacement):
         """Return how many tokens of what an instance would evict are likely to be computed again there, and
         the price in tokens of those that are new to a full cache.
         """
-        tokens = 0.0
+        cache, tokens = self.index.caches.get(view.id), 0.0
+        if cache is None:
+            return tokens
         if speed := self._renewal.speed(view.id, now_s):
             if self._mean_speed is None:
                 speeds = [self._renewal.speed(one.id, now_s) for one in self._options]
                 self._mean_speed = fmean(speeds) if all(speeds) else math.inf
             tokens = _RENEWAL_PRICE * speed / self._mean_speed * (request.num_tokens - held_tokens)
-        cache = self.index.caches.get(view.id)
-        if cache is None or cache.num_blocks + request.num_tokens <= cache.capacity:
+        if cache.num_blocks + request.num_tokens <= cache.capacity:
             return tokens
-        for victim in victims(self.index, request, view, held_tokens, now_s):
+        for victim in victims(self.index, request, view, held_tokens, now_s, used_more_than=1.0):
             if victim.uses > 1.0:
                 tokens += (1.0 - math.exp(1.0 - victim.uses)) * victim.num_tokens / victim.num_holders
         return tokens
@@ -176,7 +176,11 @@ class Stretto(ScoredPlacement):
         num_instances = self.index.num_instances
         if not num_instances or self._first_s is None:
             return
-        seen_s = max(_LEAST_SEEN_S, min(_RATE_S, now_s - self._first_s))
+        seen_s = now_s - self._first_s
+        if seen_s < _LEAST_SEEN_S:
+            seen_s = _LEAST_SEEN_S
+        elif seen_s > _RATE_S:
+            seen_s = _RATE_S
         share = math.exp(min(0.0, self._counted_s - now_s) / _RATE_S) / (seen_s * num_instances)
         self._requests_per_s = share * self._num_requests
         self._tokens_per_s = share * self._missing_tokens
@@ -194,16 +198,16 @@ class Stretto(ScoredPlacement):
         self._renewal.add(instance, missing, now_s)
 
     def observe(self, event: PlacementEvent) -> None:
-        """Update the index, the rates, and how fast caches are renewed."""
-        if isinstance(event, _OF_RENEWAL):
-            self._renewal.observe(event)
+        """Update the index, the rates, how fast caches are renewed, and where classes and groups run."""
         self._classes.observe(event)
         self._together.observe(event)
         super().observe(event)
 
-    def left(self, instance: InstanceId) -> None:
-        """Forget the speed of an instance."""
-        self._speeds.pop(instance, None)
+    def instances_changed(self, event: Joined | Emptied | Left) -> None:
+        """Update how fast caches are renewed, and forget the speed of an instance that has left."""
+        self._renewal.observe(event)
+        if isinstance(event, Left):
+            self._speeds.pop(event.instance, None)
 
 
 def _speeds(profile: Profile) -> _Speeds:

@@ -1,0 +1,69 @@
+"""What makes scored placement fast changes no choice: lists that are kept, the order of comparison, parts of
+prefixes that are left out.
+"""
+
+from __future__ import annotations
+
+import random
+
+from stretto.cluster.eviction import victims
+from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.placement import Dispatched, Joined, PlacementRequest, PromptKey
+from stretto.cluster.placements.stretto import Stretto
+from stretto.cluster.prefix_hashes import PrefixHasher
+from stretto.costs.profile import Profile
+
+HASHER = PrefixHasher(64)
+GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.02, per_neighbour_s=0.0005)
+
+
+def test_the_list_of_hosts_follows_every_change_of_state() -> None:
+    draw, views = random.Random(3), list[InstanceView]()
+    table = InstanceTable(lambda view: (view.prefill_s,), with_full=True)
+    assert list(table.all_hosts(1)) == []
+    for number in range(400):
+        if len(views) < 3 or draw.random() < 0.05:
+            views.append(InstanceView(number, GPU, draw.choice((100, 150, 400))))
+            table.join(views[-1])
+        if len(views) > 3 and draw.random() < 0.05:
+            table.leave(views.pop(draw.randrange(len(views))).id)
+        view = draw.choice(views)
+        view.state = draw.choice(("serving", "serving", "suspect", "draining"))
+        table.changed(view.id)
+        room = draw.choice((1, 100, 120, 300, 500))
+        hosts = [one for one in views if one.state == "serving" and one.capacity_tokens >= room]
+        assert list(table.all_hosts(room)) == hosts
+        assert table.has_suspects == any(one.state == "suspect" for one in views)
+
+
+def test_a_choice_depends_neither_on_the_order_of_instances_nor_on_unused_parts() -> None:
+    """Caches are full, so that damage by evictions counts; some prefixes are used again and again."""
+    draw, policy = random.Random(4), Stretto()
+    table = InstanceTable(policy.load, with_full=True)
+    for instance in range(5):
+        policy.observe(Joined(instance, "s", 6000))
+        table.join(InstanceView(instance, GPU, 6000, space="s"))
+    shared = [draw.randbytes(4 * 900) for _ in range(6)]
+    num_left_out = num_damages = 0
+    for number in range(250):
+        now_s, data = 0.1 * number, draw.choice(shared) + draw.randbytes(4 * draw.randrange(700))
+        key = PromptKey(HASHER.hash_buffer(data, 0), 64)
+        request = PlacementRequest(num_tokens=len(data) // 4, expected_output=20, keys={"s": key})
+        views = list(table)
+        for view in views:
+            view.prefill_s = draw.choice((0.0, 0.0, 0.05))
+            table.changed(view.id)
+            every = [one for one in victims(policy.index, request, view, 0, now_s) if one.uses > 1.0]
+            few = list(victims(policy.index, request, view, 0, now_s, used_more_than=1.0))
+            assert [one for one in few if one.uses > 1.0] == every
+            num_damages += len(every)
+            num_left_out += len(few) < len(list(victims(policy.index, request, view, 0, now_s)))
+        choice = policy.choose(request, table, now_s)
+        held = policy.index.held(request)
+        for _ in range(3):
+            draw.shuffle(views)
+            assert policy.best(request, views, held, now_s) == choice
+        assert choice is not None
+        policy.observe(Dispatched(choice.instance, request, now_s))
+    assert num_damages > 0, "something that is used again is at stake"
+    assert num_left_out > 0
