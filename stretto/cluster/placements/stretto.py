@@ -36,7 +36,7 @@ from stretto.cluster.class_prices import ClassPrices
 from stretto.cluster.eviction import victims
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementRequest
+from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
 from stretto.cluster.prefix_index import Held, PrefixIndex
 from stretto.cluster.renewal import Renewal
 from stretto.cluster.scored_placement import ScoredPlacement
