@@ -22,14 +22,18 @@ DTYPES = ("float32", "bfloat16")
 _LIMIT_S = 120.0
 
 
-def ask(arguments: Sequence[str]) -> dict[str, Any]:
+def ask(arguments: Sequence[str], limit_s: float = _LIMIT_S) -> dict[str, Any]:
     """Run the command in a process of its own; return what it answered.
 
     Raises:
-        RuntimeError: the command failed; the message is the last line that it wrote to stderr.
+        RuntimeError: the command failed, and the message is the last line that it wrote to stderr; or it
+            took longer than `limit_s`.
     """
     command = [sys.executable, "-m", "stretto.cli.main", "ask", QUESTION, "--docs", str(DOCUMENT), "--json"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_LIMIT_S)
+    try:
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired as cause:
+        raise RuntimeError(f"stretto ask {' '.join(arguments)} took more than {limit_s:g} s") from cause
     if done.returncode != 0:
         raise RuntimeError((done.stderr.strip() or "no message").splitlines()[-1])
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[0])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
+from typing import Protocol, TypeVar
 
 from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.simulate import Ran, Testbed, run
@@ -12,6 +14,9 @@ from benchmarks.teola.workload import PAUSE_S, DatasetSizes, QueryArrival, queri
 from stretto.sim.latency_bound import least_mean_s
 from stretto.sim.query_bound import Bound, lower_bound
 from stretto.trace.summary import quantile
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +84,70 @@ class Compared:
         return f"{min(seeds):.2f}-{max(seeds):.2f}"
 
 
+class RunAll(Protocol):
+    """A function as `map`: it calls another one with each value, here or in other processes."""
+
+    def __call__(self, call: Callable[[_In], _Out], given: Iterable[_In], /) -> Iterable[_Out]: ...
+
+
 def compare(
-    setting: Scenario, known: Mapping[str, DatasetSizes], schemes: Sequence[Scheme], shares: Sequence[float]
+    setting: Scenario,
+    known: Mapping[str, DatasetSizes],
+    schemes: Sequence[Scheme],
+    shares: Sequence[float],
+    run_all: RunAll = map,
 ) -> list[Compared]:
-    """Run every scheme at every load, and check that all answers are equal and no latency beats its bound."""
-    bounds = {seed: _bounds(setting.testbed, setting.asked(known, 0.0, seed)) for seed in setting.seeds}
-    capacity_per_s = _capacity_per_s([bound for of_seed in bounds.values() for bound in of_seed.values()])
-    return [_compare(setting, known, schemes, share, share * capacity_per_s, bounds) for share in shares]
+    """Run every scheme at every load, and check that all answers are equal and no latency beats its bound.
+
+    `run_all` computes the bounds of each seed, and then runs each seed at each load.
+    """
+    bounds = list(run_all(partial(_bounds, setting, known), setting.seeds))
+    capacity_per_s = _capacity_per_s([bound for of_seed in bounds for bound in of_seed.values()])
+    loads = [
+        _Load(share, share * capacity_per_s, seed, of_seed)
+        for share in shares
+        for seed, of_seed in zip(setting.seeds, bounds, strict=True)
+    ]
+    found = list(run_all(partial(_run_load, setting, known, schemes), loads))
+    alone_s = fmean(bound.seconds for of_seed in bounds for bound in of_seed.values())
+    return [
+        _joined(
+            [one for load, one in zip(loads, found, strict=True) if load.share == share],
+            share,
+            capacity_per_s,
+            alone_s,
+        )
+        for share in shares
+    ]
 
 
-def _bounds(testbed: Testbed, asked: Sequence[QueryArrival]) -> dict[str, Bound]:
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """One seed's queries at one load, with their bounds."""
+
+    share: float
+    per_s: float
+    seed: int
+    bounds: Mapping[str, Bound]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was seen of one seed at one load: latencies and backlog of each scheme, and the bound of their
+    mean.
+    """
+
+    latencies_s: Mapping[str, Sequence[float]]
+    backlogs: Mapping[str, float]
+    least_s: float
+
+
+def _bounds(setting: Scenario, known: Mapping[str, DatasetSizes], seed: int) -> dict[str, Bound]:
     graphs = {app: template.lower({}) for app, template in templates().items()}
-    engines, prices = testbed.engines(), testbed.prices
+    engines, prices = setting.testbed.engines(), setting.testbed.prices
     return {
         query.name: lower_bound(graphs[query.app], query.inputs, engines, is_warm=True, prices=prices)
-        for query in asked
+        for query in setting.asked(known, 0.0, seed)
     }
 
 
@@ -106,32 +160,35 @@ def _capacity_per_s(bounds: Sequence[Bound]) -> float:
     return 1 / max(work_s.values())
 
 
-def _compare(
-    setting: Scenario,
-    known: Mapping[str, DatasetSizes],
-    schemes: Sequence[Scheme],
-    share: float,
-    per_s: float,
-    bounds: Mapping[int, Mapping[str, Bound]],
-) -> Compared:
-    means_s: dict[str, list[float]] = {scheme.name: [] for scheme in schemes}
-    backlogs: dict[str, list[float]] = {scheme.name: [] for scheme in schemes}
-    every_s: dict[str, list[float]] = {scheme.name: [] for scheme in schemes}
-    least_s = []
-    for seed in setting.seeds:
-        asked = setting.asked(known, per_s, seed)
-        least_s.append(least_mean_s([query.at_s for query in asked], [bounds[seed][q.name] for q in asked]))
-        for scheme in schemes:
-            ran = run(setting.testbed, scheme, asked)
-            _check(ran, bounds[seed], scheme)
-            means_s[scheme.name].append(fmean(ran.every_s))
-            every_s[scheme.name] += ran.every_s
-            backlogs[scheme.name].append(_backlog(asked, ran, bounds[seed]))
-            assert means_s[scheme.name][-1] >= least_s[-1] - 1e-9, f"{scheme.name} beats the load's bound"
-    p99_s = {name: quantile(latencies_s, 0.99) for name, latencies_s in every_s.items()}
-    alone_s = fmean(bound.seconds for of_seed in bounds.values() for bound in of_seed.values())
-    overloaded = frozenset(name for name, of_seeds in backlogs.items() if min(of_seeds) >= 0.5)
-    return Compared(share, per_s, means_s, p99_s, fmean(least_s), alone_s, overloaded)
+def _run_load(
+    setting: Scenario, known: Mapping[str, DatasetSizes], schemes: Sequence[Scheme], load: _Load
+) -> _Seen:
+    asked = setting.asked(known, load.per_s, load.seed)
+    least_s = least_mean_s([query.at_s for query in asked], [load.bounds[query.name] for query in asked])
+    latencies_s: dict[str, Sequence[float]] = {}
+    backlogs = {}
+    for scheme in schemes:
+        ran = run(setting.testbed, scheme, asked)
+        _check(ran, load.bounds, scheme)
+        latencies_s[scheme.name] = ran.every_s
+        backlogs[scheme.name] = _backlog(asked, ran, load.bounds)
+        assert fmean(ran.every_s) >= least_s - 1e-9, f"{scheme.name} beats the load's bound"
+    return _Seen(latencies_s, backlogs, least_s)
+
+
+def _joined(seeds: Sequence[_Seen], share: float, capacity_per_s: float, alone_s: float) -> Compared:
+    """Join what was seen of all seeds at one load."""
+    names = list(seeds[0].latencies_s)
+    every_s = {name: [latency_s for seen in seeds for latency_s in seen.latencies_s[name]] for name in names}
+    return Compared(
+        share,
+        share * capacity_per_s,
+        {name: [fmean(seen.latencies_s[name]) for seen in seeds] for name in names},
+        {name: quantile(latencies_s, 0.99) for name, latencies_s in every_s.items()},
+        fmean(seen.least_s for seen in seeds),
+        alone_s,
+        frozenset(name for name in names if min(seen.backlogs[name] for seen in seeds) >= 0.5),
+    )
 
 
 def _backlog(asked: Sequence[QueryArrival], ran: Ran, bounds: Mapping[str, Bound]) -> float:

@@ -39,11 +39,6 @@ def end_to_end_rows(main: Main, loads: Sequence[str]) -> list[Row]:
             rows.append(Row(END_TO_END, name, {"per_s": one.per_s, **means(one)}, "simulated"))
             rows.append(Row(SPEED_UPS, name, speed_ups(one), "simulated"))
             rows.append(Row(TAILS, name, dict(one.p99_s), "simulated"))
-    for app, low, high in (("search", None, 1.79), ("naive", 1.62, 1.46), ("advanced", 2.09, 1.68)):
-        for load, value in ((LOW, low), (HIGH, high)):
-            if value is not None:
-                note = "up to, over all models and the four schemes; the load of search's is not said"
-                rows.append(Row(SPEED_UPS, f"{PAPER}: {app}, {load}", {"greatest": value}, "quoted", note))
     return sorted(rows, key=lambda row: (END_TO_END, SPEED_UPS, TAILS).index(row.table))
 
 

@@ -100,7 +100,7 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
         machine, deployments = deployed(tables)
         _check_rows(tables, deployments)
         file = {deployment.name: deployment for deployment in deployments}
-    _check_said_once(options, file)
+    _check_described_once(options, file)
     llm = file["llm"] if "llm" in file else _llm(options, default_llm)
     embedder = _embedder(options, file)
     usual = (
@@ -164,6 +164,8 @@ def _llm(options: EngineOptions, default: str | None) -> Deployment:
 def _check_models_run_here(options: EngineOptions, engines: Sequence[Deployment]) -> None:
     """Check that --device and --dtype concern at least one model that this machine runs.
 
+    `engines` are those that the engines file does not describe.
+
     Raises:
         ConfigError: all of `engines` are servers, or have no model.
     """
@@ -174,8 +176,11 @@ def _check_models_run_here(options: EngineOptions, engines: Sequence[Deployment]
     for name in ("device", "dtype"):
         if getattr(options, name) is not None and not has_model:
             raise ConfigError(
-                f"--{name} is for models that run on this machine, and none does; a server's own settings "
-                "decide that"
+                f"--{name} is for models that run on this machine, and none does beside those of the engines "
+                "file; the file or a server's own settings decide that"
+                if options.file is not None
+                else f"--{name} is for models that run on this machine, and none does; a server's own "
+                "settings decide that"
             )
 
 
@@ -234,23 +239,24 @@ def _check_rows(tables: Tables, deployments: Sequence[Deployment]) -> None:
             raise row.error(f"{executable!r} cannot be the engine {name!r}; these can: {able}", "executable")
 
 
-def _check_said_once(options: EngineOptions, file: Mapping[str, Deployment]) -> None:
-    """Check that no option says anything about an engine of the file.
+def _check_described_once(options: EngineOptions, file: Mapping[str, Deployment]) -> None:
+    """Check that no option describes an engine that the engines file describes too. --device and --dtype
+    describe every model that the file does not, so they may stand beside it.
 
     Raises:
         ConfigError: one does.
     """
-    said = {
-        "llm": ("llms", "api", "tokenizer", "device", "dtype", "replicas", "runs_in", "policy"),
+    described_by = {
+        "llm": ("llms", "api", "tokenizer", "replicas", "runs_in", "policy"),
         "embedding": ("embedder",),
         "reranking": ("reranker",),
         "web": ("search",),
     }
-    for engine, names in said.items():
+    for engine, names in described_by.items():
         for name in names:
             if engine in file and getattr(options, name) not in (None, ()):
                 option = name.removesuffix("s") if name == "llms" else name.replace("_", "-")
                 raise ConfigError(
-                    f"{options.file} describes the engine {engine!r}, and --{option} says something else; "
-                    f"leave one of them out"
+                    f"{options.file} describes the engine {engine!r}, and --{option} describes it again; "
+                    "leave one of them out"
                 )

@@ -40,6 +40,7 @@ def main() -> NoReturn:
         ctrl_c = signal.getsignal(signal.SIGINT)
         (ctrl_c if callable(ctrl_c) else signal.default_int_handler)(number, frame)
 
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # "cuda:1" is the same one in every process
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP

@@ -23,8 +23,11 @@ from stretto.errors import ConfigError, UserError
 
 _NUM_CONSTANTS = 512
 """Number of constants whose ids are kept. Every query of an app brings the same ones, data are its own."""
+_NUM_DATA = 256
+"""Number of other segments whose ids are kept: those of a prompt are needed again when its KV is retained,
+and those of a conversation with each turn."""
 _MAX_KEPT_CHARS = 8192
-"""Length of the longest constant whose ids are kept. All together take some 50 MB at most, even where each
+"""Length of the longest segment whose ids are kept. All together take some 75 MB at most, even where each
 query brings constants of its own."""
 
 
@@ -51,6 +54,7 @@ class PromptTokenizer:
         self._plain = Tokenizer.from_str(json.dumps(spec))
         self._special = _special_ids(tokenizer)
         self._kept: Callable[[str], tuple[int, ...]] = lru_cache(_NUM_CONSTANTS)(self._tokenise_constant)
+        self._kept_data: Callable[[str], tuple[int, ...]] = lru_cache(_NUM_DATA)(self._tokenise_data)
         self._markup = ChatMarkup(str(folder), self._render if tokenizer.chat_template else None)
         self._bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in tokenizer("").input_ids else []
         self.suffix: list[int] = self.end_of(())
@@ -100,15 +104,18 @@ class PromptTokenizer:
         """
         return self._decoder.decode(tokens, skip_special_tokens=True)
 
-    def _data(self, text: str) -> list[int]:
+    def _data(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text that is data: none of them is special.
 
         Raises:
             ValueError: a single character is a special token.
         """
+        return self._kept_data(text) if len(text) <= _MAX_KEPT_CHARS else self._tokenise_data(text)
+
+    def _tokenise_data(self, text: str) -> tuple[int, ...]:
         encoding = self._plain.encode(text, add_special_tokens=False)
         if self._special.isdisjoint(encoding.ids):
-            return list(encoding.ids)
+            return tuple(encoding.ids)
         ids: list[int] = []
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token not in self._special:
@@ -117,8 +124,8 @@ class PromptTokenizer:
                 raise ValueError(f"{text[start:end]!r} is a special token")
             else:
                 for part in (text[start : start + 1], text[start + 1 : end]):
-                    ids += self._data(part)
-        return ids
+                    ids += self._tokenise_data(part)
+        return tuple(ids)
 
     def _constant(self, text: str) -> tuple[int, ...]:
         return self._kept(text) if len(text) <= _MAX_KEPT_CHARS else self._tokenise_constant(text)

@@ -68,6 +68,13 @@ class Sealed:
         return pickle.loads(self._bytes)
 
 
+def has_accelerator() -> bool:
+    """Return whether this process may use an accelerator of this machine, as far as NVIDIA's driver lists it
+    and the environment does not hide it.
+    """
+    return os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and bool(_gpu_bytes())
+
+
 def detect_machine() -> Machine:
     """Return the devices of this machine: the accelerators that NVIDIA's driver lists, the cores that this
     process may use, and the sizes of their memory.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from stretto.cluster.messages import InstanceId, StartInstance, StopInstance
 from stretto.deployment import Engine
@@ -43,7 +43,8 @@ class RunningInstances:
         self._loop = loop
         self._shared = Shared(cluster, shared_memory())
         self._running: dict[_Key, Instance] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[Instance, asyncio.Task[None]] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
 
     def start(self, action: StartInstance) -> None:
         """Start an instance as the schedulers have asked; if that fails, post the event `InstanceLost`."""
@@ -75,11 +76,13 @@ class RunningInstances:
         if action.how == "kill":
             del self._running[key]
             instance.kill()
-            self._in_background(instance.close())
+            self._close(instance)
         else:
             if action.how == "suspend":
                 self.send(*key, SuspendTasks())
-            self._in_background(self._stop(key, instance))
+            task = self._loop.create_task(self._stop(key, instance))
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
 
     def send(self, engine: str, instance: InstanceId, command: Command) -> None:
         """Pass a command (such as to run a batch) to an instance; nothing happens if it runs no more.
@@ -99,28 +102,31 @@ class RunningInstances:
 
     async def close(self) -> None:
         """End every instance. An instance that cannot close does not keep the others open."""
-        closing = [*self._closing, *(instance.close() for instance in self._running.values())]
+        for instance in self._running.values():
+            self._close(instance)
         self._running.clear()
         self._shared = Shared()
-        await asyncio.gather(*closing, return_exceptions=True)
+        await asyncio.gather(*self._closing.values(), *self._stopping, return_exceptions=True)
 
     def _receive(self, key: _Key, event: Event) -> None:
         if key not in self._running:
             return
         if isinstance(event, InstanceLost):
-            self._in_background(self._running.pop(key).close())
+            self._close(self._running.pop(key))
         self._post(event)
 
     async def _stop(self, key: _Key, instance: Instance) -> None:
         with contextlib.suppress(Exception):  # it ends all the same
-            await instance.close()
+            await self._close(instance)
         if self._running.pop(key, None) is not None:
             self._post(InstanceStopped(*key))
 
-    def _in_background(self, closing: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(closing)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+    def _close(self, instance: Instance) -> asyncio.Task[None]:
+        """Return the task that closes an instance. It is begun once, whoever asks for it."""
+        if (closing := self._closing.get(instance)) is None:
+            closing = self._closing[instance] = self._loop.create_task(instance.close())
+            closing.add_done_callback(lambda _: self._closing.pop(instance))
+        return closing
 
 
 def naming(engine: str, error: StrettoError) -> StrettoError:

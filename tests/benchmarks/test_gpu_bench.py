@@ -141,3 +141,8 @@ def test_the_command_line_is_asked_on_the_gpu_as_on_the_cpu() -> None:
 def test_a_command_that_fails_says_why() -> None:
     with pytest.raises(RuntimeError, match="there is no dtype 'int4'"):
         command_line.ask(("--dtype", "int4"))
+
+
+def test_a_command_that_takes_too_long_says_so() -> None:
+    with pytest.raises(RuntimeError, match=r"stretto ask --dtype float32 took more than 0\.01 s"):
+        command_line.ask(("--dtype", "float32"), limit_s=0.01)

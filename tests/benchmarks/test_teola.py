@@ -11,6 +11,7 @@ from benchmarks.teola.benchmark import TeolaSize, measure
 from benchmarks.teola.compare import Scenario, compare
 from benchmarks.teola.costs import SLOW, LinearStep, engines, models, one_token, prices, prompt
 from benchmarks.teola.examples import BATCH_SIZES, BREAKDOWN, CHAIN
+from benchmarks.teola.limits import LIMITS
 from benchmarks.teola.overhead import _noting, idle_s
 from benchmarks.teola.schemes import ALL, HAND_WRITTEN, OURS, PAPERS, SCHEMES, Scheme
 from benchmarks.teola.simulate import Testbed, run
@@ -225,7 +226,7 @@ def test_the_report_has_every_table_and_goal() -> None:
     )
     report = measure(size, BenchmarkOptions())
     assert {row.table for row in report.rows} == {
-        *(BREAKDOWN, CHAIN, BATCH_SIZES),
+        *(BREAKDOWN, CHAIN, BATCH_SIZES, LIMITS),
         *(END_TO_END, SPEED_UPS, TAILS, PASSES, BATCHING, BATCHING_BOTH, OVERHEAD, SHARING, VARIANTS, SPEEDS),
     }
     assert len(report.goals) == 15

@@ -193,6 +193,16 @@ def test_device_and_dtype_reach_every_model_that_runs_here(
         assert (config.device, config.dtype) == ("auto", "float16"), name
 
 
+def test_device_and_dtype_reach_the_models_that_a_file_does_not_describe(
+    stretto: CommandLine, doc: Path, tmp_path: Path, deployed: list[Deployment]
+) -> None:
+    file = tmp_path / "engines.toml"
+    file.write_text(LLM + STAND_IN)
+    stretto("ask", QUESTION, "--docs", doc, "--engines", file, "--device", "auto", "--dtype", "float16")
+    embedding: Any = next(d.replicas[0].config for d in deployed if d.name == "embedding")
+    assert (embedding.device, embedding.dtype) == ("auto", "float16")
+
+
 def test_a_core_is_the_llm_s_alone(
     stretto: CommandLine, doc: Path, deployed: list[Deployment], tiny_checkpoint: Path
 ) -> None:
@@ -398,6 +408,10 @@ def test_options_that_cannot_be_are_refused(
         ((*url, "--runs-in", "process"), "--runs-in is for an --llm that is a directory"),
         (("--replicas", 0), "--replicas is 0; it must be a whole number of at least 1"),
         (("--runs-in", "ray"), "--runs-in is 'ray'; it must be 'thread' or 'process'"),
+        (
+            ("--engines", file, *at_server, "--device", "cuda"),
+            "--device is for models that run on this machine, and none does beside those of the engines file",
+        ),
         (("--policy", "best"), "there is no policy 'best'; there are topology_aware, "),
         ((*model, "--dtype", "int4"), "there is no dtype 'int4'; there are float32, bfloat16, float16"),
         ((*model, "--device", "gpu"), "--device 'gpu' is unknown; it must be 'cpu', 'cuda', 'auto', "),
@@ -408,10 +422,10 @@ def test_options_that_cannot_be_are_refused(
             "engine 'llm', replica 0: device 'cpu:7777' is not of this machine, which has ",
         ),
         (("--engines", tmp_path / "no.toml"), f"{tmp_path}/no.toml: cannot be read"),
-        (("--engines", file, *url), f"{file} describes the engine 'llm', and --llm says something else"),
+        (("--engines", file, *url), f"{file} describes the engine 'llm', and --llm describes it again"),
         (
             ("--engines", file, "--replicas", 0),
-            f"{file} describes the engine 'llm', and --replicas says some",
+            f"{file} describes the engine 'llm', and --replicas describes",
         ),
     ):
         refused = stretto.refuses("ask", QUESTION, "--docs", doc, *args)
@@ -483,8 +497,8 @@ def test_what_a_file_describes_is_not_said_again(
     web = '[[engine]]\nname = "web"\n[[replica]]\nengine = "web"\nexecutable = "web"\n'
     file.write_text(f'{rows}{web}config = {{ url = "http://127.0.0.1:9" }}\n')
     for args, message in (
-        (("--embedder", "x"), "ConfigError: .* describes the engine 'embedding', and --embedder says"),
-        (("--reranker", "x"), "ConfigError: .* describes the engine 'reranking', and --reranker says"),
+        (("--embedder", "x"), "ConfigError: .* describes the engine 'embedding', and --embedder desc"),
+        (("--reranker", "x"), "ConfigError: .* describes the engine 'reranking', and --reranker desc"),
         (("--collection", "c"), "UserError: .* describes the engine 'vectors', and --collection keeps its"),
         (("--app", "search"), "UserError: .* describes the engine 'web', which does not search in --docs"),
     ):

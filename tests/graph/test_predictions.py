@@ -72,3 +72,18 @@ def test_what_waits_for_a_busy_engine_is_scheduled_in_linear_time() -> None:
         return num_lines(lambda: predict(graph, Steps(conditions, OPS)))
 
     assert lines(200) < 5 * lines(50)
+
+
+def test_a_prefill_delays_all_decodes_of_its_engine_at_once() -> None:
+    """Every prefill begins while the decodes of all those before it run."""
+
+    def lines(num: int) -> int:
+        text = ["graph g(%x: text)"]
+        for i in range(num):
+            text.append(f'%p{i} = prefill([c"Read {i} ", %x]) : kv @llm')
+            text.append(f"%d{i} = decode(%p{i}) {{max_tokens=100000}} : text @llm")
+        graph = parse_graph("\n  ".join([*text, "return " + ", ".join(f"%d{i}" for i in range(num))]))
+        conditions = Conditions({"llm": Profile(0.004, 0.001, per_output_s=0.01)})
+        return num_lines(lambda: predict(graph, Steps(conditions, OPS)))
+
+    assert lines(200) < 5 * lines(50)

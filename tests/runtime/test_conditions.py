@@ -59,6 +59,14 @@ def test_engines_on_this_machine_share_its_cores() -> None:
     assert found.num_others == 0
 
 
+def test_a_model_that_takes_an_accelerator_where_there_is_one_takes_no_core_there() -> None:
+    auto = deploy("auto", FakeBatch, Settings(device="auto"))
+    claimed = deploy("claimed", FakeBatch, Settings(device="auto"), runs_in="process", devices=("cpu:1",))
+    for has_accelerator, threads in ((True, {"claimed": 4}), (False, {"auto": 4, "claimed": 4})):
+        found = idle_conditions([auto, claimed], 4, lambda there=has_accelerator: there)  # type: ignore[misc]
+        assert found.threads == threads
+
+
 def test_a_runtime_leaves_more_out_while_other_queries_run() -> None:
     """Prefills ahead save little in this app: they are made for a query alone, and not beside others."""
 

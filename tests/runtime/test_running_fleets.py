@@ -206,6 +206,21 @@ def test_threads_come_and_go_under_load(seed: int) -> None:
 # --- one after the other
 
 
+@in_virtual_time
+async def test_an_instance_that_closes_already_is_closed_once() -> None:
+    class Slow(Server):
+        async def aclose(self) -> None:
+            await asyncio.sleep(5)
+            await super().aclose()
+
+    log = Log()
+    async with Runtime([deploy("llm", Slow, log, contract="llm", runs_in="loop")]) as runtime:
+        runtime.drain_instance("llm", 0)
+        await asyncio.sleep(1)
+        assert not log.closed
+    assert log.closed == [1]
+
+
 @in_real_time
 async def test_two_models_in_processes_take_turns_on_one_device() -> None:
     watch = FleetWatch()

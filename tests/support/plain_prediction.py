@@ -17,6 +17,7 @@ from stretto.tasks import Decode
 _TOKENS_PER_ITEM = 20
 _ASSUMED_ITEMS = 3
 _MOST_ITEMS = 64
+_PER_S = 10**12
 
 
 def plain_prediction(graph: Graph, conditions: Conditions, ops: Ops) -> Prediction:
@@ -139,15 +140,15 @@ class _Schedule:
     def run_s(self) -> float:
         """Carry the schedule out, and return when the last part ends."""
         ready = [place for place, part in enumerate(self._parts) if not part.num_waits]
-        running: list[tuple[float, list[int]]] = []
-        now_s = 0.0
+        running: list[tuple[int, list[int]]] = []
+        now_ps = 0
         while ready or running:
             for batch, seconds in self._start(ready):
                 first = self._parts[batch[0]].primitive
                 if first.op == "prefill":
                     running = self._delayed(running, first.engine or "", seconds)
-                heapq.heappush(running, (now_s + seconds, batch))
-            now_s, batch = heapq.heappop(running)
+                heapq.heappush(running, (now_ps + round(seconds * _PER_S), batch))
+            now_ps, batch = heapq.heappop(running)
             self._end(self._parts[batch[0]])
             for place in batch:
                 self._ended.add(self._parts[place].primitive.name)
@@ -155,7 +156,7 @@ class _Schedule:
                     self._parts[reader].num_waits -= 1
                     if not self._parts[reader].num_waits:
                         ready.append(reader)
-        return now_s
+        return now_ps / _PER_S
 
     def _start(self, ready: list[int]) -> list[tuple[list[int], float]]:
         """Remove from `ready` the parts that can start now; return them by batch, with its seconds."""
@@ -179,15 +180,15 @@ class _Schedule:
         return [(batch, self._batch_s(batch)) for batch, _ in started]
 
     def _delayed(
-        self, running: list[tuple[float, list[int]]], engine: str, seconds: float
-    ) -> list[tuple[float, list[int]]]:
+        self, running: list[tuple[int, list[int]]], engine: str, seconds: float
+    ) -> list[tuple[int, list[int]]]:
         """Return what is running, with the decodes of an LLM engine delayed by a prefill of some seconds."""
-        share_s = seconds / self._conditions.instances.get(engine, 1)
+        share_ps = round(seconds / self._conditions.instances.get(engine, 1) * _PER_S)
         delayed = []
-        for end_s, batch in running:
+        for end_ps, batch in running:
             primitive = self._parts[batch[0]].primitive
             is_slowed = primitive.op == "decode" and primitive.engine == engine
-            delayed.append((end_s + share_s if is_slowed else end_s, batch))
+            delayed.append((end_ps + share_ps if is_slowed else end_ps, batch))
         heapq.heapify(delayed)
         return delayed
 

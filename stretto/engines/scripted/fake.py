@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeAlias
 
@@ -19,6 +20,9 @@ from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Task
 
 Vector: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = Mapping[str, object]
+
+_NUM_KEPT = 1 << 15
+"""Number of vectors and of scores that are kept: a simulation runs the same queries again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +177,13 @@ def _chunk(document: Document, tokens: int) -> list[Chunk]:
     ]
 
 
+@lru_cache(_NUM_KEPT)
 def _embed(text: str) -> Vector:
     return tuple(_digest(text)[:8])
 
 
-def _score(a: object, b: object) -> float:
+@lru_cache(_NUM_KEPT)
+def _score(a: Vector | str, b: Vector | str) -> float:
     """Score in [0, 1) of two values."""
     return int.from_bytes(_digest(a, b)[:4], "big") / 2**32
 

@@ -8,7 +8,7 @@ versions of one graph, so that they can be compared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -16,8 +16,32 @@ from stretto.graph.graph import Graph
 from stretto.graph.passes.parts import Part, cut
 from stretto.graph.passes.steps import EngineUse, PromptLength, Steps
 
-_Running: TypeAlias = list[tuple[float, list[int]]]
-"""A heap of what runs: when it ends, and the places of its parts."""
+_Running: TypeAlias = list[tuple[int, list[int]]]
+"""A heap of what runs: when it ends, in picoseconds, and the places of its parts."""
+
+_PER_S = 10**12
+"""Picoseconds of a second. Times of a schedule are whole numbers, so that delays add up exactly."""
+
+
+@dataclass(slots=True)
+class _Decodes:
+    """The decodes that an LLM engine runs. A prefill delays all of them by the same time, which is added up
+    once instead of in each of them.
+
+    Attributes:
+        running: heap of the decodes, with their ends less the `delay_ps` that there was when they began.
+        delay_ps: picoseconds by which prefills have delayed decodes so far.
+    """
+
+    running: _Running = field(default_factory=list)
+    delay_ps: int = 0
+
+    def push(self, end_ps: int, batch: list[int]) -> None:
+        heappush(self.running, (end_ps - self.delay_ps, batch))
+
+    def first(self) -> tuple[int, list[int]]:
+        end_ps, batch = self.running[0]
+        return end_ps + self.delay_ps, batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +83,7 @@ class _Schedule:
         self._prompts: set[int] = set()
         """Identities of the prompts that an LLM has begun to compute."""
         self._free_cores = steps.conditions.cores
-        self._decodes: dict[int, _Running] = {}
+        self._decodes: dict[int, _Decodes] = {}
         """Decodes that run, by engine."""
         self._waiting: dict[tuple[int, bool], list[int]] = {}
         """Heaps of the places of parts that wait for their engine only, by engine and whether they decode."""
@@ -70,22 +94,25 @@ class _Schedule:
         parts = self._parts
         ready = [place for place, part in enumerate(parts) if not part.num_waits]
         others: _Running = []
-        now_s = 0.0
-        while ready or others or self._num_waiting or any(self._decodes.values()):
+        now_ps = 0
+        while ready or others or self._num_waiting or any(one.running for one in self._decodes.values()):
             for batch in self._start(ready) if ready or self._num_waiting else ():
                 step = parts[batch[0]].step
                 seconds = 0.0 if step.engine is None else self._batch_s(batch, step.engine)
+                end_ps = now_ps + round(seconds * _PER_S)
                 if step.is_decode:
-                    heappush(self._decodes.setdefault(id(step.engine), []), (now_s + seconds, batch))
+                    self._decodes.setdefault(id(step.engine), _Decodes()).push(end_ps, batch)
                     continue
-                heappush(others, (now_s + seconds, batch))
+                heappush(others, (end_ps, batch))
                 if step.prompt is not None and self._decodes:
                     self._delay_decodes(step.engine, seconds)
-            earliest = others
+            earliest, first = others, others[0] if others else None
             for decodes in self._decodes.values():
-                if decodes and (not earliest or decodes[0] < earliest[0]):
-                    earliest = decodes
-            now_s, batch = heappop(earliest)
+                if decodes.running and (first is None or decodes.first() < first):
+                    earliest, first = decodes.running, decodes.first()
+            assert first is not None
+            heappop(earliest)
+            now_ps, batch = first
             step = parts[batch[0]].step
             if (engine := step.engine) is not None:
                 engine.num_running -= 1
@@ -100,7 +127,7 @@ class _Schedule:
                     parts[reader].num_waits -= 1
                     if not parts[reader].num_waits:
                         ready.append(reader)
-        return now_s
+        return now_ps / _PER_S
 
     def _start(self, ready: list[int]) -> list[list[int]]:
         """Return, by batch, the parts that start now, of those that have become ready and those that waited.
@@ -152,10 +179,8 @@ class _Schedule:
 
     def _delay_decodes(self, engine: EngineUse | None, seconds: float) -> None:
         """Delay the decodes that an LLM engine is running by a prefill of some seconds."""
-        if engine is not None and (decodes := self._decodes.get(id(engine))):
-            share_s = seconds / engine.num_instances
-            decodes[:] = [(end_s + share_s, batch) for end_s, batch in decodes]
-            heapify(decodes)
+        if engine is not None and (decodes := self._decodes.get(id(engine))) is not None:
+            decodes.delay_ps += round(seconds / engine.num_instances * _PER_S)
 
     def _joins(self, part: Part, batch: list[int]) -> bool:
         """Return whether the engine takes a part into a batch that starts now."""

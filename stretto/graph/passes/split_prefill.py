@@ -10,6 +10,7 @@ placeholder, and none where an extra request would cost more than it saves.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stretto.graph.graph import HINT, WHEN, Arg, Graph, Primitive, PromptParts, Ref, Slot
@@ -24,7 +25,8 @@ def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     It becomes a chain of partial prefills, each of a longer prefix than the one before, and the whole prefill
     last. A cut that would not save more than its extra request costs is left out.
     """
-    waits_for = _dependencies(graph)
+    ordered = _ordered(graph)
+    waits_for = _dependencies(graph, ordered)
     primitives: list[Primitive] = []
     order = list(graph.order)
     names = set(graph.by_name) | {name for name, _ in graph.inputs}
@@ -34,12 +36,13 @@ def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
             hint = primitive.arg(HINT)
             hinting = graph.by_name.get(hint.ref.name) if hint else None
             start = len(hinting.prompt) if hinting else 0
-            for cut in _cuts(graph, primitive, start, waits_for):
+            befores = ordered.get(primitive.name, ())
+            for cut in _cuts(primitive, start, befores, waits_for):
                 if not is_worth_a_prefill(primitive.prompt[start:cut], profile):
                     continue
                 name = _fresh(f"{primitive.name}.", names)
                 part = _part(primitive, name, primitive.prompt[:cut])
-                order += [(before, name) for before, after in graph.order if after == primitive.name]
+                order += [(before, name) for before in befores]
                 primitives.append(part)
                 primitive = with_hint(primitive, name)
                 start = cut
@@ -49,16 +52,21 @@ def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     return replace(graph, primitives=tuple(primitives), order=tuple(order))
 
 
-def _dependencies(graph: Graph) -> dict[str, int]:
+def _ordered(graph: Graph) -> dict[str, list[str]]:
+    """Return for each primitive the names of those that have to end before it without giving it a value."""
+    ordered: dict[str, list[str]] = {}
+    for before, after in graph.order:
+        ordered.setdefault(after, []).append(before)
+    return ordered
+
+
+def _dependencies(graph: Graph, ordered: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return for each input and primitive what must end or come first, itself included, as a bit mask. Inputs
     that are not late wait for nothing.
     """
     waits_for = {name: 0 for name, _ in graph.inputs}
     for place, name in enumerate(sorted(graph.late), start=len(graph.primitives)):
         waits_for[name] = 1 << place
-    ordered: dict[str, list[str]] = {}
-    for before, after in graph.order:
-        ordered.setdefault(after, []).append(before)
     for bit, primitive in enumerate(graph):
         mask = 1 << bit
         for arg in primitive.args:
@@ -69,15 +77,16 @@ def _dependencies(graph: Graph) -> dict[str, int]:
     return waits_for
 
 
-def _cuts(graph: Graph, primitive: Primitive, start: int, waits_for: dict[str, int]) -> list[int]:
+def _cuts(
+    primitive: Primitive, start: int, befores: Sequence[str], waits_for: Mapping[str, int]
+) -> list[int]:
     """Return the places in the prompt, after `start`, where the next segment is known later than all before.
 
     A segment taken from each item of a list ends the search: what follows differs from item to item.
     """
     known = 0
-    for before, after in graph.order:
-        if after == primitive.name:
-            known |= waits_for[before]
+    for before in befores:
+        known |= waits_for[before]
     if guard := primitive.arg(WHEN):
         known |= waits_for[guard.ref.name]
     cuts = []

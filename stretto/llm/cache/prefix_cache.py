@@ -302,6 +302,10 @@ class PrefixCache:
     def _insert(self, parent: BlockRun, tokens: list[int], blocks: list[int], owner: str) -> BlockRun:
         """Add new blocks, held by one sequence, after `parent`. Idle shorter blocks that they extend are
         removed."""
+        if not parent.children and len(tokens) >= self._block_tokens and _is_held_by_one(parent, owner):
+            parent.tokens += tokens
+            parent.blocks += blocks
+            return self._note_insertion(parent, parent, tokens, len(blocks))
         first = tuple(tokens[: self._block_tokens])
         siblings = parent.children.get(first[0])
         shorter = (
@@ -310,27 +314,25 @@ class PrefixCache:
         if shorter and len(blocks) > 1:  # owners of the shorter blocks own the first new block only
             parent = self._insert(parent, list(first), blocks[:1], owner)
             return self._insert(parent, tokens[len(first) :], blocks[1:], owner)
+        start = parent.start + len(parent.blocks)
+        node = BlockRun(parent.salt, tokens, list(blocks), parent, start, num_holders=1)
+        for other in shorter:
+            for other_owner in sorted(other.owners):
+                self._tree.owners.own(node, other_owner)
+            for lessee in sorted(other.lessees - {owner}):
+                self._tree.owners.lease(node, lessee)
+            self._remove(other)
+        self._tree.add(node)
+        self._tree.owners.own(node, owner)
+        return self._note_insertion(node, parent, tokens, len(blocks))
+
+    def _note_insertion(
+        self, node: BlockRun, parent: BlockRun, tokens: list[int], num_blocks: int
+    ) -> BlockRun:
+        """Count blocks that were added at the end of `node`, after `parent`; return `node`."""
         self.version += 1
         self._clock += 1
-        self._num_blocks += len(blocks)
-        is_alike = parent.num_holders == 1 and parent.owners <= {owner} and not parent.lessees
-        is_alike = is_alike and not parent.promises
-        if is_alike and not parent.children and len(first) == self._block_tokens:
-            node = parent
-            node.tokens += tokens
-            node.blocks += blocks
-        else:
-            node = BlockRun(
-                parent.salt, tokens, list(blocks), parent, parent.start + len(parent.blocks), num_holders=1
-            )
-            for other in shorter:
-                for other_owner in sorted(other.owners):
-                    self._tree.owners.own(node, other_owner)
-                for lessee in sorted(other.lessees - {owner}):
-                    self._tree.owners.lease(node, lessee)
-                self._remove(other)
-            self._tree.add(node)
-            self._tree.owners.own(node, owner)
+        self._num_blocks += num_blocks
         self._note_use(node)
         self._event_log.stored(node, parent, tokens)
         return node
@@ -368,3 +370,12 @@ class PrefixCache:
         assert sum(len(node.blocks) for node in nodes if not node.num_holders) == self._num_idle
         idle_leaves = [node for node in nodes if not node.children and not node.num_holders]
         assert all(node in self._evictable for node in idle_leaves)
+
+
+def _is_held_by_one(node: BlockRun, owner: str) -> bool:
+    """Return whether one sequence holds a node, of the query `owner` alone, and nothing else is known of it:
+    then the sequence's next blocks may become a part of it.
+    """
+    if node.num_holders != 1 or node.lessees or node.promises:
+        return False
+    return not node.owners or (len(node.owners) == 1 and owner in node.owners)
