@@ -12,7 +12,7 @@ from stretto.graph.passes.weigh import WEIGHED
 
 Caching = Literal["none", "static", "automatic"]
 LATENCY_TOKENS = 4096
-"""tokens in a batch of the latency-centric baseline, with which a step takes about 40 ms. Source: §8.1."""
+"""Tokens in a batch of the latency-centric baseline, with which a step takes about 40 ms. Source: §8.1."""
 _UNLIMITED = 1_000_000_000
 
 

@@ -130,7 +130,7 @@ def _agents(num: int) -> Scene:
 
 def _mixed(num: int) -> Scene:
     kinds = ("chat", "map-reduce")
-    return Scene("19 mixed", f"{num} summaries", "mixed", {"num": num}, "A6000, 7B", 4, _MAPS, kinds)
+    return Scene("19 mixed", f"{num} apps", "mixed", {"num": num}, "A6000, 7B", 4, _MAPS, kinds)
 
 
 _LATENCY, _THROUGHPUT = CALL_LEVEL

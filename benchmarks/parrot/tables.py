@@ -29,7 +29,7 @@ def scene_rows(ran: Ran) -> Iterator[Row]:
                 "KV_GiB": ran.total(name, "kv_peak_gib"),
                 "filled": ran.total(name, "filled_tokens") / ran.total(name, "prompt_tokens"),
             }
-            yield Row(f"Figure {scene.figure}: {kind}", f"{scene.name}, {name}", values, "simulated")
+            yield Row(f"Figure {scene.figure}, {kind}", f"{scene.name}, {name}", values, "simulated")
 
 
 def claim_rows(runs: Sequence[Ran]) -> tuple[list[Row], list[Goal]]:
@@ -78,7 +78,7 @@ def order_goals(runs: Sequence[Ran]) -> list[Goal]:
     together = [ran for ran in runs if ran.scene.load == "chains_at_once"]
     if together:
         slower = sum(ran.num_slower("stretto", "latency", "chain") for ran in together)
-        goals.append(Goal("12b: chains that end later than with latency", slower, 0, "lower"))
+        goals.append(Goal("12b: chains that end later than those of latency", slower, 0, "lower"))
     return goals
 
 
