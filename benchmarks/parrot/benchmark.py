@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.parrot import tables
 from benchmarks.parrot.contestants import OURS, is_there
+from benchmarks.parrot.repeated import repeated_rows
 from benchmarks.parrot.runs import run_scenes
 from benchmarks.parrot.scenes import Scene, full_scenes, quick_scenes
+from benchmarks.parrot.sharing import measure_sharing
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Report
 
@@ -22,11 +24,13 @@ class ParrotSize:
         scenes: what is simulated.
         seeds: number of seeds of each simulation.
         is_full: whether the scenes are those of the paper, so that ratios may be compared with it.
+        num_teams: number of teams of agents that work at the same time with KV for two.
     """
 
     scenes: tuple[Scene, ...]
     seeds: int
     is_full: bool
+    num_teams: int
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
@@ -34,8 +38,8 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
     repeated.
     """
     if options.quick:
-        return measure(ParrotSize(quick_scenes(), 1, is_full=False), options)
-    return measure(ParrotSize(full_scenes(), 3, is_full=True), options)
+        return measure(ParrotSize(quick_scenes(), 1, is_full=False, num_teams=0), options)
+    return measure(ParrotSize(full_scenes(), 3, is_full=True, num_teams=8), options)
 
 
 def measure(size: ParrotSize, options: BenchmarkOptions) -> Report:
@@ -45,12 +49,14 @@ def measure(size: ParrotSize, options: BenchmarkOptions) -> Report:
     claims, goals = tables.claim_rows(runs)
     rates, rate_goals = tables.rate_rows(runs)
     goals = [*goals, *rate_goals] if size.is_full else []
+    shared, sharing_goals = measure_sharing(size.num_teams, options)
+    goals += [*tables.order_goals(runs), *sharing_goals]
     return Report(
         "parrot",
         options.seed,
         asdict(size),
-        (*rows, *claims, *rates),
-        (*goals, *tables.order_goals(runs)),
+        (*rows, *claims, *rates, *shared, *repeated_rows()),
+        tuple(goals),
         (*_NOTES, *_missing(), *tables.losses(runs)),
     )
 

@@ -77,7 +77,7 @@ def full_scenes() -> tuple[Scene, ...]:
     return (
         *(_one("11a chain", "chain", f"output {n}", _CHAINS, num_output=n) for n in outputs),
         *(_one("11b chain", "chain", f"chunk {n}", _CHAINS, chunk_tokens=n) for n in chunks),
-        *(_in_chats(rate, 10) for rate in (0.0, 0.25, 0.5, 0.75, 1.0)),
+        *(_in_chats(rate, 5) for rate in (0.0, 0.5, 1.0, 1.5, 2.0)),
         *(_at_once(num) for num in (10, 15, 20, 25)),
         *(_one("14a map-reduce", "map-reduce", f"output {n}", _MAPS, num_output=n) for n in outputs),
         *(_one("14b map-reduce", "map-reduce", f"chunk {n}", _MAPS, chunk_tokens=n) for n in chunks),

@@ -5,14 +5,15 @@ Four instances serve semantic functions; the texts are made up, and a token is f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from benchmarks.parrot.agents import coding
 from benchmarks.parrot.contestants import OURS, contestant, is_there
 from benchmarks.parrot.machines import a6000
-from benchmarks.parrot.recorded import in_rounds, infinite_share, load_calls
-from benchmarks.parrot.simulated import simulate
+from benchmarks.parrot.recorded import RecordedCall, in_rounds, infinite_share, load_calls
+from benchmarks.parrot.simulated import Outcome, simulate
 from benchmarks.parrot.workflows import Arrival, Call, Output, Part, Workflow
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row, Value
@@ -24,8 +25,10 @@ AGENTS = "share of prompt tokens that agents find cached"
 _NUM_CALLS, _LONG_TOKENS, _MOST_FILLED = 10, 4440, 5000
 _NUM_INSTANCES = 4
 _NUM_READERS, _ANSWER_TOKENS = 8, 640
-_NUM_TEAMS, _NUM_FILES = 8, 8
+_NUM_FILES = 8
 _LEAST_OF_INFINITE, _LEAST_OF_TEAMS = 0.97, 0.7
+
+_Found: TypeAlias = tuple[Row, list[Goal]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,48 +76,47 @@ CASES = (
 )
 
 
-def measure_sharing(options: BenchmarkOptions) -> tuple[list[Row], list[Goal]]:
-    """Return the tables of what is filled, and what ours must reach."""
+def measure_sharing(num_teams: int, options: BenchmarkOptions) -> tuple[list[Row], list[Goal]]:
+    """Return the tables of what is filled, and what ours must reach.
+
+    Args:
+        num_teams: number of teams of agents that work at the same time; 0 leaves them out.
+    """
     rows, goals = list[Row](), list[Goal]()
-    for name in ("automatic", *OURS):
-        if not is_there(name):
-            continue
+    for name in filter(is_there, ("automatic", *OURS)):
         options.say(f"sharing, {name}")
-        for row, goal in (
-            *_cases(name, options.seed),
-            *_readers(name, options.seed),
-            *_agents(name, options),
-        ):
+        found = [_case(name, case, options.seed) for case in CASES]
+        found += [_readers(name, is_chain=is_chain, seed=options.seed) for is_chain in (False, True)]
+        if num_teams:
+            found.append(_teams(name, num_teams, options.seed))
+        if options.data is not None:
+            found.append(_recorded(name, load_calls(options.data), options.seed))
+        for row, to_reach in found:
             rows.append(row)
-            if goal is not None and name == "stretto":
-                goals.append(goal)
+            goals += to_reach if name == "stretto" else []
     return rows, goals
 
 
-def _filled(name: str, arrivals: Sequence[Arrival], seed: int, num_instances: int = _NUM_INSTANCES) -> int:
-    return simulate(contestant(name), a6000(), num_instances, arrivals, seed).filled_tokens
+def _run(name: str, arrivals: Sequence[Arrival], seed: int) -> Outcome:
+    return simulate(contestant(name), a6000(), _NUM_INSTANCES, arrivals, seed)
 
 
-def _cases(name: str, seed: int) -> Iterator[tuple[Row, Goal | None]]:
-    for case in CASES:
-        at_once = _filled(name, case.arrivals(0.0), seed)
-        values: dict[str, Value] = {
-            "at_once": at_once,
-            "one_by_one": _filled(name, case.arrivals(30.0), seed),
-        }
-        goal = Goal(f"{case.name}, at once", at_once, _MOST_FILLED, "lower") if case.can_share else None
-        yield Row(SHARING, f"{case.name}, {name}", values, "simulated"), goal
+def _case(name: str, case: Case, seed: int) -> _Found:
+    at_once, one_by_one = (_run(name, case.arrivals(apart_s), seed).filled_tokens for apart_s in (0.0, 30.0))
+    goals = [
+        Goal(f"filled, {case.name}, at once", at_once, _MOST_FILLED, "lower"),
+        Goal(f"filled, {case.name}, one by one", one_by_one, _MOST_FILLED, "lower"),
+    ]
+    row = Row(SHARING, f"{case.name}, {name}", {"at_once": at_once, "one_by_one": one_by_one}, "simulated")
+    return row, goals if case.can_share else []
 
 
-def _readers(name: str, seed: int) -> Iterator[tuple[Row, Goal | None]]:
-    for is_chain in (False, True):
-        workflow = read_by_eight(is_chain=is_chain)
-        answer = _NUM_READERS * _ANSWER_TOKENS
-        others = workflow.prompt_tokens - answer
-        filled = _filled(name, [Arrival(0.0, workflow)], seed)
-        times = (filled - others) / _ANSWER_TOKENS
-        label = f"{workflow.kind}, {name}"
-        yield Row(READERS, label, {"times": times}, "simulated"), Goal(workflow.kind, times, 1.1, "lower")
+def _readers(name: str, *, is_chain: bool, seed: int) -> _Found:
+    workflow = read_by_eight(is_chain=is_chain)
+    num_others = workflow.prompt_tokens - _NUM_READERS * _ANSWER_TOKENS
+    times = (_run(name, [Arrival(0.0, workflow)], seed).filled_tokens - num_others) / _ANSWER_TOKENS
+    goal = Goal(f"times filled, eight readers {workflow.kind}", times, 1.1, "lower")
+    return Row(READERS, f"{workflow.kind}, {name}", {"times": times}, "simulated"), [goal]
 
 
 def read_by_eight(*, is_chain: bool) -> Workflow:
@@ -126,27 +128,26 @@ def read_by_eight(*, is_chain: bool) -> Workflow:
     return Workflow("one after the other" if is_chain else "side by side", tuple(calls))
 
 
-def _agents(name: str, options: BenchmarkOptions) -> Iterator[tuple[Row, Goal | None]]:
+def _teams(name: str, num_teams: int, seed: int) -> _Found:
+    """Run teams of agents on one instance that can hold the KV of the last stage of two of them."""
     team = coding("project", _NUM_FILES)
     last = team.calls[-1]
-    tokens_of_team = team.tokens_of(last) + _NUM_FILES * last.num_output
-    teams = [Arrival(0.0, coding(f"project {number}", _NUM_FILES)) for number in range(_NUM_TEAMS)]
-    outcome = simulate(contestant(name), a6000(), 1, teams, options.seed, kv_tokens=2 * tokens_of_team)
-    share = 1 - outcome.filled_tokens / outcome.prompt_tokens
-    label = "eight teams at once, KV for two"
-    yield (
-        Row(AGENTS, f"{label}, {name}", {"found": share}, "simulated"),
-        Goal(label, share, _LEAST_OF_TEAMS, "higher"),
-    )
-    if options.data is not None:
-        calls = load_calls(options.data)
-        outcome = simulate(contestant(name), a6000(), 1, in_rounds(calls), options.seed)
-        found, most = 1 - outcome.filled_tokens / outcome.prompt_tokens, infinite_share(calls)
-        values: dict[str, Value] = {"found": found, "infinite_cache": most}
-        label = "57 recorded calls"
-        yield (
-            Row(AGENTS, f"{label}, {name}", values, "simulated"),
-            Goal(
-                f"{label}: found over that of an infinite cache", found / most, _LEAST_OF_INFINITE, "higher"
-            ),
-        )
+    kv_tokens = 2 * (team.tokens_of(last) + _NUM_FILES * last.num_output)
+    teams = [Arrival(0.0, coding(f"project {number}", _NUM_FILES)) for number in range(num_teams)]
+    outcome = simulate(contestant(name), a6000(), 1, teams, seed, kv_tokens=kv_tokens)
+    label, share = f"{num_teams} teams at once, KV for two", _found_share(outcome)
+    goal = Goal(f"share found, {label}", share, _LEAST_OF_TEAMS, "higher")
+    return Row(AGENTS, f"{label}, {name}", {"found": share}, "simulated"), [goal]
+
+
+def _recorded(name: str, calls: Sequence[RecordedCall], seed: int) -> _Found:
+    found = _found_share(simulate(contestant(name), a6000(), 1, in_rounds(calls), seed))
+    most = infinite_share(calls)
+    values: dict[str, Value] = {"found": found, "infinite_cache": most}
+    label = "57 recorded calls"
+    goal = Goal(f"{label}: found over that of one infinite cache", found / most, _LEAST_OF_INFINITE, "higher")
+    return Row(AGENTS, f"{label}, {name}", values, "simulated"), [goal]
+
+
+def _found_share(outcome: Outcome) -> float:
+    return 1 - outcome.filled_tokens / outcome.prompt_tokens

@@ -99,9 +99,9 @@ def one_by_one(
     ]
 
 
-def chain_in_chats(seed: int, *, rate_per_s: float, num: int = 10) -> list[Arrival]:
-    """Return chains over documents, one every two minutes, beside chats."""
-    apart_s = 120.0
+def chain_in_chats(seed: int, *, rate_per_s: float, num: int = 5) -> list[Arrival]:
+    """Return chains over documents, one every minute, beside chats."""
+    apart_s = 60.0
     chains = [
         Arrival(10.0 + apart_s * number, chain(f"document {number} of {seed}", length, 1024, 50))
         for number, length in enumerate(DOCUMENT_TOKENS[:num])
