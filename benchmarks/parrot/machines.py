@@ -6,6 +6,7 @@ do not pad them, and split long contexts, as engines have done since.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -82,7 +83,7 @@ def _machine(name: str, cost: StepCost, model: LLMModel, kv_tokens: int) -> Mach
     return Machine(name, cost, kv_tokens, model.kv_bytes_per_token)
 
 
-MACHINES = {
+MACHINES: Mapping[str, Callable[[], Machine]] = {
     "A100, 13B": lambda: a100("Llama-2-13b-hf"),
     "A100, 7B": lambda: a100("Llama-2-7b-hf"),
     "A6000, 7B": a6000,

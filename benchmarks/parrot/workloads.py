@@ -57,7 +57,7 @@ def map_reduce(
         Call(f"map{number}", (instruction, chunk), num_output, 1)
         for number, chunk in enumerate(_chunks(name, num_tokens, chunk_tokens))
     )
-    parts = (filler("reduce", _INSTRUCTION_TOKENS), *(Output(call.name) for call in maps))
+    parts: tuple[Part, ...] = (filler("reduce", _INSTRUCTION_TOKENS), *(Output(call.name) for call in maps))
     return Workflow("map-reduce", (*maps, Call("reduce", parts, num_output, 1)), criteria)
 
 
