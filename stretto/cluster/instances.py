@@ -37,6 +37,8 @@ class InstanceView:
         slowness: measured seconds of its last answers over predicted ones, 1 if they hardly differ. Measured
             only where the policy lets requests wait at an instance ("early").
         probe_s: time from which a suspect instance may be tried with a request.
+        per_resident_s: measured seconds that each token in flight adds to a step of decodes; None before
+            answers have shown it.
         reported: load that the instance itself reports, if it does.
     """
 
@@ -57,6 +59,7 @@ class InstanceView:
     waiting_s: float = 0.0
     slowness: float = 1.0
     probe_s: float = 0.0
+    per_resident_s: float | None = None
     reported: InstanceLoad | None = None
 
     @property

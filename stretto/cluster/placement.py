@@ -17,6 +17,7 @@ The scheduler owns the queues and the moves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Literal, Protocol, TypeAlias
@@ -26,6 +27,7 @@ from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.record import record
+from stretto.tasks import Objective
 
 Binds: TypeAlias = Literal["late", "early", "final"]
 """When a request is bound to an instance; see above."""
@@ -48,6 +50,25 @@ class PromptKey:
 
 
 @record
+class Purpose:
+    """What a request is scheduled for, as deduced from what the application waits for.
+
+    Attributes:
+        preference: class of the request. "latency" wants an instance with few tokens in flight; "throughput"
+            wants as many as fit.
+        job: name of what its caller waits for, which all requests that produce it share; "" if nobody waits,
+            and outside of sessions.
+        group: name of its task group, which matters only all together; "" outside of any.
+        yields_until_s: time until which it may wait because requests of a stricter class run.
+    """
+
+    preference: Objective = "throughput"
+    job: str = ""
+    group: str = ""
+    yields_until_s: float = math.inf
+
+
+@record
 class PlacementRequest:
     """A request as a placement policy (the rule that chooses an instance for it) sees it.
 
@@ -64,6 +85,7 @@ class PlacementRequest:
             one.
         bound_to: instance in whose own queue it waits already, when the policy is asked about it again.
         ahead_s: predicted seconds of the requests that wait before it in that queue.
+        purpose: class, job and task group of the request.
     """
 
     num_tokens: int
@@ -75,6 +97,7 @@ class PlacementRequest:
     slack_s: float = 0.0
     bound_to: InstanceId | None = None
     ahead_s: float = 0.0
+    purpose: Purpose = Purpose()
 
     @property
     def all_tokens(self) -> int:
@@ -85,15 +108,21 @@ class PlacementRequest:
         """Return the predicted seconds until the prefill of this request begins at an instance.
 
         The request waits for the rest of the prefills there, for the requests that wait before it, and until
-        its tokens fit.
+        its tokens fit. Siblings of a task group come at once: those that wait go out together if all fit.
         """
         waiting_s = self.ahead_s if view.id == self.bound_to else view.waiting_s
         start_s = view.prefill_left_s(now_s) + waiting_s if view.prefill_s else waiting_s
         spare_tokens = view.capacity_tokens - self.num_tokens - self.expected_output
         is_full = view.num_running >= view.num_slots or view.running_tokens > max(0, spare_tokens)
-        if waiting_s or is_full:
+        if is_full or (waiting_s and not (self.purpose.group and self._fits_behind(view))):
             start_s += view.turn_s
         return view.slowness * start_s
+
+    def _fits_behind(self, view: InstanceView) -> bool:
+        """Whether this request and all that wait at an instance fit beside those that run there."""
+        num_tokens = view.running_tokens + view.waiting_tokens + self.all_tokens
+        num_requests = view.num_running + view.num_waiting
+        return num_tokens <= view.capacity_tokens and num_requests < view.num_slots
 
 
 @record
@@ -240,6 +269,15 @@ class Placement(Protocol):
         A policy that assigns requests late may only name an instance on which the request fits now.
         """
         ...
+
+    def admits(self, request: PlacementRequest, view: InstanceView, now_s: float) -> bool:
+        """Return whether a request that waits at an instance, and fits there, may run beside those that run
+        there now. By default, all may. Only policies that assign requests early are asked.
+
+        A refused request is asked about again when another one has left the instance, and at its
+        `yields_until_s`.
+        """
+        return True
 
     def observe(self, event: PlacementEvent) -> None:
         """Update what the placement policy (the rule that chooses instances) remembers, after an event such

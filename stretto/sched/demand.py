@@ -2,7 +2,9 @@
 
 A reader asks for a variable with criteria and perhaps a deadline. All nodes that the variable comes of have
 to serve that reader: they have the strictest criteria of all their readers, they have to start a predicted
-path before the earliest deadline, and their path is the longest one.
+path before the earliest deadline, and their path is the longest one. They belong to the job of that reader,
+at a stage: the number of LLM answers until the variable is there. Requests of one stage of one job are a
+task group (`task_groups.py`).
 
 Source: Parrot §5.2 (performance objective deduction). Differs: readers may have deadlines, and a later reader
 may ask for more.
@@ -28,30 +30,68 @@ class Demand(NamedTuple):
             waits.
         start_by_s: time, by the clock of the runtime or simulator, at which a node has to start so that all
             deadlines can be kept; of a value, when it has to be there. Infinite without a deadline.
-        path_s: predicted seconds from its start until the last value that somebody waits for.
+        path_s: predicted seconds from its start until the last value that somebody waits for. Within a job,
+            the longest path has the least slack.
+        stage: number of LLM answers until the variable of its job is there, its own included.
+        job: name of the variable that the strictest reader waits for; "" if nobody waits, and in one-shot
+            queries.
+        group: name of its task group: the requests of one stage of one job, if there are several and the job
+            is wanted for latency. "" outside of any.
     """
 
     criteria: Objective | None
     start_by_s: float = math.inf
     path_s: float = 0.0
+    stage: int = 0
+    job: str = ""
+    group: str = ""
+
+    @property
+    def preference(self) -> Objective | None:
+        """What the instance that serves it is best filled for: a task group is as late as its last request,
+        so it is batched for throughput, though its job is wanted for latency. None if nobody waits.
+
+        Source: Parrot §5.2.
+        """
+        return "throughput" if self.group else self.criteria
 
     def joined(self, other: Demand) -> Demand:
         """Return how urgently a value with two readers is needed: the stricter criteria, the earlier latest
         start, and the longer path to the end.
+
+        It belongs to the job of the stricter reader; of readers alike, to that of the first name.
         """
+        first, second = (self, other) if _is_as_strict(self, other) else (other, self)
+        stage, job = first.stage, first.job
+        if first.criteria == second.criteria:
+            stage = max(stage, second.stage)
+            job = min(job, second.job) if job and second.job else job or second.job
         return Demand(
-            self.criteria if self.criteria == "latency" or other.criteria is None else other.criteria,
+            first.criteria,
             min(self.start_by_s, other.start_by_s),
             max(self.path_s, other.path_s),
+            stage,
+            job,
         )
 
-    def before(self, seconds: float) -> Demand:
+    def before(self, seconds: float, num_answers: int = 0) -> Demand:
         """Return how urgently a step that takes `seconds` must start, if this demand says how urgently its
         result is needed.
 
         The step must start `seconds` earlier, and its predicted path to the end is `seconds` longer.
+        `num_answers` is 1 for the answer of an LLM, which is a stage of its own, and 0 for any other step.
         """
-        return Demand(self.criteria, self.start_by_s - seconds, self.path_s + seconds)
+        return Demand(
+            self.criteria,
+            self.start_by_s - seconds,
+            self.path_s + seconds,
+            self.stage + num_answers,
+            self.job,
+        )
+
+
+def _is_as_strict(one: Demand, other: Demand) -> bool:
+    return one.criteria == "latency" or other.criteria is None or one.criteria == other.criteria
 
 
 NOBODY = Demand(None)
@@ -96,7 +136,7 @@ def deduce(
         found += [demands[node_id] for node_id in nodes if node_id in demands]
         if node.id in live.effects:
             found.append(of_effects)
-        return reduce(Demand.joined, found).before(node.own_s) if found else None
+        return reduce(Demand.joined, found).before(node.own_s, int(node.op == "decode")) if found else None
 
     nodes = (live.nodes[node_id] for node_id in changed if node_id in live.nodes)
     stale = {node.id for node in nodes if of(node) != demands.get(node.id)}

@@ -37,6 +37,7 @@ from stretto.sched.prepare import prepare_request
 from stretto.sched.shown_text import ShownText
 from stretto.sched.splicing import Expand, given_to, subgraph_of
 from stretto.sched.streams import Streams, by_port
+from stretto.sched.task_groups import TaskGroups
 from stretto.sched.values import UNSET
 from stretto.tasks import Decode, QueryRecord
 
@@ -55,6 +56,7 @@ class GraphScheduler:
         live: nodes that have not ended, their connections, and the values.
         demands: how urgently each node that somebody needs is needed; None if all are needed by the query's
             end.
+        groups: task groups of the requests that are needed, where there are demands.
         changed: ids of nodes that have come, or have lost a node that waited for them, since `demands` were
             computed. Kept only where there are demands.
         has_expanded: whether a subgraph has been added since `demands` were computed.
@@ -67,6 +69,7 @@ class GraphScheduler:
         self.values = self.live.values
         self.outcome = Outcome()
         self.demands: dict[int, Demand] | None = None
+        self.groups = TaskGroups()
         self.changed: dict[int, None] = {}
         self.has_expanded = False
         self._num_spliced = 0
@@ -288,7 +291,7 @@ class GraphScheduler:
 
     def _demand(self, node: Node) -> Demand:
         if self.demands is not None:
-            return self.demands.get(node.id, NOBODY)
+            return self.groups.of(node, self.demands.get(node.id, NOBODY))
         return usual(self._record.criteria, node.path_s)
 
     def _feed(self, node: Node) -> None:
@@ -395,6 +398,7 @@ class GraphScheduler:
         """Note that a node waits no more for those of its sources that have not ended."""
         assert self.demands is not None
         self.demands.pop(node.id, None)
+        self.groups.end(node)
         self.changed.pop(node.id, None)
         self.changed.update((source.id, None) for source in self.live.sources(node))
 

@@ -35,6 +35,10 @@ DEFAULT_BUDGET_TOKENS = 8192
 
 _SLOWNESS_WEIGHT = 0.3
 """Weight of an answer in the slowness of its instance: a few answers show that it has become slower."""
+_PACE_WEIGHT = 0.1
+"""Weight of an answer in the seconds that a token in flight adds to a step."""
+_LEAST_PACED = 8
+"""Number of tokens after the first output from which the time of an answer tells how long steps take."""
 _LEAST_SLOWNESS = 1.5
 """Slowness that counts. Below it are the prefills of neighbours, which no prediction of one answer knows."""
 
@@ -156,11 +160,16 @@ class InstanceLoads:
             if view.num_running == view.num_decoding:
                 view.prefill_from_s = running.handed_s
         self._change(running.instance, running.num_tokens, running.prefill_s)
+        if (view := self._table.get(running.instance)) is not None:
+            running.num_resident = view.running_tokens
 
     def answered(self, running: Running, num_output: int, now_s: float) -> None:
         """Update how slow an instance is, relative to predictions, from a request that has ended there: the
-        time that it took, with `num_output` tokens, over the predicted time.
+        that it took, with `num_output` tokens, over the predicted time.
+
+        The time of its tokens also shows how much each token in flight adds to a step.
         """
+        self._measure_steps(running, num_output, now_s)
         if not self._binds_early or (view := self._table.get(running.instance)) is None:
             return
         predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
@@ -210,6 +219,8 @@ class InstanceLoads:
         decode = running.entry.request.decode
         limit = decode.max_tokens if decode else 0
         running.num_written += num_tokens
+        if running.decoding_s is None:
+            running.decoding_s, running.num_first = now_s, num_tokens
         num_before = running.num_output
         if running.num_written > num_before:
             running.num_output = max(num_before, min(limit, 2 * running.num_written))
@@ -284,6 +295,13 @@ class InstanceLoads:
         Instances with equal keys can continue each other's answers.
         """
         return list(self._output_keys.values())
+
+    def admits(self, instance: InstanceId, request: PlacementRequest, now_s: float) -> bool:
+        """Return whether the placement policy lets a request, which fits on an instance, run there beside
+        the others.
+        """
+        view = self._table.get(instance)
+        return view is not None and self._placement.admits(request, view, now_s)
 
     def has_room(self, instance: InstanceId, request: PlacementRequest) -> bool:
         """Return whether a request fits on an instance now.
@@ -370,6 +388,17 @@ class InstanceLoads:
         except Exception as bug:
             self.note_bug(bug)
             return ()
+
+    def _measure_steps(self, running: Running, num_output: int, now_s: float) -> None:
+        """Learn from an answer how many seconds a token in flight adds to a step of its instance."""
+        view, num_paced = self._table.get(running.instance), num_output - running.num_first
+        if view is None or running.decoding_s is None or num_paced < _LEAST_PACED:
+            return
+        step_s = (now_s - running.decoding_s) / num_paced
+        num_resident = (running.num_resident + view.running_tokens) / 2
+        per_resident_s = max(0.0, step_s - view.profile.per_output_s) / max(1.0, num_resident)
+        before = per_resident_s if view.per_resident_s is None else view.per_resident_s
+        view.per_resident_s = before + _PACE_WEIGHT * (per_resident_s - before)
 
     def _set_slowness(self, view: InstanceView, mean: float) -> None:
         self._slowness[view.id] = mean

@@ -72,7 +72,7 @@ class LLMScheduler:
             self.queue,
             self._loads,
             self._shown,
-            PlacementRequests(self._outputs, self._ahead, keys),
+            PlacementRequests(self._outputs, self._ahead, keys, engine.age_limit_s),
             lambda: EngineQueue(engine, profile, orders),
         )
         self._handed_over = HandedOver(engine.name)
@@ -424,7 +424,7 @@ class LLMScheduler:
             prompt,
             request.decode,
             request.record.tenant,
-            entry.demand.criteria or request.record.criteria,
+            entry.demand.preference or request.record.criteria,
             entry.generated if entry.said_by == output_key else (),
             item,
             self._silence_s(request),

@@ -15,13 +15,14 @@ waits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
-from stretto.sched.bound_requests import BoundRequests
+from stretto.sched.bound_requests import BoundRequest, BoundRequests
 from stretto.sched.demand import Demand
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.llm_loads import InstanceLoads
@@ -70,6 +71,7 @@ class PlaceEarly:
         self._to_admit: dict[InstanceId, None] = {}
         self._freed: dict[InstanceId, None] = {}
         self._asked_at: dict[InstanceId, float] = {}
+        self._yields_s: dict[InstanceId, float] = {}
         self._num_asks = 0
         self._next_look_s = 0.0
 
@@ -81,6 +83,8 @@ class PlaceEarly:
         """
         self.not_before_s = None
         self._num_asks = MAX_ASKED
+        for instance in [i for i, until_s in self._yields_s.items() if until_s <= now_s]:
+            self._to_admit[instance] = None
         yield from self._bind_new(now_s)
         yield from self._admit(now_s)
         freed, self._freed = self._freed, {}
@@ -89,6 +93,8 @@ class PlaceEarly:
             self._fill(freed, now_s)
             yield from self._admit(now_s)
             self._look_again(now_s)
+        if self._yields_s:
+            self.not_before_s = min(*self._yields_s.values(), self.not_before_s or math.inf)
 
     def _leave_slow_ones(self, freed: Collection[InstanceId], now_s: float) -> None:
         """Ask about the queues of instances that have become slower."""
@@ -124,6 +130,7 @@ class PlaceEarly:
         self._freed.pop(instance, None)
         self._asked_at.pop(instance, None)
         self._to_admit.pop(instance, None)
+        self._yields_s.pop(instance, None)
         for entry in self._bound.leave(instance):
             try:
                 self._queue.add(_anew(entry, entry.lo, moved_from=instance))
@@ -150,6 +157,8 @@ class PlaceEarly:
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Move waiting requests of a query (run of an app) to their new places in the queues of instances,
         because its steps have become more or less urgent.
+
+        Those whose class has changed get an instance anew.
         """
         for node, demand in demands.items():
             for entry in self._bound.of_node(query, node):
@@ -157,11 +166,19 @@ class PlaceEarly:
                     entry.demand = demand
                     again = _anew(entry, entry.lo)
                     bound = self._bound.remove(entry)
-                    self._bind(again, bound.request, bound.choice, bound.at_s)
+                    request, purpose = bound.request, self._describe.purpose(again)
+                    if purpose.preference != request.purpose.preference and self._moves:
+                        self._queue.add(again)
+                        self._to_admit[bound.instance] = None
+                        continue
+                    if purpose != request.purpose:
+                        request = replace(request, purpose=purpose)
+                    self._bind(again, request, bound.choice, bound.at_s)
 
     def clear(self) -> None:
         """Drop all requests that wait in the queues of instances, after a bug in a queue order."""
         self._bound.clear()
+        self._yields_s.clear()
         self._going_out = None
 
     def bound(self) -> Collection[Entry]:
@@ -213,10 +230,11 @@ class PlaceEarly:
         held: list[InstanceId] = []
         while self._to_admit:
             instance = next(iter(self._to_admit))
+            self._yields_s.pop(instance, None)
             queue, view = self._bound.queue(instance), self._loads.view(instance)
             to_fill = 0 if view is None else view.room_tokens
             while queue:
-                chosen = queue.choose(to_fill, self._fits, now_s)
+                chosen = queue.choose(to_fill, lambda entry: self._fits(entry, now_s), now_s)
                 if isinstance(chosen, Hold):
                     held.append(instance)
                     self.not_before_s = min(chosen.until_s, self.not_before_s or chosen.until_s)
@@ -230,9 +248,20 @@ class PlaceEarly:
             del self._to_admit[instance]
         self._to_admit.update(dict.fromkeys(held))
 
-    def _fits(self, entry: Entry) -> int:
+    def _fits(self, entry: Entry, now_s: float) -> int:
         bound = self._bound.of(entry)
-        return int(self._loads.has_room(bound.instance, bound.request))
+        if not self._loads.has_room(bound.instance, bound.request):
+            return 0
+        if self._loads.admits(bound.instance, bound.request, now_s):
+            return 1
+        self._yield_until(bound, now_s)
+        return 0
+
+    def _yield_until(self, bound: BoundRequest, now_s: float) -> None:
+        """Ask to be called when a request that waits for a stricter class need not wait any more."""
+        until_s = bound.request.purpose.yields_until_s
+        if now_s < until_s < math.inf:
+            self._yields_s[bound.instance] = min(until_s, self._yields_s.get(bound.instance, math.inf))
 
     def _remove(self, entry: Entry) -> None:
         """Take an entry out; what it kept waiting may go out now."""

@@ -5,7 +5,7 @@ and where its beginning is held.
 from __future__ import annotations
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.placement import PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import PromptKeys
 from stretto.sched.expected_outputs import ExpectedOutputs
 from stretto.sched.prefills_ahead import PrefillsAhead
@@ -17,8 +17,11 @@ class PlacementRequests:
     placement policy, which chooses an instance by it.
     """
 
-    def __init__(self, outputs: ExpectedOutputs, ahead: PrefillsAhead, keys: PromptKeys) -> None:
+    def __init__(
+        self, outputs: ExpectedOutputs, ahead: PrefillsAhead, keys: PromptKeys, age_limit_s: float
+    ) -> None:
         self._outputs = outputs
+        self._age_limit_s = age_limit_s
         self._ahead = ahead
         self._keys = keys
 
@@ -43,4 +46,18 @@ class PlacementRequests:
             max(0.0, entry.demand.start_by_s - now_s),
             bound_to,
             ahead_s,
+            self.purpose(entry),
+        )
+
+    def purpose(self, entry: Entry) -> Purpose:
+        """Return what a queue entry (one step's queued work) is scheduled for now.
+
+        Jobs and groups of two sessions never have one name.
+        """
+        demand = entry.demand
+        return Purpose(
+            demand.preference or "throughput",
+            f"{entry.query} {demand.job}" if demand.job else "",
+            f"{entry.query} {demand.group}" if demand.group else "",
+            entry.arrival_s + self._age_limit_s,
         )

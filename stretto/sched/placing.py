@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice, PlacementRequest, Purpose
 from stretto.record import record
 from stretto.sched.demand import Demand
 from stretto.sched.engine_queue import EngineQueue
@@ -38,6 +38,8 @@ class Describe(Protocol):
     def __call__(
         self, entry: Entry, now_s: float, bound_to: InstanceId | None = None, ahead_s: float = 0.0
     ) -> PlacementRequest: ...
+
+    def purpose(self, entry: Entry) -> Purpose: ...
 
 
 class Placing(Protocol):

@@ -127,6 +127,14 @@ class Entry:
         return min(self.request.record.arrival_s, self.arrival_s)
 
     @property
+    def job(self) -> str:
+        """Name of the job that orders sort it under: what one caller waits for in a session, or a one-shot
+        query as a whole.
+        """
+        job = self.sorted_as.job
+        return f"{self.query} {job}" if job else self.query
+
+    @property
     def arrival(self) -> tuple[float, int]:
         """Sort key by arrival of this queue entry: its time, then its number in the queue."""
         return self.arrival_s, self.number

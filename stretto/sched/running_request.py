@@ -28,6 +28,9 @@ class Running:
             requests wait at instances.
         offset: number of items or characters of its output that have been passed on.
         num_written: estimated number of tokens of its output so far.
+        num_resident: tokens in flight at the instance when it was sent there, its own included.
+        decoding_s: time at which its first output was reported; None before.
+        num_first: estimated number of tokens of that output.
         is_decoding: whether it has generated something, so that its prefill is over.
         started_s: time at which the instance began its prefill; None if not known yet.
         is_probe: whether the instance was suspect (perhaps down) when the request was sent.
@@ -48,6 +51,9 @@ class Running:
     num_output: int = field(init=False)
     offset: int = 0
     num_written: int = 0
+    num_resident: int = 0
+    decoding_s: float | None = None
+    num_first: int = 0
     is_decoding: bool = False
     started_s: float | None = None
     is_probe: bool = False

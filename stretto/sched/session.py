@@ -262,7 +262,7 @@ class Session:
         value_id, wants = self._variables[name], self._wants.get(name)
         before = self._asked.pop(value_id, None)
         if wants:
-            self._asked[value_id] = reduce(Demand.joined, wants)
+            self._asked[value_id] = reduce(Demand.joined, wants)._replace(job=name)
         if self._asked.get(value_id) != before:
             self._note_change(value_id)
             self._deduce()
@@ -279,9 +279,8 @@ class Session:
             return
         graph.has_expanded = False
         changed, graph.changed = graph.changed, {}
-        graph.outcome.demands += deduce(
-            graph.live, graph.demands, self._asked, self._demand(None, None), changed
-        )
+        found = deduce(graph.live, graph.demands, self._asked, self._demand(None, None), changed)
+        graph.outcome.demands += graph.groups.update(found)
 
     def _take(self) -> Outcome:
         """Let the running graph go on, and return its outcome."""

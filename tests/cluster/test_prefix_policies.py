@@ -242,6 +242,8 @@ def test_stretto_weighs_a_held_prefix_against_the_wait_for_it() -> None:
         "decode_s",
         "later_s",
         "move_s",
+        "class_s",
+        "apart_s",
     ]
 
 

@@ -69,8 +69,8 @@ def test_the_strictest_criteria_of_all_readers_reach_what_their_variables_come_o
     assert asked(session) == {}
     session.want("b", "throughput")
     assert asked(session) == {
-        "a": Demand("throughput", path_s=2.0),
-        "b": Demand("throughput", path_s=1.0),
+        "a": Demand("throughput", path_s=2.0, job="b"),
+        "b": Demand("throughput", path_s=1.0, job="b"),
     }
     session.want("c", "latency")
     assert {name: demand.criteria for name, demand in asked(session).items()} == {
@@ -106,12 +106,12 @@ def test_a_reader_leaves_with_what_that_reader_asked_and_nothing_else() -> None:
     session.extend(STEP, {})
     session.want("y")
     session.want("y", "throughput", 7.0)
-    assert asked(session)["y"] == Demand("latency", 6.0, 1.0)
+    assert asked(session)["y"] == Demand("latency", 6.0, 1.0, job="y")
     session.unwant("y", "throughput")
     session.unwant("y", deadline_s=7.0)
-    assert asked(session)["y"] == Demand("latency", 6.0, 1.0), "nobody asked so"
+    assert asked(session)["y"] == Demand("latency", 6.0, 1.0, job="y"), "nobody asked so"
     session.unwant("y")
-    assert asked(session)["y"] == Demand("throughput", 6.0, 1.0)
+    assert asked(session)["y"] == Demand("throughput", 6.0, 1.0, job="y")
     session.unwant("y", "throughput", 7.0)
     assert asked(session) == {}
 
@@ -268,9 +268,9 @@ def test_a_reader_whose_deadline_has_passed_asks_for_nothing_more() -> None:
     system.handle([*events, Want("s", "y", "throughput", 9.0)], 0.0)
     assert system.alarms_s == [5.0]
     session = system.queries["s"]
-    assert asked(session) == {"y": Demand("latency", 4.0, 1.0)}
+    assert asked(session) == {"y": Demand("latency", 4.0, 1.0, job="y")}
     system.handle([Wake()], 5.0)
-    assert asked(session) == {"y": Demand("throughput", 8.0, 1.0)}
+    assert asked(session) == {"y": Demand("throughput", 8.0, 1.0, job="y")}
     assert system.alarms_s == [9.0]
     system.handle([Unwant("s", "y", "latency", 5.0)], 6.0)
     system.handle([Wake()], 9.0)

@@ -156,7 +156,7 @@ def test_what_is_wanted_is_told_from_what_is_not_whenever_that_changes() -> None
     (work,) = session.extend(EMBED, {}).work
     assert work.demand == NOBODY
     assert work.record.tenant == "acme"
-    wanted = Demand("throughput")
+    wanted = Demand("throughput", job="v")
     assert session.want("v").demands == [(work.node, wanted)]
     assert session.want("v").demands == [], "a second one"
     assert session.unwant("v").demands == []
@@ -164,7 +164,9 @@ def test_what_is_wanted_is_told_from_what_is_not_whenever_that_changes() -> None
     assert session.unwant("v").demands == []
     session.want("later")
     (work,) = session.extend(EMBED, {"v": "later"}).work
-    assert work.demand == wanted, "it was wanted before it was known what it comes of"
+    assert work.demand == Demand("throughput", job="later"), (
+        "it was wanted before it was known what it comes of"
+    )
 
 
 def test_unwanted_work_waits_for_wanted_work_at_an_engine() -> None:

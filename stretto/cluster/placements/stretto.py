@@ -13,9 +13,14 @@ The terms, all in seconds:
 - decode: of its own answer, beside those that run there;
 - later: the delay of the requests that will come before the instance has done all its prefills, this one
   included: each of them waits for this prefill too;
-- move: what a move to another instance must save, where the request waits at one already.
+- move: what a move to another instance must save, where the request waits at one already;
+- class: what it costs that requests for latency and for throughput meet at an instance (`class_prices.py`);
+- apart: a little, where its siblings or the requests of its job are at other instances.
 
 A prefix is thus copied where waiting for it costs more than computing it again does to all.
+
+While requests for latency run at an instance, others run beside them only as far as these leave room. A
+request waits for that no longer than until its engine's age limit.
 
 Source: own; one score of locality and load instead of Preble's two cases and its thresholds (§4.2).
 """
@@ -23,10 +28,11 @@ Source: own; one score of locality and load instead of Preble's two cases and it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import fmean
 from typing import TypeAlias
 
+from stretto.cluster.class_prices import ClassPrices
 from stretto.cluster.eviction import victims
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
@@ -34,6 +40,7 @@ from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEve
 from stretto.cluster.prefix_index import Held, PrefixIndex
 from stretto.cluster.renewal import Renewal
 from stretto.cluster.scored_placement import ScoredPlacement
+from stretto.cluster.together import Together
 from stretto.costs.profile import Profile
 
 _STRAGGLER = 2.0
@@ -49,6 +56,8 @@ _MOVE_S = 0.05
 _RENEWAL_PRICE = 3.0
 """Price of a token that is new to a full cache of mean renewal, in prefills of a token. Found by trial: with
 1, four caches have 2 % fewer hits together than one of their size, and with 3 about 1 % fewer."""
+_APART_S = 0.05
+"""Price of an instance that has no request of a request's task group or job, while another one has."""
 _OF_RENEWAL = (Joined, Emptied, Left)
 _Speeds: TypeAlias = tuple[float, float, float, float, float, float]
 
@@ -59,11 +68,24 @@ class Stretto(ScoredPlacement):
     """
 
     binds: Binds = "early"
-    names = ("wait_s", "prefill_s", "eviction_s", "slowdown_s", "decode_s", "later_s", "move_s")
+    names = (
+        "wait_s",
+        "prefill_s",
+        "eviction_s",
+        "slowdown_s",
+        "decode_s",
+        "later_s",
+        "move_s",
+        "class_s",
+        "apart_s",
+    )
 
     def __init__(self, index: PrefixIndex | None = None) -> None:
         super().__init__(index)
         self._renewal = Renewal(self.index)
+        self._classes = ClassPrices()
+        self._together = Together()
+        self._siblings: Collection[InstanceId] = ()
         self._options: Sequence[InstanceView] = ()
         self._mean_speed: float | None = None
         self._usual_slowness = 1.0
@@ -86,6 +108,7 @@ class Stretto(ScoredPlacement):
                     break
         self._measure_rates(now_s)
         self._options, self._mean_speed = options, None
+        self._siblings = self._together.instances(request)
 
     def terms(
         self, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
@@ -114,10 +137,17 @@ class Stretto(ScoredPlacement):
         idle_share = 1.0 - (busy_share if busy_share < _MOST_UTILISATION else _MOST_UTILISATION)
         later_s = self._requests_per_s * prefill_s * (wait_s + prefill_s / 2) / idle_share
         move_s = 0.0 if request.bound_to is None or request.bound_to == view.id else _MOVE_S
+        class_s = self._classes.seconds(request, view, prefill_s, decode_s)
+        apart_s = _APART_S if self._siblings and view.id not in self._siblings else 0.0
         eviction_s = 0.0
-        if wait_s + prefill_s + slowdown_s + decode_s + later_s + move_s <= self.lowest:
+        others_s = wait_s + prefill_s + slowdown_s + decode_s + later_s + move_s
+        if others_s + class_s + apart_s <= self.lowest:
             eviction_s = per_token_s * self._evicted_tokens(request, view, held_tokens, now_s)
-        return wait_s, prefill_s, eviction_s, slowdown_s, decode_s, later_s, move_s
+        return wait_s, prefill_s, eviction_s, slowdown_s, decode_s, later_s, move_s, class_s, apart_s
+
+    def admits(self, request: PlacementRequest, view: InstanceView, now_s: float) -> bool:
+        """Return whether the requests for latency at an instance leave room for a request."""
+        return self._classes.admits(request, view, now_s)
 
     def _evicted_tokens(
         self, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
@@ -167,6 +197,8 @@ class Stretto(ScoredPlacement):
         """Update the index, the rates, and how fast caches are renewed."""
         if isinstance(event, _OF_RENEWAL):
             self._renewal.observe(event)
+        self._classes.observe(event)
+        self._together.observe(event)
         super().observe(event)
 
     def left(self, instance: InstanceId) -> None:

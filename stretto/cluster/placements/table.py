@@ -12,6 +12,7 @@ from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.cluster.placements.lmetric import LMetric
 from stretto.cluster.placements.loadaware import LoadAware
 from stretto.cluster.placements.oracle_partition import OraclePartition
+from stretto.cluster.placements.parrot import Parrot
 from stretto.cluster.placements.prefix_threshold import PrefixThreshold
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.cluster.placements.scorers import Scorers
@@ -28,5 +29,6 @@ PLACEMENTS: Mapping[str, Callable[[], Placement]] = {
     "scorers": Scorers,
     "e2": E2,
     "oracle_partition": OraclePartition,
+    "parrot": Parrot,
     "stretto": Stretto,
 }

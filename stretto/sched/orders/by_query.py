@@ -96,7 +96,7 @@ class ByQuery:
 
     def add(self, entry: Entry) -> None:
         """Add an entry (one step's queued work) to the waiting work of its query (run of an app)."""
-        name = entry.query
+        name = entry.job
         query = self._queries.get(name)
         if query is None:
             query = self._queries[name] = self._make_query()
@@ -131,7 +131,7 @@ class ByQuery:
         """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
         entry.lo += num_items
         if entry.lo == entry.hi:
-            name = entry.query
+            name = entry.job
             self._waiting.remove(entry)
             self._queries[name].all_taken(entry)
             self._moved[name] = None
@@ -140,7 +140,7 @@ class ByQuery:
         """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
         were given up.
         """
-        name = entry.query
+        name = entry.job
         query = self._queries[name]
         query.started(entry, lo, hi)
         self._moved[name] = None
@@ -152,7 +152,7 @@ class ByQuery:
         """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
         first.
         """
-        return self._queries[entry.query].rank(entry)
+        return self._queries[entry.job].rank(entry)
 
     def _put_moved(self) -> None:
         """Put the queries that have changed in their places among the others."""
