@@ -54,7 +54,7 @@ STRETTO = Contestant(
     policy="least_work",
     reads_shared_once=True,
 )
-PARROT = replace(STRETTO, name="parrot", placement="parrot")
+PARROT = replace(STRETTO, name="parrot", placement="parrot", policy="topology_aware")
 NO_KERNEL = replace(STRETTO, name="no kernel", reads_shared_once=False)
 NO_SHARING = replace(NO_KERNEL, name="no sharing", caching="none", passes=())
 NO_AFFINITY = replace(STRETTO, name="no affinity", placement="least_loaded")

@@ -84,7 +84,7 @@ def full_scenes() -> tuple[Scene, ...]:
         *(_copilot(num) for num in (8, 16, 32, 64)),
         *(_gpts(rate, 200) for rate in (0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 16)),
         *(_agents(num) for num in (4, 8, 12, 16)),
-        _mixed(20),
+        _mixed(40),
     )
 
 
@@ -97,7 +97,7 @@ def quick_scenes() -> tuple[Scene, ...]:
         _copilot(16),
         *(_gpts(rate, 40) for rate in (1, 4)),
         _agents(4),
-        _mixed(4),
+        _mixed(10),
     )
 
 

@@ -161,7 +161,7 @@ def agents(seed: int, *, num_files: int) -> list[Arrival]:
     return [Arrival(0.0, coding(f"project of {seed}", num_files))]
 
 
-def mixed(seed: int, *, num: int = 20, chat_rate_per_s: float = 1.0, every_s: float = 6.0) -> list[Arrival]:
+def mixed(seed: int, *, num: int = 40, chat_rate_per_s: float = 1.0, every_s: float = 2.5) -> list[Arrival]:
     """Return `num` map-reduce summaries, one every `every_s` seconds, beside chats."""
     summaries = [
         Arrival(
