@@ -59,9 +59,16 @@ NO_KERNEL = replace(STRETTO, name="no kernel", reads_shared_once=False)
 NO_SHARING = replace(NO_KERNEL, name="no sharing", caching="none", passes=())
 NO_AFFINITY = replace(STRETTO, name="no affinity", placement="least_loaded")
 
+CAPACITIES = tuple(
+    replace(THROUGHPUT, name=f"{budget:,} tokens", budget_tokens=budget)
+    for budget in (2048, 4096, 6144, 8192, 12_288)
+)
+"""Engines that differ in how many tokens they take at once."""
+
 CONTESTANTS: Mapping[str, Contestant] = {
     one.name: one
     for one in (
+        *CAPACITIES,
         *(LATENCY, THROUGHPUT, STATIC, AUTOMATIC),
         *(PARROT, STRETTO, NO_KERNEL, NO_SHARING, NO_AFFINITY),
     )

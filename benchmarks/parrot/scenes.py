@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from benchmarks.parrot.contestants import is_there
+from benchmarks.parrot.contestants import CAPACITIES, is_there
 
 Quantity = Literal["mean_s", "per_token_s", "decode_s"]
 CALL_LEVEL = ("latency", "throughput")
@@ -75,6 +75,7 @@ def full_scenes() -> tuple[Scene, ...]:
     """Return all scenes of the paper's evaluation."""
     outputs, chunks = (25, 50, 75, 100), (512, 1024, 1536, 2048)
     return (
+        *(_chats(rate) for rate in (0.5, 1.0, 1.5)),
         *(_one("11a chain", "chain", f"output {n}", _CHAINS, num_output=n) for n in outputs),
         *(_one("11b chain", "chain", f"chunk {n}", _CHAINS, chunk_tokens=n) for n in chunks),
         *(_in_chats(rate, 5) for rate in (0.0, 0.5, 1.0, 1.5, 2.0)),
@@ -99,6 +100,11 @@ def quick_scenes() -> tuple[Scene, ...]:
         _agents(4),
         _mixed(10),
     )
+
+
+def _chats(rate_per_s: float) -> Scene:
+    names, settings = tuple(one.name for one in CAPACITIES), {"rate_per_s": rate_per_s}
+    return Scene("10 capacity", f"{rate_per_s:g}/s", "chats", settings, "A100, 13B", 1, names, ("chat",))
 
 
 def _in_chats(rate_per_s: float, num: int) -> Scene:

@@ -86,7 +86,7 @@ def losses(runs: Sequence[Ran]) -> list[str]:
     """Return a sentence for each mean in which another contestant is better than ours."""
     found = []
     for ran in runs:
-        for kind in ran.scene.kinds:
+        for kind in ran.scene.kinds if "stretto" in ran.results else ():
             best = min(ran.results, key=lambda name: ran.mean(name, kind))
             ratio = ran.mean("stretto", kind) / ran.mean(best, kind)
             if ratio > _TIE:

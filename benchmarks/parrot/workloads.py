@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, takewhile
 from random import Random
 from typing import Any
 
@@ -75,16 +75,6 @@ def chat(name: str, draw: Random) -> Workflow:
     return Workflow("chat", (Call("answer", (filler(name, prompt),), output),))
 
 
-def _chats(rate_per_s: float, until_s: float, seed: int) -> list[Arrival]:
-    draw = Random(f"chats/{seed}")
-    found = []
-    for number, at_s in enumerate(poisson(rate_per_s, seed)):
-        if at_s >= until_s:
-            break
-        found.append(Arrival(at_s, chat(f"chat {number} of {seed}", draw)))
-    return found
-
-
 # --- loads, whose last argument is the seed
 
 
@@ -99,6 +89,13 @@ def one_by_one(
     ]
 
 
+def chats(seed: int, *, rate_per_s: float, until_s: float = 120.0) -> list[Arrival]:
+    """Return chats that arrive until `until_s`, in seconds, as a Poisson process."""
+    draw = Random(f"chats/{seed}")
+    times_s = takewhile(lambda at_s: at_s < until_s, poisson(rate_per_s, seed))
+    return [Arrival(at_s, chat(f"chat {number} of {seed}", draw)) for number, at_s in enumerate(times_s)]
+
+
 def chain_in_chats(seed: int, *, rate_per_s: float, num: int = 5) -> list[Arrival]:
     """Return chains over documents, one every minute, beside chats."""
     apart_s = 60.0
@@ -106,7 +103,7 @@ def chain_in_chats(seed: int, *, rate_per_s: float, num: int = 5) -> list[Arriva
         Arrival(10.0 + apart_s * number, chain(f"document {number} of {seed}", length, 1024, 50))
         for number, length in enumerate(DOCUMENT_TOKENS[:num])
     ]
-    return chains + (_chats(rate_per_s, apart_s * num, seed) if rate_per_s else [])
+    return chains + (chats(seed, rate_per_s=rate_per_s, until_s=apart_s * num) if rate_per_s else [])
 
 
 def chains_at_once(seed: int, *, num: int, chunk_tokens: int = 1024, num_output: int = 50) -> list[Arrival]:
@@ -170,12 +167,12 @@ def mixed(seed: int, *, num: int = 40, chat_rate_per_s: float = 1.0, every_s: fl
         )
         for number in range(num)
     ]
-    return summaries + _chats(chat_rate_per_s, every_s * num, seed)
+    return summaries + chats(seed, rate_per_s=chat_rate_per_s, until_s=every_s * num)
 
 
 LOADS: Mapping[str, Callable[..., list[Arrival]]] = {
     function.__name__: function
-    for function in (one_by_one, chain_in_chats, chains_at_once, copilot, gpts, agents, mixed)
+    for function in (chats, one_by_one, chain_in_chats, chains_at_once, copilot, gpts, agents, mixed)
 }
 """Functions that make the loads, by name."""
 
