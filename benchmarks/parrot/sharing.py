@@ -102,13 +102,17 @@ def _run(name: str, arrivals: Sequence[Arrival], seed: int) -> Outcome:
 
 
 def _case(name: str, case: Case, seed: int) -> _Found:
-    at_once, one_by_one = (_run(name, case.arrivals(apart_s), seed).filled_tokens for apart_s in (0.0, 30.0))
+    at_once, one_by_one = (_run(name, case.arrivals(apart_s), seed) for apart_s in (0.0, 30.0))
+    values: dict[str, Value] = {
+        "at_once": at_once.filled_tokens,
+        "last_at_s": max(at_once.kinds[case.name].latencies_s),
+        "one_by_one": one_by_one.filled_tokens,
+    }
     goals = [
-        Goal(f"filled, {case.name}, at once", at_once, _MOST_FILLED, "lower"),
-        Goal(f"filled, {case.name}, one by one", one_by_one, _MOST_FILLED, "lower"),
+        Goal(f"filled, {case.name}, at once", at_once.filled_tokens, _MOST_FILLED, "lower"),
+        Goal(f"filled, {case.name}, one by one", one_by_one.filled_tokens, _MOST_FILLED, "lower"),
     ]
-    row = Row(SHARING, f"{case.name}, {name}", {"at_once": at_once, "one_by_one": one_by_one}, "simulated")
-    return row, goals if case.can_share else []
+    return Row(SHARING, f"{case.name}, {name}", values, "simulated"), goals if case.can_share else []
 
 
 def _readers(name: str, *, is_chain: bool, seed: int) -> _Found:
