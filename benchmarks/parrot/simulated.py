@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.parrot.clients import CallClient, Client, GraphClient, number_of
-from benchmarks.parrot.contestants import Contestant
+from benchmarks.parrot.contestants import SHARED_BUDGET, Contestant
 from benchmarks.parrot.machines import Machine
 from benchmarks.parrot.workflows import ENGINE, Arrival
 from stretto.deployment import deploy
@@ -97,7 +97,7 @@ def simulate(
         profile=profile,
         kv_tokens=kv_tokens,
         max_running=_MAX_RUNNING,
-        max_batch=contestant.budget_tokens,
+        max_batch=contestant.budget_tokens or SHARED_BUDGET * kv_tokens,
         placement=contestant.placement,
         policy=contestant.policy,
         keeps_state=True,
