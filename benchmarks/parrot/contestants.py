@@ -28,8 +28,8 @@ class Contestant:
         sends_graphs: whether the client sends all calls of a workflow at once, as a graph, or each call when
             its inputs are there.
         caching: prefixes that the engines find again: none, those that a developer declares, or all.
-        budget_tokens: tokens in flight on an instance; beyond that requests wait in the service. None stands for
-            `SHARED_BUDGET` times as many as the instance can hold.
+        budget_tokens: tokens in flight on an instance; beyond that requests wait in the service. None
+            stands for `SHARED_BUDGET` times as many as the instance can hold.
         placement: policy that chooses the instance of a request.
         policy: order of the requests that wait in the service.
         passes: rewriting passes for graphs.

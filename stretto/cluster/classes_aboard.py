@@ -91,4 +91,4 @@ def latency_room(view: InstanceView, request: PlacementRequest) -> int:
         tokens = mean_tokens * (1 + spare_s / profile.per_neighbour_s)
     else:
         tokens = LATENCY_TOKENS
-    return int(min(tokens, view.capacity_tokens))
+    return round(min(tokens, view.capacity_tokens))

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from stretto.core import ABSENT, Hit, as_text, document_order
 from stretto.costs.tokens import num_tokens
-from stretto.errors import ConfigError, GraphError
+from stretto.errors import BadReply, ConfigError, GraphError
 from stretto.graph.graph import HINT, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
 
@@ -217,8 +217,15 @@ def _aggregate(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     items = [item for item in items if item is not ABSENT]
     if join is not None:
-        return {"": str(join).join(as_text(item) for item in items) if items else ABSENT}
+        return {"": _joined(items, str(join)) if items else ABSENT}
     return {"": items}
+
+
+def _joined(items: Sequence[object], separator: str) -> str:
+    try:
+        return separator.join(map(as_text, items))
+    except TypeError as error:
+        raise BadReply(f"{error}; the transform to_json makes one") from error
 
 
 def _num_hits(inputs: Inputs) -> int:

@@ -230,9 +230,14 @@ class Client:
             if self._num_readers[name]:
                 self._given_up.add(name)
             else:
-                self._opened().drop(name)
+                self._free(name)
 
         self._soon(drop)
+
+    def _free(self, name: str) -> None:
+        """Give a variable up that no native function has to read any more; its name may be used again."""
+        self._opened().drop(name)
+        self.ledger.free(name)
 
     def _end_native(self, made: str, reads: Sequence[str]) -> None:
         """Forget a call of a native function, and drop the variables that were given up while it had to read
@@ -246,7 +251,7 @@ class Client:
                 if name in self._given_up:
                     self._given_up.discard(name)
                     if not self._opened().is_closed():
-                        self._opened().drop(name)
+                        self._free(name)
 
     async def _open(self) -> None:
         if self._session is not None:

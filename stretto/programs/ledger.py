@@ -18,6 +18,7 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
+        self._given: set[str] = set()
         self._made: dict[str, tuple[str, ...]] = {}
         self._set: set[str] = set()
         self._awaited: set[str] = set()
@@ -35,9 +36,11 @@ class Ledger:
         if is_given and not (isinstance(stem, str) and stem.isidentifier()):
             raise UserError(f"a variable's name is letters, digits and underscores, got {stem!r:.80}")
         with self._lock:
+            if is_given and stem in self._counts:
+                raise UserError(f"there is a variable {stem!r} already")
+            if is_given:
+                self._given.add(stem)
             number = self._counts[stem] = self._counts.get(stem, 0) + 1
-        if is_given and number > 1:
-            raise UserError(f"there is a variable {stem!r} already")
         return stem if number == 1 else f"{stem}.{number}"
 
     def knows(self, name: str) -> bool:
@@ -95,6 +98,13 @@ class Ledger:
                 self._made.pop(name, None)
                 self._set.discard(name)
                 self._awaited.discard(name)
+
+    def free(self, name: str) -> None:
+        """Let the name of a variable that was given up be given again, if the user had given it."""
+        with self._lock:
+            if name in self._given and self._counts[name] == 1:
+                del self._counts[name]
+            self._given.discard(name)
 
     def _add(self, names: Collection[str], reads: tuple[str, ...]) -> None:
         """Note of what variables are made, and which ones they are made of that do not exist yet."""

@@ -23,7 +23,8 @@ class Operator:
 
     Attributes:
         config: settings of the op.
-        outputs: out ports of the op by the names of the call's outputs.
+        outputs: out ports of the op by the names of the call's outputs; None for one that is called like
+            the operator.
         engine: engine that runs the op; None for control flow.
     """
 
@@ -31,7 +32,7 @@ class Operator:
     op: str
     max_tokens: ClassVar[int] = 0
     config: Mapping[str, object] = field(default_factory=dict)
-    outputs: Mapping[str, str] = field(default_factory=lambda: {"value": ""})
+    outputs: Mapping[str, str] | None = None
     engine: str | None = None
 
     @property
@@ -43,14 +44,22 @@ class Operator:
         """Add the step to the graph of a fragment, and return a reference to each output by name."""
         args = [*inputs.values(), *([] if when is None else [Arg(WHEN, when)])]
         made = build.add(self.name, self.op, args, engine=self.engine, config=self.config)
-        return {name: Ref(made.name, port) for name, port in self.outputs.items()}
+        return {name: Ref(made.name, port) for name, port in self._ports.items()}
 
     def __call__(
         self, inputs: Mapping[str, object], when: SemanticVariable | None
     ) -> dict[str, SemanticVariable]:
         """Submit a call with these inputs by port, and return the variables of its outputs."""
         client = needed_client(self.name)
-        return client.call(self, inputs, tuple(self.outputs), when=when)
+        return client.call(self, inputs, tuple(self._ports), when=when)
+
+    def value(self, inputs: Mapping[str, object], when: SemanticVariable | None) -> SemanticVariable:
+        """Submit a call of an operator with a single output, and return the variable of it."""
+        return self(inputs, when)[self.name]
+
+    @property
+    def _ports(self) -> Mapping[str, str]:
+        return {self.name: ""} if self.outputs is None else self.outputs
 
 
 class Branches(NamedTuple):
@@ -66,16 +75,18 @@ def gather(*values: object, when: SemanticVariable | None = None) -> SemanticVar
     """Return a variable whose value is the list of these values, in this order. Values that are lists are
     spliced in, and those of skipped calls are left out.
     """
-    return Operator("gather", "aggregate")(_numbered("gather", values), when)["value"]
+    return Operator("gather", "aggregate").value(_numbered("gather", values), when)
 
 
 def join(*values: object, separator: str = "\n\n", when: SemanticVariable | None = None) -> SemanticVariable:
     """Return a variable whose value is these values as one text, the items of lists one by one; those of
     skipped calls are left out.
+
+    The variable fails with `BadReply` where a value has no text, such as an object of JSON.
     """
     if not isinstance(separator, str):
         raise UserError(f"join: the separator must be a text, got {separator!r:.80}")
-    return Operator("join", "aggregate", {"join": separator})(_numbered("join", values), when)["value"]
+    return Operator("join", "aggregate", {"join": separator}).value(_numbered("join", values), when)
 
 
 def transform(
@@ -88,7 +99,7 @@ def transform(
         ConfigError: there is no such transform, or its argument cannot be used.
     """
     settings = {"steps": steps_of(steps)}
-    return Operator("transform", "transform", settings, engine=TRANSFORMS)({"value": value}, when)["value"]
+    return Operator("transform", "transform", settings, engine=TRANSFORMS).value({"value": value}, when)
 
 
 def condition(value: object, *, equals: str = "", when: SemanticVariable | None = None) -> Branches:
@@ -107,7 +118,7 @@ def condition(value: object, *, equals: str = "", when: SemanticVariable | None 
 
 def first_present(*values: object) -> SemanticVariable:
     """Return a variable whose value is the first of these that has one: neither skipped nor failed."""
-    return Operator("first_present", "select")(_numbered("first_present", values), None)["value"]
+    return Operator("first_present", "select").value(_numbered("first_present", values), None)
 
 
 def _numbered(name: str, values: tuple[object, ...]) -> dict[str, object]:

@@ -14,12 +14,16 @@ from stretto.runtime.slots import Slots
 
 
 class RunningQueries:
-    """The running queries (runs of an app) and sessions of a runtime; each holds one of `max_queries` slots
-    until it has ended.
+    """The running queries (runs of an app) and sessions of a runtime.
+
+    A query holds one of `max_queries` slots until it has ended, a session while it has work.
+
+    Attributes:
+        slots: the slots.
     """
 
     def __init__(self, max_queries: int) -> None:
-        self._slots = Slots(max_queries)
+        self.slots = Slots(max_queries)
         self._queries: dict[str, Query | Session] = {}
         self._pace = Pace()
         self._ids = count(1)
@@ -56,13 +60,13 @@ class RunningQueries:
             QueryCancelled: the runtime was closed, or began to drain.
         """
         try:
-            if not self._slots.take():
+            if not self.slots.take():
                 async with asyncio.timeout_at(due_s):
-                    await self._slots.acquire()
+                    await self.slots.acquire()
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before the query could start") from None
         if self._is_closed or self._is_draining:
-            self._slots.release()
+            self.slots.release()
             raise QueryCancelled("the runtime was closed before the query could start")
 
     def acquire_now(self) -> None:
@@ -70,13 +74,13 @@ class RunningQueries:
 
         Raises Overloaded if none is free; the error says in how many seconds to try again.
         """
-        if not self._slots.take():
+        if not self.slots.take():
             raise Overloaded(
                 f"{len(self._queries)} queries are running", retry_after_s=self._pace.retry_after_s()
             )
 
     def add(self, query: Query | Session) -> None:
-        """Register a query or session that has taken one of the `max_queries` slots: from now on what the
+        """Register a query that has taken one of the `max_queries` slots, or a session: from now on what the
         schedulers report of its id is passed to it.
         """
         self._queries[query.id] = query
@@ -117,8 +121,10 @@ class RunningQueries:
             self._end(Reply(query, None, bug))
 
     def _end(self, reply: Reply) -> None:
-        self._queries.pop(reply.query).on_reply(reply)
-        self._slots.release()
+        query = self._queries.pop(reply.query)
+        query.on_reply(reply)
+        if not isinstance(query, Session):
+            self.slots.release()
         self._pace.note_end(asyncio.get_running_loop().time())
         if not self._queries:
             self._all_ended.set()

@@ -78,7 +78,8 @@ class Runtime:
         deployments: engines with their replicas.
         vocabulary: names that queries and engines may use, of ops, passes, policies and more.
         observers: told of everything as it happens, for example a `Recorder` for traces.
-        max_queries: `submit` waits while this many queries are running (back-pressure).
+        max_queries: `submit` waits while this many queries are running (back-pressure). A session counts
+            while it has something to produce.
         ray_address: host and port of the head of the Ray cluster where replicas with runs_in "ray" run. This
             machine must be one of its nodes.
         machine: devices that replicas may name, and their memory; None checks nothing.
@@ -225,11 +226,12 @@ class Runtime:
     ) -> Session:
         """Open a session: a query to which the caller adds graphs and values until it is closed.
 
+        An idle session does not count as one of `max_queries`; one with work does, and never waits for that.
+
         The keywords are those of `QueryOptions`.
         """
         record = self._record(tenant, objective, deadline_s)
         names = self._pass_names(passes)
-        await self._queries.acquire(record.deadline_s)
         query_id = self._queries.new_id()
 
         def plan(
@@ -240,7 +242,7 @@ class Runtime:
                 app = self.plan_cache.plan_graph(app, names)
             return self._plan(app, configuration, names, is_running=True)
 
-        session = Session(query_id, self._post, plan, asyncio.get_running_loop())
+        session = Session(query_id, self._post, plan, asyncio.get_running_loop(), self._queries.slots)
         self._queries.add(session)
         self._post(Open(query_id, record, names))
         return session

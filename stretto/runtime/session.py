@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from stretto.core import Failure
+from stretto.core import ABSENT, Failure, as_text
 from stretto.errors import DeadlineExceeded, QueryEnded, UserError
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
 from stretto.runtime.input_checks import check_bind, check_criteria, check_deadline, check_variable
+from stretto.runtime.slots import Slots
 from stretto.tasks import Objective
 
 
@@ -25,9 +26,13 @@ class _Variable:
     come.
 
     A later variable of the same name is another object, so that their texts are never mixed.
+
+    Attributes:
+        is_made: whether a graph produces it.
     """
 
     coming: asyncio.Future[object]
+    is_made: bool = False
     pieces: list[str] = field(default_factory=list)
 
 
@@ -40,15 +45,25 @@ class Session:
 
     `Runtime.open_session` makes it. Use it with `async with`: leaving closes it. Its methods belong to the
     runtime's event loop.
+
+    A session holds a slot of the runtime while its graphs have variables to produce. It waits for none, and
+    an idle one holds none.
     """
 
     def __init__(
-        self, query_id: str, post: Callable[[Event], None], plan: Plan, loop: asyncio.AbstractEventLoop
+        self,
+        query_id: str,
+        post: Callable[[Event], None],
+        plan: Plan,
+        loop: asyncio.AbstractEventLoop,
+        slots: Slots,
     ) -> None:
         self.id = query_id
         self._post = post
         self._plan = plan
         self._loop = loop
+        self._slots = slots
+        self._num_to_come = 0
         self._variables: dict[str, _Variable] = {}
         self._dropped: dict[str, deque[_Variable]] = {}
         self._made: set[str] = set()
@@ -95,6 +110,9 @@ class Session:
         if clash := next((name for name in made if name in read), None):
             raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
         self._claim(made)
+        for name in made:
+            self._variable(name).is_made = True
+        self._note_to_come(len(made))
         for name in read:
             self._variable(name)
         self._post(Extend(self.id, egraph, dict(bind)))
@@ -175,8 +193,15 @@ class Session:
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
 
+        A value that is no text is yielded as it would stand in a prompt, when it is there. A variable whose
+        step was skipped has no text.
+
         `criteria` ("latency" or "throughput"; None for those of the session) says how urgent it is, as in
         `get`.
+
+        Raises:
+            StrettoError: what the variable has failed with.
+            UserError: its value has no text, for example an object of JSON.
         """
         check_criteria(criteria)
         variable = self._variable(name)
@@ -204,8 +229,8 @@ class Session:
                 value = variable.coming.result()
                 if isinstance(value, Failure):
                     raise value.error
-                if isinstance(value, str) and len(value) > sent:
-                    yield value[sent:]
+                if text := _shown(value)[sent:]:
+                    yield text
                 return
             else:
                 self._news.clear()
@@ -259,6 +284,8 @@ class Session:
                 del self._dropped[name]
         variable.coming.set_result(value)
         self._news.set()
+        if variable.is_made:
+            self._note_to_come(-1)
 
     def on_reply(self, reply: Reply) -> None:
         """End the session; variables without a value fail with the error in `reply`. Called once, by the
@@ -271,12 +298,21 @@ class Session:
                 variable.coming.set_result(Failure(error))
         self._end.set_result(None)
         self._news.set()
+        self._note_to_come(-self._num_to_come)
 
     def _variable(self, name: str) -> _Variable:
         check_variable(name)
         if name not in self._variables:
             self._variables[name] = _Variable(self._loop.create_future())
         return self._variables[name]
+
+    def _note_to_come(self, num: int) -> None:
+        """Count variables that graphs have still to produce; hold a slot while there are any."""
+        before, self._num_to_come = self._num_to_come, self._num_to_come + num
+        if self._num_to_come and not before:
+            self._slots.take_over()
+        elif before and not self._num_to_come:
+            self._slots.release()
 
     def _claim(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -292,6 +328,16 @@ class Session:
     def _check_open(self) -> None:
         if self._end.done():
             raise UserError("the session is closed")
+
+
+def _shown(value: object) -> str:
+    """Return the text of a value for those who stream it. Raises UserError if it has none."""
+    if value is ABSENT:
+        return ""
+    try:
+        return as_text(value)
+    except TypeError as error:
+        raise UserError(f"the value cannot be streamed: {error}; use get") from error
 
 
 async def _result(coming: asyncio.Future[object]) -> object:

@@ -19,10 +19,14 @@ class Slots:
 
     def take(self) -> bool:
         """Take a slot (the right to run a query) without waiting; return False if none is free."""
-        if self._num_free == 0:
+        if self._num_free <= 0:
             return False
         self._num_free -= 1
         return True
+
+    def take_over(self) -> None:
+        """Take a slot even if none is free: the next one that is given back is then not free either."""
+        self._num_free -= 1
 
     async def acquire(self) -> None:
         """Wait for a slot (the right to run a query) and take it, in order of arrival."""
@@ -39,6 +43,9 @@ class Slots:
 
     def release(self) -> None:
         """Give a slot (the right to run a query) back; the caller that has waited longest gets it."""
+        if self._num_free < 0:
+            self._num_free += 1
+            return
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

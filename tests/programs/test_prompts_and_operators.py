@@ -268,6 +268,42 @@ async def test_conditions_choose_and_what_is_skipped_costs_nothing() -> None:
 
 
 @in_virtual_time
+async def test_results_of_operators_have_the_operators_names() -> None:
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime) as client:
+        made = [P.gather("a"), P.join("a"), P.transform("a", "strip"), P.first_present("a"), P.join("b")]
+        assert [variable.name_in(client) for variable in made] == [
+            "gather",
+            "join",
+            "transform",
+            "first_present",
+            "join.2",
+        ]
+        assert await made[-1] == "b"
+
+
+@in_virtual_time
+async def test_what_has_no_text_cannot_be_joined() -> None:
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
+        item = P.transform('{"a": 1}', "json")
+        with pytest.raises(BadReply, match="a dict has no textual form; the transform to_json") as raised:
+            await P.join("all: ", item)
+        assert raised.value.step == "join"
+        assert await P.join("all: ", P.transform(item, "to_json"), separator="") == 'all: {"a": 1}'
+
+
+@in_virtual_time
+async def test_a_name_that_was_given_may_be_given_again_when_its_variable_was_dropped() -> None:
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
+        for turn in range(3):
+            variable = P.SemanticVariable(f"turn {turn}", name="turn")
+            with pytest.raises(UserError, match="there is a variable 'turn' already"):
+                P.SemanticVariable("other", name="turn")
+            assert await say(variable) == f"<turn {turn}? >"
+            variable.drop()
+            await asyncio.sleep(0.1)
+
+
+@in_virtual_time
 async def test_bad_operators_are_refused() -> None:
     async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
         for call in (P.gather, P.join, P.first_present):

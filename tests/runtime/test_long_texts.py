@@ -11,6 +11,7 @@ from support.virtual_loop import in_virtual_time
 from stretto.messages import Reply
 from stretto.runtime.query import Query
 from stretto.runtime.session import Session
+from stretto.runtime.slots import Slots
 from stretto.sched.session import Session as Machine
 
 SAY = compiled(
@@ -52,7 +53,7 @@ async def test_a_query_streams_pieces_that_are_not_joined_before() -> None:
 
 @in_virtual_time
 async def test_a_variable_streams_pieces_that_are_not_joined_before() -> None:
-    session = Session("s", lambda event: None, lambda app, _: SAY, asyncio.get_running_loop())
+    session = Session("s", lambda event: None, lambda app, _: SAY, asyncio.get_running_loop(), Slots(1))
     for piece in PIECES:
         session.on_text("y", piece)
     stream = session.stream("y")

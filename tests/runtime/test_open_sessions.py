@@ -12,6 +12,7 @@ from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting, graph, 
 from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import Failure, Runtime
+from stretto.core import ABSENT
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -25,6 +26,7 @@ from stretto.frontend.template import Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.messages import Event
 from stretto.runtime.session import Session
+from stretto.runtime.slots import Slots
 from stretto.sched.snapshot import EnginePicture, InstancePicture
 
 TWICE = graph(
@@ -201,7 +203,9 @@ async def test_bad_arguments_are_refused_and_the_session_goes_on() -> None:
 async def test_text_of_a_dropped_variable_is_not_that_of_the_next_one() -> None:
     """More text was on its way when the caller dropped the variable and took its name again."""
     events: list[Event] = []
-    session = Session("q1", events.append, lambda app, _: _compiled(app), asyncio.get_running_loop())
+    session = Session(
+        "q1", events.append, lambda app, _: _compiled(app), asyncio.get_running_loop(), Slots(1)
+    )
     session.extend(SHOUT)
     old = session.stream("loud")
     session.on_text("loud", "old")
@@ -296,3 +300,39 @@ async def test_a_snapshot_shows_queries_and_queues_and_stays_as_it_is() -> None:
             assert before.queries == (query,)
             assert runtime.snapshot().queries[0].num_nodes == 0
         assert runtime.snapshot().queries == ()
+
+
+@in_virtual_time
+async def test_an_idle_session_holds_no_slot_and_one_with_work_holds_one() -> None:
+    async with Runtime([acting(runs_in="loop")], max_queries=1) as runtime:
+        sessions = [await runtime.open_session() for _ in range(5)]
+        assert await runtime.try_submit(SHOUT, {"text": "a"}) == {"loud": "A"}, "all are idle"
+        for session in sessions[:2]:
+            session.extend(SHOUT)
+        for session in sessions[:2]:
+            with pytest.raises(Overloaded):
+                runtime.try_submit(SHOUT, {"text": "b"})
+            session.provide("text", "x")
+            assert await session.get("loud") == "X"
+        assert await runtime.try_submit(SHOUT, {"text": "b"}) == {"loud": "B"}
+        sessions[3].extend(SHOUT)
+        waiting = asyncio.create_task(runtime.run(SHOUT, {"text": "c"}))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await sessions[3].close()
+        assert await waiting == {"loud": "C"}
+        sessions[4].extend(SHOUT)
+        sessions[4].drop("loud")
+        assert await runtime.run(SHOUT, {"text": "d"}) == {"loud": "D"}
+
+
+@in_virtual_time
+async def test_values_that_are_no_text_stream_as_they_stand_in_a_prompt() -> None:
+    async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
+        shown = {"number": 7, "list": ["a", "b"], "absent": ABSENT}
+        for name, value in {**shown, "object": {"a": 1}}.items():
+            session.provide(name, value)
+        found = {name: [piece async for piece in session.stream(name)] for name in shown}
+        assert found == {"number": ["7"], "list": ["a\n\nb"], "absent": []}
+        with pytest.raises(UserError, match="cannot be streamed"):
+            await anext(session.stream("object"))

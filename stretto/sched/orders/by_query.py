@@ -1,6 +1,8 @@
 """The common part of orders that sort work by query: first what has waited too long, then the best query's
 work.
 
+In a session, each job (what one caller waits for) counts as a query of its own.
+
 An entry is one step's queued work. Each query with waiting entries offers *places*: entries under a key, keys
 ascending. The key of its first place puts the query into a sorted queue; its later places are merged in only
 as far as somebody asks.
