@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from benchmarks.parrot.contestants import CAPACITIES, is_there
+from benchmarks.parrot.contestants import CAPACITIES, OURS, is_there
 
 Quantity = Literal["mean_s", "per_token_s", "decode_s"]
 CALL_LEVEL = ("latency", "throughput")
 CACHED = ("static", "automatic")
-OURS = ("parrot", "stretto")
 
 
 @dataclass(frozen=True, slots=True)
