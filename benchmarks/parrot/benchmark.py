@@ -68,7 +68,8 @@ _NOTES = (
     "long as its call says, which all schedulers know beforehand",
     "token_ms is the latency over the tokens of the results; filled is the share of prompt tokens that were "
     "computed; KV_GiB is the most that running requests held",
-    "latency: requests wait beyond 4,096 tokens on an instance; all other contestants take what fits",
+    "latency: requests wait in the service beyond 4,096 tokens on an instance, with ours beyond "
+    "four times what it holds; all others wait at the instance",
 )
 
 

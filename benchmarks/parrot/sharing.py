@@ -106,11 +106,12 @@ def _case(name: str, case: Case, seed: int) -> _Found:
     values: dict[str, Value] = {
         "at_once": at_once.filled_tokens,
         "last_at_s": max(at_once.kinds[case.name].latencies_s),
-        "one_by_one": one_by_one.filled_tokens,
+        "one_by_one": None if case.is_one_session else one_by_one.filled_tokens,
     }
     goals = [
-        Goal(f"filled, {case.name}, at once", at_once.filled_tokens, _MOST_FILLED, "lower"),
-        Goal(f"filled, {case.name}, one by one", one_by_one.filled_tokens, _MOST_FILLED, "lower"),
+        Goal(f"filled, {case.name}, {label.replace('_', ' ')}", tokens, _MOST_FILLED, "lower")
+        for label in ("at_once", "one_by_one")
+        if isinstance(tokens := values[label], int)
     ]
     return Row(SHARING, f"{case.name}, {name}", values, "simulated"), goals if case.can_share else []
 
