@@ -128,6 +128,7 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(BIN)/stretto bench router --fleet --json runs/router-fleet.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench sim --json runs/sim.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench teola --json runs/teola.json $(if $(DATA),--data $(DATA))
+	$(BIN)/stretto bench parrot --json runs/parrot.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench rag --json runs/rag.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench twin --json runs/twin.json $(if $(DATA),--data $(DATA))
 	$(if $(DATA),$(BIN)/stretto bench costs --json runs/costs.json --data $(DATA))

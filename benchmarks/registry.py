@@ -22,8 +22,8 @@ class BenchmarkOptions:
         say: called with a text about the progress.
         vllm: Python interpreter of an environment with vLLM; None for that of `make vllm-env`.
         checkpoint: folder of an LLM; None for the benchmark's own.
-        cells: folder that keeps finished runs, which are not repeated (fleet, placement); None for
-            `runs/fleet` or `runs/placement`.
+        cells: folder that keeps finished runs, which are not repeated (fleet, placement, parrot); None for
+            `runs/` and the name of the benchmark.
         faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet).
         virtual: run only what takes place in virtual time (fleet, placement).
         fleet: compare routers before a fleet of emulated servers, instead of their cost (router).
@@ -178,6 +178,16 @@ _ALL = (
         (
             ("blocks of prompts that were not cached", "over_optimum"),
             ("blocks of prompts that were not cached", "lru_over_optimum"),
+        ),
+    ),
+    Benchmark(
+        "parrot",
+        "Evaluation of the Parrot paper in virtual time: its apps and baselines, and a stronger one",
+        "benchmarks.parrot.benchmark",
+        (
+            ("times better than the paper's baselines", "paper"),
+            ("times better than the paper's baselines", "stretto"),
+            ("rate of GPTs with 100 ms for each token", "rate_per_s"),
         ),
     ),
     Benchmark(

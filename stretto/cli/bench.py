@@ -50,7 +50,7 @@ def bench(
         typer.Option(
             "--cells",
             help="Folder that keeps finished runs, so that an interrupted benchmark goes on (fleet, "
-            "placement). Default: runs/fleet, runs/placement.",
+            "placement, parrot). Default: runs/NAME.",
             metavar="DIR",
         ),
     ] = None,

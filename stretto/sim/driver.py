@@ -91,6 +91,8 @@ class VirtualDriver(VirtualTime):
         observers: objects that are told of everything as it happens.
         vocabulary: the policies and placements that engines may name.
         on_reply: function that is called with each reply at its time, and may plan further queries.
+        on_settled: function that is called with the value of each variable of a session at its time, and may
+            plan further events.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class VirtualDriver(VirtualTime):
         observers: Iterable[Observer] = (),
         vocabulary: Vocabulary = DEFAULT,
         on_reply: Callable[[Reply], None] = lambda _: None,
+        on_settled: Callable[[Settled], None] = lambda _: None,
     ) -> None:
         super().__init__()
         given = tuple(deployments)
@@ -128,6 +131,7 @@ class VirtualDriver(VirtualTime):
         self._reports = FaultyReports(self._faults)
         self._keeps = keeps
         self._on_reply = on_reply
+        self._on_settled = on_settled
         self._seed = seed
         self._random = random.Random(seed)
         self._jitter = jitter
@@ -432,8 +436,9 @@ class VirtualDriver(VirtualTime):
             case Emit(query, output, text):
                 if self._keeps:
                     self._pieces.setdefault((query, output), []).append(text)
-            case Settled(query, name, value):
-                self.settled[query, name] = value
+            case Settled():
+                self.settled[action.query, action.name] = action.value
+                self._on_settled(action)
             case Reply():
                 if action.query in self.replies:
                     raise AssertionError(f"{action.query} ended twice")

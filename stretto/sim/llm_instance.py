@@ -30,7 +30,7 @@ from stretto.messages import Event, LLMReport
 from stretto.observer import StepsDone
 from stretto.sim.simulated_model import SimulatedModel, Surroundings
 from stretto.sim.step_jump import Jitter, StepJump
-from stretto.sim.step_times import batch_shape, step_times_s
+from stretto.sim.step_times import batch_shape, reading_shared_once, step_times_s
 from stretto.sim.synthetic_output import SyntheticOutput, output_ids
 from stretto.sim.task_progress import ProgressTable, TaskProgress
 from stretto.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
@@ -246,7 +246,10 @@ class LLMInstance:
         self._tell_kv()
         if not batch.slices:
             return ()
-        self._jump = StepJump(batch, batch_shape(batch), now_s, batch.num_repeats)
+        shape = batch_shape(batch)
+        if self._model.reads_shared_once:
+            shape = reading_shared_once(shape, batch, self._model.scheduler.block_tokens)
+        self._jump = StepJump(batch, shape, now_s, batch.num_repeats)
         self._extend(self._jump)
         return self._report(self._progress.start(batch, now_s))
 

@@ -29,6 +29,8 @@ class SimulatedModel:
         max_jump: largest number of steps computed at once; 1 takes each by itself.
         keeps_released: whether the prefixes of a query that has ended stay until their room is needed.
         caches: whether prefixes are found again; if not, every prompt is computed whole.
+        reads_shared_once: whether attention reads a prefix that several decodes of a step share once, instead
+            of once for each of them.
         tokenize: function from a prompt to its tokens.
         loading_s: predicted seconds until an instance that is started can serve, unless its replica predicts
             them. The instances of the beginning are ready at once.
@@ -40,6 +42,7 @@ class SimulatedModel:
     max_jump: int = 256
     keeps_released: bool = False
     caches: bool = True
+    reads_shared_once: bool = False
     tokenize: Callable[[Prompt], list[int]] = prompt_ids
     loading_s: float = 0.0
 

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
+from stretto.llm.shared_prefixes import group_by_prefix
 from stretto.llm.step_batch import StepBatch
+
+LEAST_SHARED_TOKENS = 128
+"""Least length in tokens of a prefix that decodes read together."""
 
 
 def batch_shape(batch: StepBatch) -> StepShape:
@@ -33,6 +37,25 @@ def batch_shape(batch: StepBatch) -> StepShape:
     if decodes:
         longest += 1
     return StepShape(prefills, prefill_tokens, longest_prefill, pairs, decodes, context + decodes, longest)
+
+
+def reading_shared_once(shape: StepShape, batch: StepBatch, block_tokens: int) -> StepShape:
+    """Return the shape of a batch's first step if attention reads what several decodes have in common once.
+
+    Prefixes of less than `LEAST_SHARED_TOKENS` are read once for each decode, as in the in-process engine.
+
+    Source: Parrot §5.3 and §7 (attention kernel).
+    """
+    decodes = [
+        sequence.blocks[: start // block_tokens + 1]
+        for sequence, start, num_tokens, _ in batch.slices
+        if num_tokens == 1 and start >= sequence.num_prompt_tokens
+    ]
+    if len(decodes) < 2:
+        return shape
+    groups = group_by_prefix(decodes, -(-LEAST_SHARED_TOKENS // block_tokens))
+    num_saved = block_tokens * sum(group.num_saved for group in groups)
+    return shape._replace(context_tokens=shape.context_tokens - num_saved)
 
 
 def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -> list[float]:

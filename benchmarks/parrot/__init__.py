@@ -1,0 +1,1 @@
+"""The evaluation of the Parrot paper in virtual time."""
