@@ -257,7 +257,7 @@ class LLMScheduler:
                 self.instances.answered(instance)
                 self._outputs.observe(request, num_output)
                 self._forecast(running, event.value, now_s)
-                return [completed(running, event.value)]
+                return [completed(running, event.value, usage)]
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
