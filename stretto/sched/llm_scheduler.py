@@ -224,7 +224,7 @@ class LLMScheduler:
 
     def add(self, request: Request, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
-        if self.engine.keeps_state:
+        if self.engine.keeps_state and not request.is_alone:
             self._reuse.arrived(request, now_s)
         self._queue(Entry(request, now_s, self._outputs.expected(request)))
 

@@ -46,7 +46,7 @@ class OneCall:
         demand = usual(self.record.criteria, prefill.path_s)
         try:
             request = prepare_request(
-                self.query, prefill, decode, ports, 0, 1, (), self.record, demand=demand
+                self.query, prefill, decode, ports, 0, 1, (), self.record, demand=demand, is_alone=True
             )
             outcome.work.append(request)
         except StrettoError as error:

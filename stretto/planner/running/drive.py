@@ -133,7 +133,7 @@ class _Driver:
         return self._runtime.start(graph, inputs_of(prompt), partial(self._on_reply, call), passes="none")
 
     def _on_reply(self, call: Call, reply: Reply) -> None:
-        """Note the end of a call. What is raised ends the run, not the runtime's own loop, which calls this."""
+        """Note the end of a call. What is raised ends the run, and not the runtime, which calls this."""
         if self._has_stopped:
             return
         del self._calls[call.node][call]
@@ -187,5 +187,11 @@ class _Driver:
 
 def _engine(node: str) -> Engine:
     return Engine(
-        node, contract="llm", keeps_state=True, no_replica_s=math.inf, recover_s=_RECOVER_S, max_running=512
+        node,
+        contract="llm",
+        policy="per_invocation",  # requests of one node are served as they come
+        keeps_state=True,
+        no_replica_s=math.inf,
+        recover_s=_RECOVER_S,
+        max_running=512,
     )
