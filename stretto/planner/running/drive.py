@@ -79,12 +79,12 @@ class _Driver:
         self._queues: dict[str, deque[Call]] = {node.name: deque() for node in run.app.nodes}
         self._calls: dict[str, dict[Call, Callable[[], None]]] = {name: {} for name in self._queues}
         self._abandoned: dict[str, StrettoError] = {}
+        self._new = self._book.ready()
         self._failure: Exception | None = None
         self._has_stopped = False
 
     async def run(self) -> None:
         """Carry the plan out until everything has ended."""
-        self._queue(self._book.ready())
         self._go_on()
         while self._book.num_requests_left or self._carrier.running:
             await self._watch.changed.wait()
@@ -100,15 +100,26 @@ class _Driver:
     def _go_on(self) -> None:
         """Do what follows from the calls that have ended. Raises what has failed in one of them."""
         for name in self._queues:
+            while self._draw(name):
+                self._fill_window(name)
             self._fill_window(name)
         if self._failure is not None:
             raise self._failure
         self._carry_out(self._carrier.advance())
         self._run.on_calls()
 
-    def _queue(self, calls: Iterable[Call]) -> None:
-        for call in calls:
+    def _draw(self, name: str) -> bool:
+        """Queue new calls until a node has enough at hand; return whether there were any."""
+        has_drawn = False
+        while self._wants_more(name) and (call := next(self._new, None)) is not None:
             self._queues[call.node].append(call)
+            has_drawn = True
+        return has_drawn
+
+    def _wants_more(self, name: str) -> bool:
+        """Return whether a node that has calls left has fewer at hand than the runtime takes."""
+        num_at_hand = len(self._queues[name]) + len(self._calls[name])
+        return num_at_hand < min(_WINDOW, self._book.num_left[name])
 
     def _fill_window(self, name: str) -> None:
         queue, running = self._queues[name], self._calls[name]
@@ -160,7 +171,8 @@ class _Driver:
         progress = self._book.answered(call, result)
         entry = entry_of(self._book.request(call), call, result)
         self._committer.add(entry, partial(self._show, progress.ended))
-        self._queue(progress.ready)
+        for ready in progress.ready:
+            self._queues[ready.node].append(ready)
 
     def _show(self, ended: Ended | None) -> None:
         if ended is not None:
