@@ -23,7 +23,7 @@ from stretto.deployment import Replica
 from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph
 from stretto.record import record
-from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Reuse, Task
+from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Reuse, Task, Usage
 
 
 @record
@@ -408,12 +408,14 @@ class Reply:
     """Action of the schedulers: tell the caller that a query (one run of an app) has ended, with its outputs
     by name or with an error; sent once.
 
-    A session has no outputs here, as `Settled` has delivered its variables.
+    A session has no outputs here, as `Settled` has delivered its variables. `usage` counts the tokens of the
+    LLM requests that have ended, as engines report them.
     """
 
     query: str
     outputs: Mapping[str, object] | None
     error: StrettoError | None = None
+    usage: Usage = field(default=Usage(), compare=False)
 
 
 Action: TypeAlias = (

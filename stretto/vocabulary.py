@@ -141,10 +141,12 @@ class Vocabulary:
         """
         if names == "all":
             return tuple(self.passes)
+        if names == "none":
+            return ()
         if not isinstance(names, Collection):
             raise ConfigError(f"passes must be names of passes, got {names!r:.80}")
         if isinstance(names, str):
-            names = [] if names == "none" else [name.strip() for name in names.split(",")]
+            names = [name.strip() for name in names.split(",")]
         if tuple(names) == WEIGHED:
             return WEIGHED
         if unknown := [name for name in names if name not in self.passes]:

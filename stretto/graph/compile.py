@@ -189,6 +189,7 @@ class ExecutionGraph:
         passes: names of the optimisation passes that were applied.
         verdicts: decisions about the passes that were weighed.
         tables: the same connections as a running graph keeps them.
+        is_one_call: whether it is a prefill of its inputs with a decode of text, which run as one request.
     """
 
     graph: Graph
@@ -204,9 +205,26 @@ class ExecutionGraph:
     passes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     tables: Tables = field(init=False)
+    is_one_call: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "is_one_call", self._is_one_call())
         object.__setattr__(self, "tables", Tables.of(self.nodes, self.readers, self.followers))
+
+    def _is_one_call(self) -> bool:
+        if len(self.nodes) != 2:
+            return False
+        first, last = self.nodes
+        decode = last.decode
+        return (
+            first.fused == last.id
+            and not (first.is_mapped or first.is_watched or first.hints or first.hint_from)
+            and all(arg.value in self.inputs.values() and arg.index is None for arg in first.ins)
+            and all(arg.port != WHEN for arg in first.ins)
+            and decode is not None
+            and decode.items is None
+            and [(value, index) for _, value, index in self.outputs] == [(last.outs[0], None)]
+        )
 
 
 def compile_graph(

@@ -33,6 +33,8 @@ T = TypeVar("T")
 _NODE_FIELDS = tuple(Node.__slots__)
 _REQUEST_FIELDS = ("custom_id", "prompt", "prompt_tokens", "chunks", "nodes", "answers")
 _CHARACTERS_PER_TOKEN = 4
+NO_ANSWERS: Mapping[str, int] = {}
+"""The answers of requests that have none, one object for all of them: an empty mapping takes 64 bytes."""
 _MAX_NUMBER = 2**31 - 1  # sums of several such numbers fit into 64 bits
 
 
@@ -178,12 +180,13 @@ def parse_request(found: Any) -> Request:
     nodes = _names(found.get("nodes", []), "nodes")
     if "nodes" in found and not nodes:
         raise ConfigError("nodes must name at least one node; without nodes, a request is for all of them")
+    known = {name: max(1, _number(tokens, f"answer of {name}")) for name, tokens in answers.items()}
     return Request(
         found["custom_id"],
         tokens_of(prompt) if "prompt" in found else _number(found.get("prompt_tokens", 0), "prompt_tokens"),
         tuple(tokens_of(chunk) if isinstance(chunk, str) else _number(chunk, "a chunk") for chunk in chunks),
         nodes,
-        {name: max(1, _number(tokens, f"answer of {name}")) for name, tokens in answers.items()},
+        known or NO_ANSWERS,
     )
 
 

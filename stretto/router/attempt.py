@@ -6,9 +6,9 @@ import asyncio
 from time import monotonic
 from typing import Protocol
 
+from stretto.engines.http_client.answer_parser import AnswerParser
+from stretto.engines.http_client.connection import ServerConnection, ServerConnections
 from stretto.errors import EngineFailure
-from stretto.router.answer_parser import AnswerParser
-from stretto.router.worker_connection import WorkerConnection, WorkerConnections
 
 
 class AttemptOwner(Protocol):
@@ -47,12 +47,12 @@ class Attempt:
     """
 
     def __init__(
-        self, connections: WorkerConnections, request: bytes, owner: AttemptOwner, *, may_reuse: bool
+        self, connections: ServerConnections, request: bytes, owner: AttemptOwner, *, may_reuse: bool
     ) -> None:
         self._connections = connections
         self._request = request
         self._owner = owner
-        self._connection: WorkerConnection | None = None
+        self._connection: ServerConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._was_sent = False
@@ -109,7 +109,7 @@ class Attempt:
         else:
             self._owner.on_failed(failure, was_sent=True)
 
-    def _start(self, connection: WorkerConnection) -> None:
+    def _start(self, connection: ServerConnection) -> None:
         self._connection, self._was_sent = connection, True
         connection.start(self._request, self)
 

@@ -11,8 +11,9 @@ from typing import Protocol, cast
 
 import httptools
 
+from stretto.engines.http_client.headers import Headers, value_of
 from stretto.engines.openai_wire.errors import ApiError
-from stretto.router.head import Headers, answer_head, value_of
+from stretto.router.head import answer_head
 from stretto.router.replies import JSON_HEADERS, error_body
 
 _MAX_HEAD_BYTES = 64_000

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from urllib.parse import urlsplit
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.costs.profile import Profile
+from stretto.engines.http_client.address import Address
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.errors import ConfigError
 
@@ -109,22 +110,6 @@ class RouterConfig:
         for url in urls:
             if urls.count(url) > 1:
                 raise ConfigError(f"worker {url} is given twice")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The parts of a worker's URL.
-
-    Attributes:
-        authority: host and port as the header `Host` has them.
-        path: path that comes before every request's path; without a slash at its end.
-    """
-
-    host: str
-    port: int
-    is_tls: bool
-    authority: str = field(default="")
-    path: str = ""
 
 
 def parse_address(url: str) -> Address:

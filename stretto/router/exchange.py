@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
+from stretto.engines.http_client.answer_parser import AnswerParser
+from stretto.engines.http_client.connection import ServerConnections
+from stretto.engines.http_client.headers import Headers, value_of
 from stretto.engines.openai_wire.errors import ApiError
 from stretto.errors import EngineFailure, EngineTimeout
-from stretto.router.answer_parser import AnswerParser
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
 from stretto.router.client_connection import ClientConnection, ClientRequest
 from stretto.router.desk import Desk
-from stretto.router.head import REQUEST_ID, Headers, answer_head, request_bytes, value_of, with_ids
+from stretto.router.head import REQUEST_ID, answer_head, request_bytes, with_ids
 from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import Journey
 from stretto.router.resumption import Resumption, resumable
-from stretto.router.worker_connection import WorkerConnections
 
 _MAX_WHOLE_BYTES = 1_000_000
 _PASSING = (500, 502, 503, 504)
@@ -93,7 +94,7 @@ class Exchange:
 
     # --- what the desk asks for
 
-    def send(self, action: Send, connections: WorkerConnections) -> None:
+    def send(self, action: Send, connections: ServerConnections) -> None:
         """Begin an attempt at a worker."""
         now_s = monotonic()
         self.journey.sent(action, now_s)

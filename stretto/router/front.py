@@ -10,6 +10,8 @@ from dataclasses import replace
 from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.engines.http_client.connection import ServerConnections
+from stretto.engines.http_client.headers import Headers, value_of
 from stretto.engines.openai_wire.errors import ApiError, RequestRefused, no_such_path
 from stretto.router.client_connection import ClientConnection, ClientRequest, Served
 from stretto.router.config import RouterConfig
@@ -17,7 +19,6 @@ from stretto.router.counters import Counters
 from stretto.router.desk import Desk
 from stretto.router.exchange import Exchange
 from stretto.router.fenced_placement import FencedPlacement
-from stretto.router.head import Headers, value_of
 from stretto.router.messages import (
     Check,
     Cut,
@@ -35,7 +36,6 @@ from stretto.router.replies import error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, path_of
 from stretto.router.token_reader import TokenReader
-from stretto.router.worker_connection import WorkerConnections
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Front:
     def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
         self.config = config
         self.desk = Desk(config, FencedPlacement(PLACEMENTS[config.placement]()))
-        self.connections: dict[WorkerId, WorkerConnections] = {}
+        self.connections: dict[WorkerId, ServerConnections] = {}
         self.clients: set[ClientConnection] = set()
         self.counters = Counters()
         self.own_route: OwnRoute = lambda request, is_local: None

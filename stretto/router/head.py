@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TypeAlias
 
-Headers: TypeAlias = list[tuple[bytes, bytes]]
-"""Headers in order; names in lower case."""
+from stretto.engines.http_client.headers import Headers, value_of
 
 _OF_CONNECTION = frozenset(
     (
@@ -26,14 +24,6 @@ _REASONS = {
     **{500: b"Internal Server Error", 501: b"Not Implemented", 502: b"Bad Gateway"},
     **{431: b"Request Header Fields Too Large", 503: b"Service Unavailable"},
 }
-
-
-def value_of(headers: Headers, name: bytes) -> bytes | None:
-    """Return the value of the first header of a name; None if there is none."""
-    for known, value in headers:
-        if known == name:
-            return value
-    return None
 
 
 def with_ids(headers: Headers) -> tuple[Headers, str]:

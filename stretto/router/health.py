@@ -11,15 +11,15 @@ import json
 from time import monotonic
 from typing import Any
 
+from stretto.engines.http_client.connection import ServerConnections
 from stretto.engines.openai_server.metrics import read_cache_config
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.models import read_models
 from stretto.errors import BadReply, ConfigError, EngineFailure
-from stretto.router.config import WorkerConfig
+from stretto.router.config import WorkerConfig, parse_address
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
 from stretto.router.question import ask
-from stretto.router.worker_connection import WorkerConnections
 
 
 class HealthChecks:
@@ -79,7 +79,7 @@ class HealthChecks:
 
     def _enter(self, config: WorkerConfig) -> WorkerId:
         worker = self._front.desk.add_worker(config).id
-        connections = WorkerConnections(config.url, self._front.config.connect_timeout_s)
+        connections = ServerConnections(parse_address(config.url), self._front.config.connect_timeout_s)
         self._front.connections[worker] = connections
         return worker
 
@@ -93,7 +93,7 @@ class HealthChecks:
         except BadReply as error:
             self._fail(worker, error.message)
 
-    async def _check(self, worker: WorkerId, connections: WorkerConnections) -> None:
+    async def _check(self, worker: WorkerId, connections: ServerConnections) -> None:
         """Check a worker once, and tell the desk. Raises BadReply if it does not speak HTTP."""
         try:
             status, _ = await self._ask(connections, paths.HEALTH)
@@ -114,7 +114,7 @@ class HealthChecks:
         self._running.pop(worker, None)
         self._front.act(self._front.desk.check_failed(worker, reason, monotonic()))
 
-    async def _models(self, connections: WorkerConnections) -> dict[str, Any]:
+    async def _models(self, connections: ServerConnections) -> dict[str, Any]:
         """Return the worker's models by name; none if it lists none."""
         status, body = await self._ask(connections, paths.MODELS)
         try:
@@ -124,7 +124,7 @@ class HealthChecks:
             return {}
         return dict(zip((card.id for card in cards), listed["data"], strict=True))
 
-    async def _kv_tokens(self, worker: WorkerId, connections: WorkerConnections) -> int | None:
+    async def _kv_tokens(self, worker: WorkerId, connections: ServerConnections) -> int | None:
         """Return how many tokens fit into the worker's KV memory; None if it does not tell."""
         found = self._front.desk.worker(worker)
         if found is None or found.kv_tokens is not None or found.state not in ("starting", "suspect"):
@@ -138,5 +138,5 @@ class HealthChecks:
             return None
         return cache.num_blocks * cache.block_tokens if cache.num_blocks else None
 
-    async def _ask(self, connections: WorkerConnections, path: str) -> tuple[int, bytes]:
+    async def _ask(self, connections: ServerConnections, path: str) -> tuple[int, bytes]:
         return await ask(connections, self._front.config.health_timeout_s, path)

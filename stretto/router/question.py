@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+from stretto.engines.http_client.answer_parser import AnswerParser
+from stretto.engines.http_client.connection import ServerConnections
+from stretto.engines.http_client.headers import Headers
 from stretto.errors import EngineFailure, EngineTimeout
-from stretto.router.answer_parser import AnswerParser
 from stretto.router.attempt import Attempt
-from stretto.router.head import Headers, request_bytes
+from stretto.router.head import request_bytes
 from stretto.router.replies import JSON_HEADERS
-from stretto.router.worker_connection import WorkerConnections
 
 _MAX_BYTES = 4_000_000
 
 
 async def ask(
-    connections: WorkerConnections, timeout_s: float, path: str, body: bytes | None = None
+    connections: ServerConnections, timeout_s: float, path: str, body: bytes | None = None
 ) -> tuple[int, bytes]:
     """Return the status and body of a worker's answer to a GET, or to a POST of a JSON body.
 
@@ -35,7 +36,7 @@ async def ask(
 class _Question:
     """A request of the router itself, whose answer is a future."""
 
-    def __init__(self, connections: WorkerConnections, path: str, body: bytes | None) -> None:
+    def __init__(self, connections: ServerConnections, path: str, body: bytes | None) -> None:
         self.answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self._status = 0
         self._body = bytearray()

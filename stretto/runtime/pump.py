@@ -180,7 +180,7 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
             case Settled(_, _, value):
                 return replace(action, value=load(value))
             case Reply(query, outputs, None) if outputs:
-                return Reply(query, load_inputs(outputs), None)
+                return Reply(query, load_inputs(outputs), None, action.usage)
     except EngineFailure as error:
         if isinstance(action, Settled):
             return replace(action, value=Failure(error))

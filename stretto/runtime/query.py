@@ -101,3 +101,14 @@ class Query:
         else:
             self._reply.set_result(reply.outputs or {})
         self._news.set()
+
+
+class StartedQuery:
+    """A running query (one run of an app) whose caller is told of its end, and of nothing else."""
+
+    def __init__(self, query_id: str, on_end: Callable[[Reply], None]) -> None:
+        self.id = query_id
+        self.on_reply = on_end
+
+    def on_text(self, output: str, text: str) -> None:
+        """Do nothing: nobody reads the text before the end."""

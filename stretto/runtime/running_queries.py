@@ -8,7 +8,7 @@ from itertools import count
 from stretto.errors import DeadlineExceeded, InternalError, Overloaded, QueryCancelled, UserError
 from stretto.messages import Emit, Reply, Settled
 from stretto.runtime.pace import Pace
-from stretto.runtime.query import Query
+from stretto.runtime.query import Query, StartedQuery
 from stretto.runtime.session import Session
 from stretto.runtime.slots import Slots
 
@@ -24,7 +24,7 @@ class RunningQueries:
 
     def __init__(self, max_queries: int) -> None:
         self.slots = Slots(max_queries)
-        self._queries: dict[str, Query | Session] = {}
+        self._queries: dict[str, Query | StartedQuery | Session] = {}
         self._pace = Pace()
         self._ids = count(1)
         self._is_closed = False
@@ -79,7 +79,7 @@ class RunningQueries:
                 f"{len(self._queries)} queries are running", retry_after_s=self._pace.retry_after_s()
             )
 
-    def add(self, query: Query | Session) -> None:
+    def add(self, query: Query | StartedQuery | Session) -> None:
         """Register a query that has taken one of the `max_queries` slots, or a session: from now on what the
         schedulers report of its id is passed to it.
         """

@@ -31,6 +31,7 @@ from stretto.messages import (
     InstanceLost,
     InstanceReady,
     Open,
+    Reply,
     Submit,
 )
 from stretto.observer import Observer, Observers
@@ -46,7 +47,7 @@ from stretto.runtime.input_checks import (
 )
 from stretto.runtime.loop_thread import LoopThread, run_on
 from stretto.runtime.pump import Pump
-from stretto.runtime.query import Query, QueryOptions
+from stretto.runtime.query import Query, QueryOptions, StartedQuery
 from stretto.runtime.running import naming
 from stretto.runtime.running_queries import RunningQueries
 from stretto.runtime.session import Session
@@ -215,6 +216,31 @@ class Runtime:
         prepared = self._prepare(app, inputs, **options)
         self._queries.acquire_now()
         return self._start_query(prepared)
+
+    def start(
+        self,
+        app: Template | ExecutionGraph,
+        inputs: Mapping[str, object],
+        on_end: Callable[[Reply], None],
+        **options: Unpack[QueryOptions],
+    ) -> Callable[[], None]:
+        """Start a query (one run of an app) without waiting for others to end, and return a function that
+        cancels it.
+
+        It costs less than `try_submit`, where many thousands of queries run: nobody awaits it. The keywords
+        are those of `QueryOptions`.
+
+        Args:
+            on_end: called once with the end of the query, on the event loop. It must not raise.
+
+        Raises:
+            Overloaded: `max_queries` are running; the error says when to try again.
+        """
+        prepared = self._prepare(app, inputs, **options)
+        self._queries.acquire_now()
+        started = StartedQuery(self._queries.new_id(), on_end)
+        self._submit(started, prepared, is_streamed=False)
+        return lambda: self._post(Cancel(started.id))
 
     async def open_session(
         self,
@@ -437,11 +463,15 @@ class Runtime:
     def _start_query(self, prepared: _Prepared, *, is_streamed: bool = True) -> Query:
         query_id = self._queries.new_id()
         query = Query(query_id, lambda: self._post(Cancel(query_id)), self._running_loop())
+        self._submit(query, prepared, is_streamed=is_streamed)
+        return query
+
+    def _submit(self, query: Query | StartedQuery, prepared: _Prepared, *, is_streamed: bool) -> None:
         self._queries.add(query)
         record = prepared.record
         self._post(
             Submit(
-                query_id,
+                query.id,
                 prepared.egraph,
                 prepared.inputs,
                 record.deadline_s,
@@ -451,7 +481,6 @@ class Runtime:
                 is_streamed,
             )
         )
-        return query
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or not self._is_open:

@@ -151,7 +151,8 @@ class Attempts:
                     continue
             told[item] = result
         for lo, hi in _runs(told):
-            yield Completed(report.query, report.node, lo, [told[item] for item in range(lo, hi)])
+            results = [told[item] for item in range(lo, hi)]
+            yield Completed(report.query, report.node, lo, results, report.usage)
 
     def _try_again(self, attempt: _Attempt, lo: int, hi: int, error: StrettoError, now_s: float) -> bool:
         """Plan a further attempt of some items; return whether there is one."""

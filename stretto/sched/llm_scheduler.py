@@ -224,7 +224,7 @@ class LLMScheduler:
 
     def add(self, request: Request, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
-        if self.engine.keeps_state:
+        if self.engine.keeps_state and not request.is_alone:
             self._reuse.arrived(request, now_s)
         self._queue(Entry(request, now_s, self._outputs.expected(request)))
 
@@ -257,7 +257,7 @@ class LLMScheduler:
                 self.instances.answered(instance)
                 self._outputs.observe(request, num_output)
                 self._forecast(running, event.value, now_s)
-                return [completed(running, event.value)]
+                return [completed(running, event.value, usage)]
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)

@@ -27,6 +27,7 @@ def prepare_request(
     *,
     demand: Demand,
     shows: bool = False,
+    is_alone: bool = False,
 ) -> Request:
     """Return the request to an engine for items `lo` to `hi` of `node`, a step whose inputs have come.
 
@@ -37,6 +38,7 @@ def prepare_request(
         decode_node: the decode that is fused with `node`, if that is a prefill.
         demand: how urgently its result is needed.
         shows: whether parts of its answer are passed on before its end.
+        is_alone: whether its query makes no other request, ever.
 
     Raises:
         BadReply: a value cannot stand in a prompt.
@@ -44,7 +46,9 @@ def prepare_request(
     if node.spec.runs_on != "llm":
         units = None if node.spec.units is None else _units(node.spec.units, inputs, lo, hi, each)
         return Request(query, node, node.name, lo, hi, inputs, each, record, demand, units)
-    return _prepare_llm(query, node, decode_node or node, inputs, lo, hi, each, record, demand, shows)
+    return _prepare_llm(
+        query, node, decode_node or node, inputs, lo, hi, each, record, demand, shows, is_alone
+    )
 
 
 def _units(
@@ -68,6 +72,7 @@ def _prepare_llm(
     record: QueryRecord,
     demand: Demand,
     shows: bool,
+    is_alone: bool,
 ) -> Request:
     rows = [_row(inputs, each, i) for i in range(hi - lo)]
     prompts = tuple(_prompt(node, row) for row in rows)
@@ -89,6 +94,7 @@ def _prepare_llm(
         num_held_tokens=_num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
         hint_nodes=() if isinstance(held, KV) else node.hint_from,
         shows=shows,
+        is_alone=is_alone,
     )
 
 

@@ -32,6 +32,7 @@ class Request:
         hint_nodes: nodes (steps) that compute a beginning of the prompts, the longest first, if they had not
             ended yet.
         shows: whether parts of its answer are passed on, to the caller or to other steps, before its end.
+        is_alone: whether its query makes no other request, ever.
     """
 
     query: str
@@ -50,6 +51,7 @@ class Request:
     num_held_tokens: int = 0
     hint_nodes: tuple[int, ...] = ()
     shows: bool = False
+    is_alone: bool = False
 
 
 class Entry:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import TypeAlias
 
 from stretto.core import Failure
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.record import record
 from stretto.sched.request import Request
+from stretto.tasks import Usage
 
 
 @record
@@ -17,12 +19,14 @@ class Completed:
     from `lo` on.
 
     An item that has failed for good has a `Failure` in place of its result.
+    `usage` is what an LLM engine has counted for the one item of its report.
     """
 
     query: str
     node: int
     lo: int
     results: Sequence[object]
+    usage: Usage | None = field(default=None, compare=False)
 
 
 @record

@@ -11,6 +11,7 @@ from stretto.errors import BadReply
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.request import Entry
 from stretto.sched.results import Completed, Report, failed
+from stretto.tasks import Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +71,7 @@ class Running:
         return self.placed.num_tokens + self.num_output
 
 
-def completed(running: Running, value: object) -> Report:
+def completed(running: Running, value: object, usage: Usage) -> Report:
     """Return the report that a request has ended with `value`, or that it failed if this is not of the type
     asked for.
     """
@@ -82,4 +83,4 @@ def completed(running: Running, value: object) -> Report:
             message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
             return failed(request, running.item, running.item + 1, BadReply(message))
         result = (result, value) if request.node.fused is not None else value
-    return Completed(request.query, request.node.id, running.item, (result,))
+    return Completed(request.query, request.node.id, running.item, (result,), usage)

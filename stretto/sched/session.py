@@ -32,7 +32,7 @@ from stretto.sched.outcome import Outcome
 from stretto.sched.results import Completed
 from stretto.sched.snapshot import QueryPicture
 from stretto.sched.splicing import Expand
-from stretto.tasks import Objective, QueryRecord
+from stretto.tasks import Objective, QueryRecord, Usage
 
 
 class Session:
@@ -40,6 +40,9 @@ class Session:
     which graphs are added while it lives.
 
     Each public method handles one event and returns its `Outcome`: work for engines, and news for the caller.
+
+    Attributes:
+        usage: tokens of all LLM requests that have ended; None if none has.
 
     Raises:
         UserError: from `submit` and `extend`, for a graph that does not fit.
@@ -56,6 +59,7 @@ class Session:
         self._wants: dict[str, Counter[Demand]] = {}
         self._asked: dict[int, Demand] = {}
         self._outputs: tuple[str, ...] | None = None
+        self.usage: Usage | None = None
 
     @property
     def is_one_shot(self) -> bool:
@@ -192,6 +196,8 @@ class Session:
         ready is started together.
         """
         for report in reports:
+            if report.usage is not None:
+                self._count(report.usage)
             self.graph.complete(report.node, report.lo, report.results)
         return self._take()
 
@@ -227,6 +233,15 @@ class Session:
         """Check that the running graph and the table of variables agree. For tests."""
         self.graph.check_invariants()
         assert set(self._settled) <= set(self._variables)
+
+    def _count(self, usage: Usage) -> None:
+        if (before := self.usage) is not None:
+            usage = Usage(
+                before.num_prompt_tokens + usage.num_prompt_tokens,
+                before.num_cached_tokens + usage.num_cached_tokens,
+                before.num_output_tokens + usage.num_output_tokens,
+            )
+        self.usage = usage
 
     def _new_variable(self, name: str) -> int:
         (value_id,) = self.graph.values.add(1)

@@ -40,12 +40,13 @@ from stretto.sched.attempts import Attempts
 from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.demand import Demand
 from stretto.sched.engine_tier import EngineTier
+from stretto.sched.one_call import OneCall
 from stretto.sched.outcome import Outcome
 from stretto.sched.results import Completed, Delivered, Report
 from stretto.sched.session import Session
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.splicing import Expand
-from stretto.tasks import QueryRecord
+from stretto.tasks import QueryRecord, Usage
 from stretto.vocabulary import DEFAULT, Vocabulary
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
@@ -81,7 +82,7 @@ class System:
         """
         self._engines = EngineTier(deployments, vocabulary, space_of)
         self.schedulers = self._engines.schedulers
-        self.queries: dict[str, Session] = {}
+        self.queries: dict[str, Session | OneCall] = {}
         self._expand = expand
         self._deadlines = Deadlines()
         self._attempts = Attempts()
@@ -217,7 +218,11 @@ class System:
             )
         else:
             record = event.record
-        session = Session(event.query, record, self._expand_for(event.passes))
+        session: Session | OneCall
+        if isinstance(event, Submit) and event.egraph.is_one_call and not event.is_streamed:
+            session = OneCall(event.query, record)
+        else:
+            session = Session(event.query, record, self._expand_for(event.passes))
         self.queries[event.query] = session
         self._engines_of[event.query] = {}
         if record.deadline_s is not None:
@@ -241,6 +246,8 @@ class System:
 
     def _in_session(self, event: SessionEvent, now_s: float) -> None:
         session = self.queries[event.query]
+        if isinstance(session, OneCall):
+            return
         match event:
             case Extend(_, egraph, bind):
                 self.check_engines(egraph)
@@ -294,7 +301,7 @@ class System:
         except Exception as error:
             self._end_all([query], error)
 
-    def _carry_on(self, session: Session, outcome: Outcome, now_s: float) -> None:
+    def _carry_on(self, session: Session | OneCall, outcome: Outcome, now_s: float) -> None:
         """Pass on the outcome of one step of a query."""
         query, engines = session.query, self._engines_of[session.query]
         for node in outcome.withdrawn:
@@ -339,11 +346,11 @@ class System:
             except Exception as bug:
                 self._recover(engine, bug)
                 self._actions += self._engines.end_query(engine, query)
-        if not session.is_one_shot:
+        if isinstance(session, Session) and not session.is_one_shot:
             ended = error or QueryCancelled("the session was closed")
             self._actions += [Settled(query, name, failure) for name, failure in session.close(ended)]
             outputs = {} if error is None else None
-        self._actions.append(Reply(query, outputs, error))
+        self._actions.append(Reply(query, outputs, error, session.usage or Usage()))
 
     # --- engines and time
 
@@ -397,9 +404,10 @@ class System:
         self._carry_on_attempts(now_s)
         paused, self._paused = self._paused, {}
         for query in paused:
-            if query in self.queries:
+            session = self.queries.get(query)
+            if isinstance(session, Session):
                 with self._bugs_end([query]):
-                    self._carry_on(self.queries[query], self.queries[query].go_on(), now_s)
+                    self._carry_on(session, session.go_on(), now_s)
         for name, scheduler in self.schedulers.items():
             with self._bugs_recover(name):
                 reports, actions = scheduler.expire(now_s)
@@ -419,7 +427,7 @@ class System:
                 self._actions += self._engines.withdraw(engine, query, node, now_s)
         for request in due.requests:
             session = self.queries.get(request.query)
-            if session is not None and request.node.id in session.graph.nodes:
+            if isinstance(session, Session) and request.node.id in session.graph.nodes:
                 assert request.node.engine is not None
                 self._engines_of[request.query][request.node.engine] = None
                 with self._bugs_end([request.query]):

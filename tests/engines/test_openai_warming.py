@@ -150,19 +150,19 @@ def test_what_is_held_already_is_not_warmed() -> None:
 
 def test_whole_blocks_that_were_sent_are_held() -> None:
     held = HeldPrefixes(4)
-    held.add(range(10))
+    held.send(range(10))
     assert held.num_held(range(100)) == held.num_whole(range(10)) == 8
     assert held.num_held([0, 1, 2, 3, 9]) == 4
     assert held.num_held([9, *range(10)]) == held.num_held(range(3)) == 0
     assert held.num_held(range(10), "tenant") == 0
-    held.add(range(10), "tenant")
+    held.send(range(10), "tenant")
     assert held.num_held(range(10), "tenant") == 8
 
 
 def test_the_least_recently_sent_is_forgotten_from_its_end() -> None:
     held = HeldPrefixes(2, max_blocks=4)
-    held.add([1, 2, 3, 4, 5, 6])
-    held.add([7, 8, 9, 10])
+    held.send([1, 2, 3, 4, 5, 6])
+    held.send([7, 8, 9, 10])
     assert held.num_held([1, 2, 3, 4, 5, 6]) == 4
     assert held.num_held([7, 8, 9, 10]) == 4
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from support.routing import run
 
-from stretto.router.answer_parser import AnswerParser
+from stretto.engines.http_client.answer_parser import AnswerParser
 from stretto.router.attempt import Attempt
 
 

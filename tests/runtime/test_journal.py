@@ -67,7 +67,7 @@ def test_a_line_that_the_disk_has_lost_is_skipped(tmp_path: Path) -> None:
     ("found", "message"),
     [
         (header_line(work_hash(["other"])), "is the journal of other work"),
-        (b'{"journal": 2, "work": ""}\n', "is a journal of version 2"),
+        (b'{"journal": 1, "work": ""}\n', "is a journal of version 1"),
         (b"my only copy\n", "is no journal"),
         (b'{"custom_id": "1"}\n', "is no journal"),
         (b"[" * 100_000, "is no journal"),

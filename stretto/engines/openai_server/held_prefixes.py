@@ -32,12 +32,7 @@ class HeldPrefixes:
         """Return the length of the prefix of a prompt that the server may have cached for the tenant `salt`,
         in elements (token ids or characters).
         """
-        num_blocks = 0
-        for block_hash in self._hashes(prompt, salt):
-            if block_hash not in self._held:
-                break
-            num_blocks += 1
-        return num_blocks * self._hasher.block_tokens
+        return self._num_held(self._hashes(prompt, salt))
 
     def num_whole(self, prompt: Sequence[int]) -> int:
         """Return how many leading elements (token ids or characters) of a prompt fill whole cache blocks; the
@@ -45,12 +40,15 @@ class HeldPrefixes:
         """
         return len(prompt) // self._hasher.block_tokens * self._hasher.block_tokens
 
-    def add(self, prompt: Sequence[int], salt: str = "") -> None:
-        """Record that a prompt has been sent to the server, which then probably has it in its prefix
-        cache.
+    def send(self, prompt: Sequence[int], salt: str = "") -> int:
+        """Record that a prompt is sent to the server, which then probably has it in its prefix cache; return
+        what `num_held` returned before.
         """
-        for block_hash in reversed(self._hashes(prompt, salt)):  # so that the last blocks are forgotten first
+        hashes = self._hashes(prompt, salt)
+        num_held = self._num_held(hashes)
+        for block_hash in reversed(hashes):  # so that the last blocks are forgotten first
             self._add(block_hash)
+        return num_held
 
     def apply(self, event: KVEvent) -> None:
         """Update the record of cached prefixes by a change of the server's prefix cache, as the server
@@ -63,6 +61,10 @@ class HeldPrefixes:
                 self._held.pop(block_hash, None)
             case AllBlocksCleared():
                 self._held.clear()
+
+    def _num_held(self, hashes: Sequence[BlockHash]) -> int:
+        num_blocks = next((at for at, one in enumerate(hashes) if one not in self._held), len(hashes))
+        return num_blocks * self._hasher.block_tokens
 
     def _add(self, block_hash: BlockHash) -> None:
         self._held[block_hash] = None

@@ -15,9 +15,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
+from urllib.request import getproxies
 
 import httpx
 
+from stretto.engines.http_client.address import Address
+from stretto.engines.http_client.by_httpx import HttpxClient
+from stretto.engines.http_client.client import Answer, Client, Target
+from stretto.engines.http_client.direct import DirectClient
 from stretto.engines.openai_wire import sse
 from stretto.engines.openai_wire.errors import is_passing, read_reason, read_retry_after
 from stretto.errors import (
@@ -31,8 +36,10 @@ from stretto.errors import (
 
 _MAX_BODY_BYTES = 8_000_000
 _NOT_FOUND = 404
+_REDIRECTIONS = (301, 302, 303, 307, 308)
 _STALE_S = 1.0
 """Seconds within which a connection that had idled for too long breaks; later the server has failed."""
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _never() -> bool:
@@ -75,15 +82,11 @@ class Http:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         try:
-            self._client = httpx.AsyncClient(
-                base_url=config.url.rstrip("/").removesuffix("/v1"),
-                headers=headers,
-                timeout=httpx.Timeout(config.timeout_s, connect=config.connect_timeout_s, pool=None),
-                limits=httpx.Limits(max_connections=None),
-            )
-            url = self._client.base_url
+            url = httpx.URL(config.url.rstrip("/").removesuffix("/v1"))
             self._name = str(url.copy_with(userinfo=b"")).rstrip("/")
+            target = Target(url, self._name, headers, config.timeout_s, config.connect_timeout_s)
             has_host = bool(url.host)
+            self._client = _client_of(target)
         except (httpx.InvalidURL, ValueError, ImportError, OSError) as error:  # proxies and certificates too
             raise ConfigError(f"{config.url!r}, key from {config.api_key_env}: {error}") from error
         if not has_host:
@@ -113,8 +116,8 @@ class Http:
             EngineTimeout: the server is silent.
             BadReply: the server refuses the request.
         """
-        async with self._open(path, body, is_retried=is_retried, wait=wait) as response:
-            return await self._read(response)
+        async with self._open(path, body, is_retried=is_retried, wait=wait) as answer:
+            return await self._read(answer)
 
     @asynccontextmanager
     async def stream(
@@ -136,12 +139,12 @@ class Http:
                 whole all the same.
             wait: waits so many seconds before another attempt.
         """
-        async with self._open(path, body, is_retried=is_retried, wait=wait) as response:
-            kind = response.headers.get("content-type", "untyped")
+        async with self._open(path, body, is_retried=is_retried, wait=wait) as answer:
+            kind = answer.header("content-type") or "untyped"
             if not kind.startswith(sse.CONTENT_TYPE):
-                start = (await self._read(response))[:200]
+                start = (await self._read(answer))[:200]
                 raise BadReply(f"{self._name} answered with {kind}, not with a stream of events: {start!r}")
-            yield self._events(response, is_complete)
+            yield self._events(answer, is_complete)
 
     @asynccontextmanager
     async def _open(
@@ -151,13 +154,13 @@ class Http:
         *,
         is_retried: bool,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> AsyncIterator[httpx.Response]:
-        """Yield a successful response, not yet read. Nothing is tried again once it is there."""
-        response = await self._respond(path, body, self._config.max_retries if is_retried else 0, wait)
+    ) -> AsyncIterator[Answer]:
+        """Yield a successful answer, not yet read. Nothing is tried again once it is there."""
+        answer = await self._respond(path, body, self._config.max_retries if is_retried else 0, wait)
         try:
-            yield response
+            yield answer
         finally:
-            await response.aclose()
+            await answer.aclose()
 
     async def _respond(
         self,
@@ -165,17 +168,21 @@ class Http:
         body: dict[str, object] | None,
         num_retries: int,
         wait: Callable[[float], Awaitable[None]],
-    ) -> httpx.Response:
+    ) -> Answer:
+        try:
+            data = None if body is None else _JSON.encode(body).encode()
+        except ValueError as wrong:  # NaN, or half of a surrogate pair
+            raise ConfigError(f"the request cannot be written as JSON: {wrong}") from wrong
         backoff_s = self._config.backoff_s
         error: EngineUnavailable | None = None
         while True:
             try:
-                answer = await self._attempt(path, body)
+                answer = await self._attempt(path, data)
             except EngineUnreachable as refusal:
                 if error is None:
                     raise
                 raise error from refusal  # the request has reached the server before
-            if isinstance(answer, httpx.Response):
+            if not isinstance(answer, tuple):
                 return answer
             error, wait_s = answer
             if num_retries == 0:
@@ -187,82 +194,64 @@ class Http:
             backoff_s *= 2
 
     async def _attempt(
-        self, path: str, body: dict[str, object] | None
-    ) -> httpx.Response | tuple[EngineUnavailable, float | None]:
-        """Return a successful response; or why to try again, and after how many seconds if the server
-        says it.
+        self, path: str, body: bytes | None
+    ) -> Answer | tuple[EngineUnavailable, float | None]:
+        """Return a successful answer; or why to try again, and after how many seconds if the server says
+        it.
         """
-        try:
-            request = self._client.build_request("GET" if body is None else "POST", path, json=body)
-        except ValueError as error:  # NaN, or half of a surrogate pair
-            raise ConfigError(f"the request cannot be written as JSON: {error}") from error
         sent_s = time.monotonic()
         try:
             async with asyncio.timeout(self._config.connect_timeout_s + self._config.timeout_s):
-                response = await self._client.send(request, stream=True)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise EngineUnreachable(f"cannot reach {self._name}: {_text(error)}") from error
-        except (httpx.TimeoutException, TimeoutError) as error:
+                answer = await self._client.send("GET" if body is None else "POST", path, body)
+        except TimeoutError as error:
             raise self._silence() from error
-        except httpx.HTTPError as error:  # perhaps the connection had idled for too long
-            broken = EngineUnavailable(f"{self._name} gave no answer: {_text(error)}")
+        except EngineUnreachable:
+            raise
+        except EngineUnavailable as broken:  # perhaps the connection had idled for too long
             if time.monotonic() - sent_s > _STALE_S:
-                raise broken from error
+                raise
             return broken, None
-        if response.is_success:
-            return response
+        if 200 <= answer.status < 300:
+            return answer
         try:
-            reason = read_reason(await self._read(response))
+            reason = read_reason(await self._read(answer))
         finally:
-            await response.aclose()
-        if response.has_redirect_location:
-            reason = f"go to {response.headers['location'][:500]}"
-        problem = f"{self._name} answered {response.status_code}: {reason}"
-        if response.status_code == _NOT_FOUND:
+            await answer.aclose()
+        if answer.status in _REDIRECTIONS and (location := answer.header("location")):
+            reason = f"go to {location[:500]}"
+        problem = f"{self._name} answered {answer.status}: {reason}"
+        if answer.status == _NOT_FOUND:
             raise NotFound(problem)
-        if not is_passing(response.status_code):
+        if not is_passing(answer.status):
             raise BadReply(problem)
-        return EngineUnavailable(problem), read_retry_after(
-            response.headers.get("retry-after", ""), time.time()
-        )
+        return EngineUnavailable(problem), read_retry_after(answer.header("retry-after"), time.time())
 
     def _silence(self) -> EngineTimeout:
         return EngineTimeout(f"{self._name} was silent for {self._config.timeout_s} s")
 
     def _check_patience(self, heard_s: float) -> None:
-        """Enforce our own deadline: a server that trickles bytes resets the client's read timeout."""
+        """Enforce our own deadline: a server that trickles bytes is never silent for the client."""
         if time.monotonic() - heard_s > self._config.timeout_s:
             raise self._silence()
 
-    async def _read(self, response: httpx.Response) -> bytes:
+    async def _read(self, answer: Answer) -> bytes:
         body = bytearray()
         begun_s = time.monotonic()
-        async for received in self._received(response):
+        async for received in answer.parts():
             self._check_patience(begun_s)
             body += received
             if len(body) > _MAX_BODY_BYTES:
                 raise BadReply(f"{self._name} sent more than {_MAX_BODY_BYTES} bytes")
         return bytes(body)
 
-    async def _received(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        try:
-            async for received in response.aiter_bytes():
-                yield received
-        except httpx.DecodingError as error:
-            raise BadReply(f"{self._name} sent what cannot be decoded: {error}") from error
-        except httpx.TimeoutException as error:
-            raise self._silence() from error
-        except httpx.HTTPError as error:
-            raise EngineUnavailable(f"{self._name} broke off: {_text(error)}") from error
-
-    async def _events(self, response: httpx.Response, is_complete: Callable[[], bool]) -> AsyncIterator[Any]:
+    async def _events(self, answer: Answer, is_complete: Callable[[], bool]) -> AsyncIterator[Any]:
         """Yield the events up to `[DONE]`, or to the end of an answer that is complete.
 
         Comments, which proxies send to keep a connection, count as silence.
         """
         decoder = sse.EventDecoder()
         heard_s = time.monotonic()
-        async for received in self._received(response):
+        async for received in answer.parts():
             self._check_patience(heard_s)
             for data in decoder.feed(received):
                 yield read_json(data)
@@ -274,13 +263,20 @@ class Http:
             raise EngineUnavailable(f"{self._name} ended its answer early, after {rest!r}")
 
 
+def _client_of(target: Target) -> Client:
+    """Return the client for a target. Raises what `HttpxClient` raises."""
+    by_httpx, url = HttpxClient(target), target.url
+    if url.scheme != "http" or url.userinfo or not {"http", "all"}.isdisjoint(getproxies()):
+        return by_httpx
+    path = url.raw_path.decode().rstrip("/")
+    return DirectClient(
+        target, Address(url.raw_host.decode(), url.port or 80, False, url.netloc.decode(), path)
+    )
+
+
 def read_json(data: bytes) -> Any:
     """Parse JSON that a server sent. Raises BadReply if it is not JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadReply(f"the server did not send JSON: {data[:200]!r}") from error
-
-
-def _text(error: httpx.HTTPError) -> str:
-    return str(error) or type(error).__name__

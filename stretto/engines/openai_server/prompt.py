@@ -4,7 +4,11 @@ messages.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from stretto.core import Prompt
 from stretto.engines.openai_server.discovery import ServerFacts
@@ -28,7 +32,7 @@ class SentPrompt:
     """
 
     content: WirePrompt
-    elements: list[int]
+    elements: Sequence[int]
     tenant: str
     messages: tuple[Message, ...] = ()
 
@@ -53,14 +57,19 @@ def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
         try:
             messages = messages_of(task.prompt)
             text = "\n".join(message.text for message in messages)
-            text.encode()
+            elements = _characters(text)
         except (TypeError, UnicodeEncodeError) as error:
             raise UserError(f"a segment of the prompt is not a text: {error}") from error
-        return SentPrompt(text, list(map(ord, text)), task.tenant, messages)
+        return SentPrompt(text, elements, task.tenant, messages)
     tokens = facts.tokenizer.encode(task.prompt)
     if task.decode is not None:
         tokens += facts.tokenizer.end_of(task.prompt)
     return SentPrompt(tuple(tokens), tokens, task.tenant)
+
+
+def _characters(text: str) -> Sequence[int]:
+    """Return the code points of a text as an array, which is hashed faster than a list."""
+    return array("q", np.frombuffer(text.encode("utf-32-le"), "<u4").astype("<i8").tobytes())
 
 
 def messages_of(prompt: Prompt) -> tuple[Message, ...]:

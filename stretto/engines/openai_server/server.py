@@ -257,9 +257,11 @@ class OpenAIServer:
         )
         request = build_request(api, facts.model, prompt, decode, priority, is_streamed=not is_whole)
         body = request.to_json()
-        num_held = self._held.num_held(prompt.elements, prompt.tenant)
-        if self._following is None or prompt.tenant:  # the server does not tell of what is a tenant's
-            self._held.add(prompt.elements, prompt.tenant)
+        is_guessed = (
+            self._following is None or prompt.tenant
+        )  # the server does not tell of what is a tenant's
+        look_up = self._held.send if is_guessed else self._held.num_held
+        num_held = look_up(prompt.elements, prompt.tenant)
         reader = AnswerReader(decode.max_tokens, feed)
         first_s: float | None = None
         sent_s = time.perf_counter()

@@ -75,34 +75,33 @@ class CallBook:
 
     Attributes:
         num_left: calls by node that still have to be made, or to be answered.
+        num_requests_left: number of requests that have not ended.
     """
 
     def __init__(self, app: Application, requests: Sequence[RunRequest]) -> None:
         self._app = app
         self._requests = requests
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, _Live] = {}  # of requests that have begun
+        self._has_ended = bytearray(len(requests))
+        self.num_requests_left = len(requests)
         self.num_left = {node.name: 0 for node in app.nodes}
-        for number, request in enumerate(requests):
-            answers: dict[str, list[Answer | None]] = {}
-            for node in app.nodes:
-                if not request.planned.nodes or node.name in request.planned.nodes:
-                    answers[node.name] = [None] * (len(request.chunks) if node.chain else node.calls)
-                    self.num_left[node.name] += len(answers[node.name])
-            self._live[number] = _Live(answers)
-
-    @property
-    def num_requests_left(self) -> int:
-        """Number of requests that have not ended."""
-        return len(self._live)
+        for request in requests:
+            for name, num_calls in self._calls_of(request):
+                self.num_left[name] += num_calls
 
     def left(self) -> list[Request]:
         """Return the requests that have not ended, as planners see them."""
-        return [self._requests[number].planned for number in self._live]
+        requests = zip(self._requests, self._has_ended, strict=True)
+        return [request.planned for request, has_ended in requests if not has_ended]
 
     def ready(self) -> Iterator[Call]:
-        """Yield all calls that can be made now; each counts as under way from then on."""
-        for number in list(self._live):
-            yield from self._ready(number)
+        """Yield all calls that can be made first; each counts as under way from then on.
+
+        Requests begin as they are reached, because those that wait take little memory.
+        """
+        for number in range(len(self._requests)):
+            if not self._has_ended[number]:
+                yield from self._ready(number)
 
     def request(self, call: Call) -> RunRequest:
         """Return the request of a call."""
@@ -145,7 +144,7 @@ class CallBook:
 
     def failed(self, call: Call, error: StrettoError) -> Progress:
         """Note that a call failed, which ends its request. It is ignored if the request has ended."""
-        live = self._live.get(call.request)
+        live = self._begun(call.request)
         if live is None:
             return Progress()
         for name, answers in live.answers.items():
@@ -162,11 +161,27 @@ class CallBook:
 
     def has(self, call: Call) -> bool:
         """Return whether there is such a call, whose request has not ended."""
-        live = self._live.get(call.request)
+        live = self._begun(call.request)
         return live is not None and 0 <= call.number < len(live.answers.get(call.node, ()))
 
+    def _calls_of(self, request: RunRequest) -> Iterator[tuple[str, int]]:
+        """Yield the nodes that a request is for, each with its number of calls."""
+        wanted = request.planned.nodes
+        for node in self._app.nodes:
+            if not wanted or node.name in wanted:
+                yield node.name, len(request.chunks) if node.chain else node.calls
+
+    def _begun(self, number: int) -> _Live | None:
+        """Return the state of a request, which begins if it has not; None if it has ended."""
+        live = self._live.get(number)
+        if live is None and not self._has_ended[number]:
+            calls = self._calls_of(self._requests[number])
+            live = self._live[number] = _Live({name: [None] * num_calls for name, num_calls in calls})
+        return live
+
     def _ready(self, number: int) -> Iterator[Call]:
-        live = self._live[number]
+        live = self._begun(number)
+        assert live is not None
         for name, answers in live.answers.items():
             node = self._app.node(name)
             if not all(_is_done(live.answers.get(wanted, [])) for wanted in node.inputs):
@@ -179,7 +194,7 @@ class CallBook:
 
     def _note(self, call: Call, answer: Answer) -> bool:
         """Note an answer; return whether it is wanted, and the first to its call."""
-        live = self._live.get(call.request)
+        live = self._begun(call.request)
         if live is None or live.answers[call.node][call.number] is not None:
             return False
         live.answers[call.node][call.number] = answer
@@ -193,6 +208,8 @@ class CallBook:
 
     def _end(self, number: int, error: StrettoError | None) -> Ended:
         live = self._live.pop(number)
+        self._has_ended[number] = True
+        self.num_requests_left -= 1
         given = {name: [one for one in answers if one is not None] for name, answers in live.answers.items()}
         return Ended(self._requests[number], given, error)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from stretto.deployment import Deployment, Engine
 from stretto.errors import EngineUnavailable, InternalError, StrettoError
+from stretto.messages import Reply
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
@@ -17,9 +18,7 @@ from stretto.planner.running.calls import Answer, Call, CallBook, Ended
 from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, PlanCarrier
 from stretto.planner.running.fleet_watch import FleetWatch
 from stretto.planner.running.replicas import MakeReplica
-from stretto.planner.running.requests import Message
 from stretto.planner.running.saved_calls import entry_of
-from stretto.planner.running.token_counts import TokenCounts
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
 
@@ -37,7 +36,7 @@ class Run:
     Attributes:
         book: calls to make; those of earlier runs are answered in it.
         on_ended: called with each request that has ended. An answer is on the disk by then.
-        on_call: called after each call that has ended.
+        on_calls: called after calls have ended, once for all that ended together.
     """
 
     app: Application
@@ -45,7 +44,7 @@ class Run:
     make: MakeReplica
     book: CallBook
     on_ended: Callable[[Ended], None]
-    on_call: Callable[[], None]
+    on_calls: Callable[[], None]
 
 
 async def drive(run: Run, committer: Committer) -> None:
@@ -54,107 +53,126 @@ async def drive(run: Run, committer: Committer) -> None:
     Raises:
         NotSaved: an answer cannot be written to the journal.
     """
-    watch, counts = FleetWatch(run.make), TokenCounts()
+    watch = FleetWatch(run.make)
     names = [node.name for node in run.app.nodes]
-    runtime = Runtime(
-        [Deployment(_engine(name)) for name in names],
-        observers=[watch, counts],
-        max_queries=_WINDOW * len(names),
-    )
-    try:
-        async with runtime, asyncio.TaskGroup() as tasks:
-            await _Driver(run, committer, runtime, watch, counts, tasks).run()
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+    async with Runtime(
+        [Deployment(_engine(name)) for name in names], observers=[watch], max_queries=_WINDOW * len(names)
+    ) as runtime:
+        driver = _Driver(run, committer, runtime, watch)
+        try:
+            await driver.run()
+        finally:
+            driver.stop()
 
 
 class _Driver:
-    def __init__(
-        self,
-        run: Run,
-        committer: Committer,
-        runtime: Runtime,
-        watch: FleetWatch,
-        counts: TokenCounts,
-        tasks: asyncio.TaskGroup,
-    ) -> None:
+    """The state of a run. Calls end in callbacks; what follows from all that have ended is done together."""
+
+    def __init__(self, run: Run, committer: Committer, runtime: Runtime, watch: FleetWatch) -> None:
         self._run = run
         self._book = run.book
         self._committer = committer
         self._runtime = runtime
         self._watch = watch
-        self._counts = counts
-        self._tasks = tasks
         self._graphs = CallGraphs()
         self._carrier = PlanCarrier(run.app, run.plan, run.book.num_left)
         self._queues: dict[str, deque[Call]] = {node.name: deque() for node in run.app.nodes}
-        self._calls: dict[str, set[asyncio.Task[None]]] = {name: set() for name in self._queues}
+        self._calls: dict[str, dict[Call, Callable[[], None]]] = {name: {} for name in self._queues}
         self._abandoned: dict[str, StrettoError] = {}
+        self._new = self._book.ready()
+        self._failure: Exception | None = None
+        self._has_stopped = False
 
     async def run(self) -> None:
         """Carry the plan out until everything has ended."""
-        self._start(self._book.ready())
-        self._carry_out(self._carrier.advance())
+        self._go_on()
         while self._book.num_requests_left or self._carrier.running:
             await self._watch.changed.wait()
             self._watch.changed.clear()
             for placed in self._watch.gone(self._runtime):
                 self._carry_out(self._carrier.gone(placed))
+            self._go_on()
 
-    def _start(self, calls: Iterable[Call]) -> None:
-        """Start calls, or let them wait for earlier ones of their nodes."""
-        names = dict[str, None]()
-        for call in calls:
-            self._queues[call.node].append(call)
-            names[call.node] = None
-        for name in names:
+    def stop(self) -> None:
+        """Take no notice any more of calls that end."""
+        self._has_stopped = True
+
+    def _go_on(self) -> None:
+        """Do what follows from the calls that have ended. Raises what has failed in one of them."""
+        for name in self._queues:
+            while self._draw(name):
+                self._fill_window(name)
             self._fill_window(name)
+        if self._failure is not None:
+            raise self._failure
+        self._carry_out(self._carrier.advance())
+        self._run.on_calls()
+
+    def _draw(self, name: str) -> bool:
+        """Queue new calls until a node has enough at hand; return whether there were any."""
+        has_drawn = False
+        while self._wants_more(name) and (call := next(self._new, None)) is not None:
+            self._queues[call.node].append(call)
+            has_drawn = True
+        return has_drawn
+
+    def _wants_more(self, name: str) -> bool:
+        """Return whether a node that has calls left has fewer at hand than the runtime takes."""
+        num_at_hand = len(self._queues[name]) + len(self._calls[name])
+        return num_at_hand < min(_WINDOW, self._book.num_left[name])
 
     def _fill_window(self, name: str) -> None:
         queue, running = self._queues[name], self._calls[name]
         while queue and len(running) < _WINDOW:
             call = queue.popleft()
-            if self._book.has(call):
-                prompt = self._book.prompt(call)
-                running.add(self._tasks.create_task(self._call(call, prompt)))
-
-    async def _call(self, call: Call, prompt: Sequence[Message]) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            result = self._abandoned.get(call.node) or await self._ask(call, prompt)
-        except asyncio.CancelledError:
-            if call.node not in self._abandoned:
+            if not self._book.has(call):
+                continue
+            if name in self._abandoned:
+                self._note(call, self._abandoned[name])
+                continue
+            try:
+                running[call] = self._begin(call)
+            except InternalError:
                 raise
-            result = self._abandoned[call.node]
-        finally:
-            self._calls[call.node].discard(task)
-        if isinstance(result, StrettoError):
-            progress = self._book.failed(call, result)
-            self._show(progress.ended)
-        else:
-            progress = self._book.answered(call, result)
-            entry = entry_of(self._book.request(call), call, result)
-            self._committer.add(entry, lambda: self._show(progress.ended))
-        self._start(progress.ready)
-        self._fill_window(call.node)
-        self._carry_out(self._carrier.advance())
-        self._run.on_call()
-        if not self._book.num_requests_left:
-            self._watch.changed.set()
+            except StrettoError as error:
+                self._note(call, error)
 
-    async def _ask(self, call: Call, prompt: Sequence[Message]) -> Answer | StrettoError:
-        """Make a call; return its answer, or the error that it failed with."""
-        inputs = inputs_of(prompt)
+    def _begin(self, call: Call) -> Callable[[], None]:
+        """Have the runtime make a call; return what cancels it."""
+        prompt = self._book.prompt(call)
+        graph = self._graphs.of(call.node, prompt, self._book.decode(call))
+        return self._runtime.start(graph, inputs_of(prompt), partial(self._on_reply, call), passes="none")
+
+    def _on_reply(self, call: Call, reply: Reply) -> None:
+        """Note the end of a call. What is raised ends the run, and not the runtime, which calls this."""
+        if self._has_stopped:
+            return
+        del self._calls[call.node][call]
+        self._watch.changed.set()
+        error = self._abandoned.get(call.node) or reply.error
         try:
-            graph = self._graphs.of(call.node, prompt, self._book.decode(call))
-            outputs = await self._runtime.run(graph, inputs, passes="none")
-        except InternalError:
-            raise
-        except StrettoError as error:
-            return error
-        usage = self._counts.take(inputs)
-        return Answer(str(outputs["answer"]), usage.num_prompt_tokens, usage.num_output_tokens)
+            if isinstance(error, InternalError):
+                raise error
+            if error is None:
+                assert reply.outputs is not None
+                usage = reply.usage
+                text = str(reply.outputs["answer"])
+                self._note(call, Answer(text, usage.num_prompt_tokens, usage.num_output_tokens))
+            else:
+                self._note(call, error)
+        except Exception as failure:
+            self._failure = self._failure or failure
+
+    def _note(self, call: Call, result: Answer | StrettoError) -> None:
+        """Note the answer to a call, or the error that it failed with."""
+        if isinstance(result, StrettoError):
+            self._show(self._book.failed(call, result).ended)
+            return
+        progress = self._book.answered(call, result)
+        entry = entry_of(self._book.request(call), call, result)
+        self._committer.add(entry, partial(self._show, progress.ended))
+        for ready in progress.ready:
+            self._queues[ready.node].append(ready)
 
     def _show(self, ended: Ended | None) -> None:
         if ended is not None:
@@ -174,11 +192,18 @@ class _Driver:
         """Fail all calls of a node whose replicas are lost; those that wait fail when they are started."""
         last_error = self._runtime.system.schedulers[node].instances.fleet.last_error
         self._abandoned[node] = EngineUnavailable(f"node {node!r} has no replica any more: {last_error}")
-        for task in self._calls[node]:
-            task.cancel()
+        for cancel in list(self._calls[node].values()):
+            cancel()
+        self._watch.changed.set()
 
 
 def _engine(node: str) -> Engine:
     return Engine(
-        node, contract="llm", keeps_state=True, no_replica_s=math.inf, recover_s=_RECOVER_S, max_running=512
+        node,
+        contract="llm",
+        policy="per_invocation",  # requests of one node are served as they come
+        keeps_state=True,
+        no_replica_s=math.inf,
+        recover_s=_RECOVER_S,
+        max_running=512,
     )

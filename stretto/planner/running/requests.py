@@ -7,6 +7,7 @@ the node that the request is for, or a model that one node alone has.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any
@@ -17,7 +18,7 @@ from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest
 from stretto.errors import ConfigError
 from stretto.graph.graph import ROLES
 from stretto.planner.application import Application, Node, Request
-from stretto.planner.plan_files import parse_request, read_lines, tokens_of
+from stretto.planner.plan_files import NO_ANSWERS, parse_request, read_lines, tokens_of
 from stretto.record import record
 
 _BATCH_FIELDS = ("custom_id", "method", "url", "body")
@@ -74,7 +75,15 @@ def read_run_requests(path: Path, app: Application) -> list[RunRequest]:
     Raises:
         ConfigError: it cannot be read, has no requests, or a line is wrong; the message has its number.
     """
-    return read_lines(path, lambda found: _checked(_request(found, app), app), lambda request: request.id)
+    known: dict[str, Mapping[str, Any]] = {}
+
+    def read(found: Any) -> RunRequest:
+        request = _checked(_request(found, app), app)
+        if request.decode is None:
+            return request
+        return replace(request, decode=known.setdefault(repr(request.decode), request.decode))
+
+    return read_lines(path, read, lambda request: request.id)
 
 
 def _checked(request: RunRequest, app: Application) -> RunRequest:
@@ -123,7 +132,7 @@ def _of_batch(found: Mapping[str, Any], app: Application) -> RunRequest:
     _check_unicode([custom_id, *(message.text for message in messages)])
     node = _node_for(model, app)
     num_tokens = sum(tokens_of(message.text) for message in messages)
-    planned = Request(custom_id, num_tokens, (), (node.name,), {})
+    planned = Request(custom_id, num_tokens, (), (node.name,), NO_ANSWERS)
     return RunRequest(planned, messages, (), _decode(options, node), api, model)
 
 

@@ -11,6 +11,8 @@ from stretto.planner.running.calls import Answer, Call
 from stretto.planner.running.requests import RunRequest
 from stretto.runtime.journal.lines import Entry, work_hash
 
+_ANSWER = [str, int, int]
+
 
 def hash_of(app: Application, requests: Sequence[RunRequest], served_by: str) -> str:
     """Return the hash of a run: its application, its requests, and the engines that answer."""
@@ -35,6 +37,7 @@ def calls_of(entries: Iterable[Entry], requests: Sequence[RunRequest]) -> Iterat
     """Yield the calls and answers of a journal's entries."""
     numbers = {request.id: number for number, request in enumerate(requests)}
     for entry in entries:
-        match entry:
-            case Entry((request, node, number), [str() as text, int() as num_prompt, int() as num_output]):
-                yield Call(numbers[request], node, int(number)), Answer(text, num_prompt, num_output)
+        value = entry.value
+        if isinstance(value, list) and len(entry.key) == 3 and [*map(type, value)] == _ANSWER:
+            request, node, number = entry.key
+            yield Call(numbers[request], node, int(number)), Answer(*value)

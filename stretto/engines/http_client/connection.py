@@ -1,4 +1,4 @@
-"""Connections to a worker, on asyncio's protocols: each carries one request at a time.
+"""Connections to a server, on asyncio's protocols: each carries one request at a time.
 
 What a read brings is handed on at once and together: the head, the parts of the body joined, the end.
 """
@@ -9,9 +9,9 @@ import asyncio
 import ssl
 from typing import Protocol, cast
 
+from stretto.engines.http_client.address import Address
+from stretto.engines.http_client.answer_parser import AnswerParser
 from stretto.errors import BadReply, EngineFailure, EngineUnavailable, EngineUnreachable
-from stretto.router.answer_parser import AnswerParser
-from stretto.router.config import parse_address
 
 
 class Receiver(Protocol):
@@ -38,10 +38,10 @@ class Receiver(Protocol):
         ...
 
 
-class WorkerConnection(asyncio.Protocol):
-    """One connection to a worker."""
+class ServerConnection(asyncio.Protocol):
+    """One connection to a server."""
 
-    def __init__(self, connections: WorkerConnections) -> None:
+    def __init__(self, connections: ServerConnections) -> None:
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
@@ -135,22 +135,22 @@ class WorkerConnection(asyncio.Protocol):
             receiver.on_lost(failure, was_idle=was_idle)
 
 
-class WorkerConnections:
-    """The connections to one worker: those that wait for the next request, and new ones.
+class ServerConnections:
+    """The connections to one server: those that wait for the next request, and new ones.
 
     Args:
-        url: address of the worker.
+        address: where the server is.
         timeout_s: seconds that a connection may take.
     """
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self.address = parse_address(url)
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        self.address = address
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context() if self.address.is_tls else None
-        self._idle: list[WorkerConnection] = []
+        self._idle: list[ServerConnection] = []
         self._is_closed = False
 
-    def take(self) -> WorkerConnection | None:
+    def take(self) -> ServerConnection | None:
         """Return a connection that waits for a request, the last used one; None if there is none."""
         while self._idle:
             connection = self._idle.pop()
@@ -158,17 +158,17 @@ class WorkerConnections:
                 return connection
         return None
 
-    async def connect(self) -> WorkerConnection:
+    async def connect(self) -> ServerConnection:
         """Open a connection.
 
         Raises:
-            EngineUnreachable: the worker takes none.
+            EngineUnreachable: the server takes none.
         """
         host, port = self.address.host, self.address.port
         try:
             async with asyncio.timeout(self._timeout_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: WorkerConnection(self), host, port, ssl=self._tls
+                    lambda: ServerConnection(self), host, port, ssl=self._tls
                 )
         except TimeoutError as error:
             raise EngineUnreachable(f"it took no connection in {self._timeout_s:g} s") from error
@@ -176,14 +176,14 @@ class WorkerConnections:
             raise EngineUnreachable(f"it took no connection: {error}") from error
         return connection
 
-    def put_back(self, connection: WorkerConnection) -> None:
+    def put_back(self, connection: ServerConnection) -> None:
         """Keep a connection for the next request."""
         if self._is_closed:
             connection.abort()
         else:
             self._idle.append(connection)
 
-    def forget(self, connection: WorkerConnection) -> None:
+    def forget(self, connection: ServerConnection) -> None:
         """Drop a connection that is closed."""
         if connection in self._idle:
             self._idle.remove(connection)

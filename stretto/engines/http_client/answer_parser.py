@@ -1,11 +1,11 @@
-"""A parser of one answer of a worker, as far as it has come."""
+"""A parser of one answer of a server, as far as it has come."""
 
 from __future__ import annotations
 
 import httptools
 
+from stretto.engines.http_client.headers import Headers
 from stretto.errors import BadReply
-from stretto.router.head import Headers
 
 _MAX_HEAD_BYTES = 256_000
 """Bytes of an answer's head. As many may come without completing a header or a part of the body."""

@@ -1,0 +1,21 @@
+"""The address of an HTTP server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The parts of a server's URL.
+
+    Attributes:
+        authority: host and port as the header `Host` has them.
+        path: path that comes before every request's path; without a slash at its end.
+    """
+
+    host: str
+    port: int
+    is_tls: bool
+    authority: str = field(default="")
+    path: str = ""
