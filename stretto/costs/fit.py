@@ -37,6 +37,7 @@ from stretto.costs.step import (
     LAUNCH,
     LONGEST,
     MATRIX,
+    MULTIPLYING,
     NUMBERS,
     PREFILL_ATTENTION,
     PREPARATION,
@@ -67,7 +68,8 @@ TYPICAL = {
 }
 
 # Least possible values, where the number of cores is known: factors on times at the peak.
-FLOORS = {"weights": 1.0, "tiles": 1.0, "kv": 1.0, "prefill_pairs": 1.0}
+FLOORS = {"weights": 1.0, "kv": 1.0, "prefill_pairs": 1.0}
+_PRODUCTS = ("tiles", "stairs", "matrix_256")  # together at least 1: none is faster than the peak
 
 _DEVICE = (*WEIGHTS, *MATRIX, *ALL_REDUCE, *PREFILL_ATTENTION)
 _SERIAL = (*PREPARATION, *SAMPLING, *HOST)
@@ -76,9 +78,10 @@ _ROUNDS = 30
 _SETTLED = 1e-5
 _FAIR = 0.02  # relative errors below it have equal weight
 _NEAR = 0.25  # relative distances from known numbers below it have equal weight
-_PULL = 0.006  # weight of a number's distance, relative to the error of one row; times the root of the rows
+_PULL = 0.002  # weight of a number's distance, relative to the error of one row; times the root of the rows
 _KERNEL_PULL = 3.0  # factor on the pull of attention kernels' numbers
 _KERNEL = (*LONGEST, "blocks", "partitions")
+_FIRM = 1e3  # weight of a sum that must hold
 _KNOWN_STEPS = 1000  # number of measured steps that known stalls count as
 
 
@@ -96,8 +99,8 @@ def _forward() -> tuple[Floats, ...]:
     """
     sums = [mask(LAUNCH)]
     for attention in (KV, LONGEST):
-        for hidden in ("tiles", "weights"):
-            sums.append(mask((*_DEVICE, *attention)) - HIDDEN * mask((hidden,)))
+        for hidden in (MULTIPLYING, WEIGHTS):
+            sums.append(mask((*_DEVICE, *attention)) - HIDDEN * mask(hidden))
     return tuple(sums)
 
 
@@ -197,13 +200,13 @@ def fit_shared_costs(
 
 
 def _stalls(table: Floats, missing_s: Floats, known: float | None) -> float:
-    """Return the seconds per sequence that make the total of all steps right, known ones considered.
+    """Return the seconds per sequence that are missing in the mean, by least squares, known ones considered.
 
     Args:
         missing_s: measured less predicted seconds of each step.
     """
-    num_sequences = float(table[:, NUMBERS.index("stalls")].sum())
-    stalls = float(missing_s.sum()) / num_sequences
+    num_sequences = table[:, NUMBERS.index("stalls")]
+    stalls = float(missing_s @ num_sequences / (num_sequences @ num_sequences))
     if known is not None:
         stalls = (len(missing_s) * stalls + _KNOWN_STEPS * known) / (len(missing_s) + _KNOWN_STEPS)
     return max(0.0, stalls)
@@ -231,7 +234,8 @@ def _fit(table: Floats, seconds: Floats, sums: Sequence[Floats], known: Floats, 
     scale = np.where(known > 0, known, typical)
     pull = Pull(known, scale, np.where(used & known.any() & (scale > 0), strength, 0.0))
     stacked = np.stack([table * factors for factors in sums])
-    return fit_largest(stacked, seconds, guesses, pull, floors * used)
+    together = mask(_PRODUCTS) * used if floors.any() else None
+    return fit_largest(stacked, seconds, guesses, pull, floors * used, together)
 
 
 def fit_largest(
@@ -240,6 +244,7 @@ def fit_largest(
     guesses: Sequence[Floats],
     pull: Pull | None = None,
     floors: Floats | None = None,
+    together: Floats | None = None,
 ) -> Floats:
     """Fit a maximum of sums: return the nonnegative unknowns for which the largest of several sums comes
     nearest to the measured `seconds`.
@@ -252,6 +257,7 @@ def fit_largest(
         guesses: starting values of the unknowns; each decides which branch is the largest in which row.
         pull: penalty that keeps the unknowns near known values; None for none.
         floors: least value of each unknown; None for 0.
+        together: 1 for each unknown of a group whose sum is at least 1, 0 for the others; None for no group.
     """
     seconds = np.maximum(seconds, 1e-6)
     rows = np.arange(len(seconds))
@@ -270,6 +276,9 @@ def fit_largest(
             matrix = np.vstack([measured, held_rows])
             goal = np.concatenate([weights, target * trust])
             values = least + nnls(matrix, goal - matrix @ least)
+            if together is not None and together.any() and together @ values < 1:
+                matrix = np.vstack([matrix, _FIRM * together])
+                values = least + nnls(matrix, np.append(goal, _FIRM) - matrix @ least)
             predicted = branches @ values
             errors = np.abs(predicted.max(axis=0) / seconds - 1)
             if errors.mean() < best_error:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from stretto.costs.shape import Hardware, LLMModel
 from stretto.errors import ConfigError
 
-_ENGINE_BYTES = 1.25 * 2**30
-_PEER_BYTES = 0.55 * 2**30
-_ACTIVATIONS = 1.0  # bytes taken for each byte of activations at the widest place
-_LOGITS = 4.0  # copies of the numbers of all words, in float32
+_ENGINE_BYTES = 1.32 * 2**30
+_PEER_BYTES = 0.695 * 2**30
+_ACTIVATIONS = 1.36  # bytes taken for each byte of activations at the widest place
+_LOGITS = 7.86  # copies of the numbers of all words, in float32
 _LOGIT_BYTES = 4
 _MAX_SAMPLING = 512  # sequences
 

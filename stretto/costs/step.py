@@ -4,14 +4,15 @@
     device  = weights + matrix + all_reduce + prefill_attention + max(kv, longest)
 
 The host launches kernels ahead of the device, so the slower of the two decides. Weights are read once. Matrix
-time grows in stairs, because kernels work on tiles of tokens (`tiles.py`); half of the shorter of reading
-weights and multiplying is hidden behind the longer. Attention of decodes is limited either by the
-whole device (`kv`: bytes to read, and a start-up per sequence and head) or by the longest sequence, whose few
-heads cannot keep the device busy unless the kernel splits the context. Heads wider than 128 are slower: they
-take the square of their width to follow one sequence.
+time grows in stairs, because kernels work on tiles of tokens (`tiles.py`, and stairs of fixed sizes). Half of
+the shorter of reading weights and multiplying is hidden behind the longer. Attention of decodes is limited
+either by the whole device (`kv`: bytes to read, and a start-up per sequence and head) or by the longest
+sequence, whose few heads cannot keep the device busy unless the kernel splits the context. Heads wider than
+128 are slower: they read slower in proportion, and follow one sequence slower by the square of their width.
+Sampling has a higher price beyond 64 sequences. `stalls` is the mean time of rare pauses of the host.
 
 One set of numbers serves any number of devices. Files of earlier fits have one for each number of devices:
-numbers of layers (`launch`, `prefill_launch`), tiles of a fixed size (`matrix_128`, `matrix_256`), and
+numbers of layers (`launch`, `prefill_launch`), tiles of a fixed size (`matrix_128`), and
 activations and all-reduces that are either of one device or of several (`activations`, `all_reduce`). Each
 form leaves the other's numbers at 0.
 
@@ -80,7 +81,7 @@ class StepTerms(NamedTuple):
 # Names of the fitted numbers, grouped by term.
 LAUNCH = ("launch", "prefill_launch", "kernel_launch", "prefill_kernel_launch")
 WEIGHTS = ("weights",)
-MATRIX = ("matrix_128", "matrix_256", "tiles", "activations", "elementwise", "kernel_gaps")
+MATRIX = ("matrix_128", "matrix_256", "tiles", "stairs", "activations", "elementwise", "kernel_gaps")
 ALL_REDUCE = ("all_reduce_start", "all_reduce", "all_reduce_links")
 PREFILL_ATTENTION = ("prefill_blocks", "prefill_pairs")
 KV = ("blocks", "partitions", "kv")
@@ -93,16 +94,17 @@ TERMS = (
     *(PREPARATION, SAMPLING, HOST),
 )
 NUMBERS = tuple(name for term in TERMS for name in term)
-BY_DEVICES = ("launch", "prefill_launch", "matrix_128", "matrix_256", "activations", "all_reduce")
+BY_DEVICES = ("launch", "prefill_launch", "matrix_128", "activations", "all_reduce")
 """Numbers that fit one number of devices only."""
 FOR_ALL = (
-    *("kernel_launch", "prefill_kernel_launch", "tiles", "elementwise", "kernel_gaps", "all_reduce_links"),
-    *("preparation_group", "sampling_beyond", "sampling_words", "sampling_weights"),
+    *("kernel_launch", "prefill_kernel_launch", "tiles", "stairs", "elementwise", "kernel_gaps"),
+    *("all_reduce_links", "preparation_group", "sampling_beyond", "sampling_words", "sampling_weights"),
     *("host_sequence", "host_group", "stalls"),
 )
 """Numbers that files of earlier fits lack; they are 0 there."""
 HIDDEN = 0.5
-"""Share of the shorter of `weights` and `tiles` that is hidden behind the longer."""
+"""Share of the shorter of reading (`weights`) and multiplying (`tiles`, `stairs`) that the longer hides."""
+MULTIPLYING = ("tiles", "stairs")
 FEW = 64
 """Number of sequences beyond which sampling is slower."""
 _USUAL_HEAD = 128
@@ -178,6 +180,7 @@ class StepFeatures:
             -(-tokens // 128) * 128 * rates.token_s,
             -(-tokens // 256) * 256 * rates.token_s,
             self.multiplication.seconds(tokens),
+            (64 if tokens <= 64 else -(-tokens // 128) * 128) * rates.token_s,
             activation_s if is_alone else 0.0,
             activation_s,
             layers * self.model.kernels_per_layer,
@@ -279,13 +282,13 @@ class LLMStepCost:
         """Return the numbers of `terms` as a plain tuple, which is faster to make."""
         products = list(map(mul, self.features.of(shape), self._values))
         launch = products[0] + products[1] + products[2] + products[3]
-        weights, matrix_128, matrix_256, tiles, activations, elementwise, gaps = products[4:11]
-        matrix = matrix_128 + matrix_256 + tiles + activations + elementwise + gaps
-        matrix -= HIDDEN * min(weights, tiles)
-        all_reduce = products[11] + products[12] + products[13]
-        prefill = products[14] + products[15]
-        reading = products[16] + products[17] + products[18]
-        longest = products[19]
+        weights, matrix_128, matrix_256, tiles, stairs, activations, elementwise, gaps = products[4:12]
+        matrix = matrix_128 + matrix_256 + tiles + stairs + activations + elementwise + gaps
+        matrix -= HIDDEN * min(weights, tiles + stairs)
+        all_reduce = products[12] + products[13] + products[14]
+        prefill = products[15] + products[16]
+        reading = products[17] + products[18] + products[19]
+        longest = products[20]
         device = weights + matrix + all_reduce + prefill + max(reading, longest)
         return (
             max(0.0, launch - device),
@@ -295,9 +298,9 @@ class LLMStepCost:
             prefill,
             reading,
             max(0.0, longest - reading),
-            products[20] + products[21] + products[22] + products[23],
-            products[24] + products[25] + products[26] + products[27] + products[28],
-            products[29] + products[30] + products[31] + products[32],
+            products[21] + products[22] + products[23] + products[24],
+            products[25] + products[26] + products[27] + products[28] + products[29],
+            products[30] + products[31] + products[32] + products[33],
         )
 
     def step_s(self, shape: StepShape) -> float:

@@ -18,6 +18,7 @@ from stretto.costs.step import (
     LAUNCH,
     LONGEST,
     MATRIX,
+    MULTIPLYING,
     NUMBERS,
     PREFILL_ATTENTION,
     PREPARATION,
@@ -105,7 +106,7 @@ def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:
         return sum(chosen, start=np.zeros(len(shapes.repeats)))
 
     launch, reading, longest = total(*LAUNCH), total(*KV), total(*LONGEST)
-    hidden = HIDDEN * np.minimum(products["weights"], products["tiles"])
+    hidden = HIDDEN * np.minimum(total(*WEIGHTS), total(*MULTIPLYING))
     device = total(*WEIGHTS, *MATRIX, *ALL_REDUCE, *PREFILL_ATTENTION) - hidden
     device = device + np.maximum(reading, longest)
     seconds = np.maximum(launch, device) + total(*PREPARATION, *SAMPLING, *HOST)
@@ -154,6 +155,7 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
         np.ceil(tokens / 128) * 128 * rates.token_s,
         np.ceil(tokens / 256) * 256 * rates.token_s,
         tiles_s,
+        np.where(tokens <= 64, 64, np.ceil(tokens / 128) * 128) * rates.token_s,
         activation_s * (1 - is_group),
         activation_s,
         layers * model.kernels_per_layer * ones,

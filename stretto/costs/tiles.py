@@ -1,7 +1,7 @@
 """How long a device takes to multiply tokens with a model's weights.
 
 A device computes a product in tiles, as many at a time as it has cores, so that time grows in stairs. Small
-tiles fill more cores and compute more slowly. Splitting the inner dimension makes more tiles of the same size.
+tiles fill more cores and compute more slowly. Splitting the inner dimension makes more tiles of one size.
 An engine's library chooses the fastest; so does this formula.
 
 Experts are computed together, in tiles of 64 tokens of one expert.
