@@ -82,7 +82,7 @@ _PULL = 0.002  # weight of a number's distance, relative to the error of one row
 _KERNEL_PULL = 3.0  # factor on the pull of attention kernels' numbers
 _KERNEL = (*LONGEST, "blocks", "partitions")
 _FIRM = 1e3  # weight of a sum that must hold
-_KNOWN_STEPS = 1000  # number of measured steps that known stalls count as
+_KNOWN_STEPS = 100  # number of measured steps that known stalls count as
 
 
 def mask(names: Sequence[str]) -> Floats:

@@ -131,7 +131,7 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
     read_s = rates.read_s * ones
     if not rates.read_s:
         unused = (1 - model.active_experts / model.num_experts) ** tokens
-        used = model.active_experts if kernels.tokens_alike else model.num_experts * (1 - unused)
+        used = model.active_experts * ones if kernels.tokens_alike else model.num_experts * (1 - unused)
         experts = used * model.expert_params
         read_s = model.num_layers * (model.attention_params + experts) * model.dtype_bytes * rates.byte_s
     parts = np.ones(len(prefills), np.int64)
