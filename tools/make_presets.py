@@ -22,11 +22,14 @@ from stretto.costs.fit import fit_largest, fit_shared_costs, fit_step_cost, mask
 from stretto.costs.loading import fit_loading
 from stretto.costs.nnls import Floats
 from stretto.costs.output_lengths import output_lengths
+from stretto.costs.presets import load_preset
 from stretto.costs.shape import Hardware, LLMModel, StepShape
-from stretto.costs.step import ALL_REDUCE, KV, MATRIX, NUMBERS, PREFILL_ATTENTION, WEIGHTS, StepFeatures
+from stretto.costs.step import KV, NUMBERS, PREFILL_ATTENTION, StepFeatures
 from stretto.costs.steps_file import sample_steps
 
 _SHARE = 0.05
+_EARLIER_MATRIX = ("weights", "matrix_128", "matrix_256", "activations")
+_EARLIER_ALL_REDUCE = ("all_reduce_start", "all_reduce")
 _HOST = "zxcpu5"
 _LICENCE = "Apache-2.0 code repository; timings only"
 _SAMULLM = "puddingfjz/vllm@de1677d benchmarks/Cost_Model_per_iter"
@@ -46,7 +49,7 @@ _SHAPES = {
 
 def main(data: Path, folder: Path) -> None:
     """Write every preset that comes from `data` to `folder`."""
-    _write(folder, _a100(data))
+    _write(folder, _a100(data, load_preset(A100_80G.name).numbers))
     attention = _attention(data / "profiles_vidur")
     _write(folder, _kernels(data, A100_80G, "a100", attention, "attention measured on A100 too"))
     _write(
@@ -62,20 +65,22 @@ def _write(folder: Path, preset: Mapping[str, Any]) -> None:
     (folder / f"{preset['name']}.json").write_text(json.dumps(preset, indent=1) + "\n", "utf-8")
 
 
-def _a100(data: Path) -> dict[str, Any]:
+def _a100(data: Path, present: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return the preset of A100-80G; `present` are numbers of earlier fits, which stay as they are."""
     profiles = load_profiles(data)
     samples = [[profile.steps[i] for i in sample_steps(profile.steps, _SHARE)] for profile in profiles]
-    numbers, shared = {}, {}
-    for devices in sorted({profile.features.tensor_parallel for profile in profiles}):
-        these = [
-            (profile.features, steps)
-            for profile, steps in zip(profiles, samples, strict=True)
-            if profile.features.tensor_parallel == devices
-        ]
-        shared[devices] = fit_shared_costs(these)[0].numbers
+    shared = _rounded(
+        fit_shared_costs(
+            [(profile.features, steps) for profile, steps in zip(profiles, samples, strict=True)]
+        )[0].numbers
+    )
+    numbers = {}
     for profile, steps in zip(profiles, samples, strict=True):
-        known = shared[profile.features.tensor_parallel]
-        numbers[profile.name] = _rounded(fit_step_cost(profile.features, steps, known).numbers)
+        if (kept := present.get(profile.name)) is not None and profile.features.model.num_experts == 1:
+            numbers[profile.name] = dict(kept)
+        else:
+            numbers[profile.name] = _rounded(fit_step_cost(profile.features, steps, shared).numbers)
+    devices = sorted({profile.features.tensor_parallel for profile in profiles})
     return {
         "name": A100_80G.name,
         "about": "vLLM 0.3, eager, float16 or bfloat16, blocks of 16 tokens; steps without the profiler's "
@@ -86,7 +91,7 @@ def _a100(data: Path) -> dict[str, Any]:
         "kernels": asdict(VLLM_03),
         "models": {profile.features.model.name: _fields(profile.features.model) for profile in profiles},
         "numbers": numbers,
-        "shared": {str(devices): _rounded(found) for devices, found in shared.items()},
+        "shared": {str(number): shared for number in devices},
         "loading": _loading(data),
     }
 
@@ -154,13 +159,13 @@ def _matrix(folder: Path, hardware: Hardware, prefix: str, devices: int) -> Floa
             if int(row["num_tensor_parallel_workers"]) == devices:
                 table.append(features.of(StepShape(num_decodes=int(row["num_tokens"]))))
                 seconds.append(model.num_layers * _median_s(row, _MATRIX_OPS))
-    return _fit(table, seconds, (*WEIGHTS, *MATRIX))
+    return _fit(table, seconds, _EARLIER_MATRIX)
 
 
 def _all_reduce(folder: Path, hardware: Hardware, prefix: str, devices: int) -> Floats:
     """Fit the times of all-reduces, of which every layer has two."""
     table, seconds = [], []
-    start, per_byte = NUMBERS.index(ALL_REDUCE[0]), NUMBERS.index(ALL_REDUCE[1])
+    start, per_byte = NUMBERS.index(_EARLIER_ALL_REDUCE[0]), NUMBERS.index(_EARLIER_ALL_REDUCE[1])
     for row in _rows(folder / f"net_{prefix}_dgx_all_reduce.csv.gz"):
         if int(row["num_workers"]) == devices and float(row["time_stats.all_reduce.median"]) > 0:
             features = [0.0] * len(NUMBERS)
@@ -168,7 +173,7 @@ def _all_reduce(folder: Path, hardware: Hardware, prefix: str, devices: int) -> 
             features[per_byte] = float(row["size"]) / hardware.bandwidth_bytes_s
             table.append(features)
             seconds.append(2 * _median_s(row, ["all_reduce"]))
-    return _fit(table, seconds, ALL_REDUCE)
+    return _fit(table, seconds, _EARLIER_ALL_REDUCE)
 
 
 def _attention(folder: Path) -> Floats:

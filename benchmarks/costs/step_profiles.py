@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from stretto.costs.step import Kernels, StepFeatures
 from stretto.costs.steps_file import checked, measured, read_rows
 from stretto.errors import DocumentError
 
-A100_80G = Hardware("A100-80G", 80 * 2**30, 2.04e12, 4.9e12, 312e12)
+A100_80G = Hardware("A100-80G", 80 * 2**30, 2.04e12, 4.9e12, 312e12, num_cores=108)
 VLLM_03 = Kernels(pads_prompts=True)
+PROFILED = replace(VLLM_03, tokens_alike=True)  # all tokens of the profiles are equal
 STEPS = Path("samullm_iters", "iters.csv.gz")
 LOGS = Path("samullm_iters", "iters_files_meta.json")
 STRUCTURE = Path("samullm", "model_structure.json")
@@ -70,7 +71,7 @@ def load_profiles(data: Path) -> list[StepProfile]:
         step = checked(path, line, lambda row=row: _step(row))  # type: ignore[misc]
         key = row["model"], int(row["tp"])
         if key not in found:
-            found[key] = StepProfile(StepFeatures(models[key[0]], A100_80G, key[1], VLLM_03))
+            found[key] = StepProfile(StepFeatures(models[key[0]], A100_80G, key[1], PROFILED))
         found[key].steps.append(step)
         found[key].kinds.append(row["kind"])
     return [found[key] for key in sorted(found)]

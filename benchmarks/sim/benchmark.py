@@ -16,9 +16,9 @@ from itertools import islice, repeat
 
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, spread
+from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
-from stretto.costs.shape import check_fits
 from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig

@@ -10,9 +10,9 @@ from stretto.agent_traces.formats import agent_format, read_agent_trace
 from stretto.agent_traces.load_report import summarise
 from stretto.cli.load_table import print_load_report
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset
 from stretto.costs.profile import Profile
-from stretto.costs.shape import check_fits
 from stretto.deployment import Deployment, Replica, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import ConfigError

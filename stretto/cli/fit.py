@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.costs.fit import MeasuredStep, fit_step_cost
+from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
-from stretto.costs.shape import LLMModel, check_fits, model_of
+from stretto.costs.shape import LLMModel, model_of
 from stretto.costs.step import LLMStepCost, StepFeatures
 from stretto.costs.steps_file import read_steps, sample_steps
 from stretto.errors import ConfigError, DocumentError

@@ -8,6 +8,11 @@ less in each round, so that outliers of a measurement do not distort the fit.
 Where the rows leave a number open, a weak pull towards known numbers of the same hardware decides it. Numbers
 of attention kernels have a stronger pull, because they depend on the kernel rather than on the model and
 because few shapes show them. Nothing is random.
+
+Where the hardware's number of cores is known, the numbers serve any number of devices, and none is below what
+physics allows: no memory is read and no product computed faster than at the peak. Rare slow steps, such as
+those in which Python collects garbage, hardly influence a robust fit, but they take time. The number `stalls`
+makes up for them, so that totals are right as well.
 """
 
 from __future__ import annotations
@@ -24,11 +29,15 @@ from stretto.costs.nnls import Floats, nnls
 from stretto.costs.shape import StepShape
 from stretto.costs.step import (
     ALL_REDUCE,
+    BY_DEVICES,
+    FOR_ALL,
+    HIDDEN,
     HOST,
     KV,
     LAUNCH,
     LONGEST,
     MATRIX,
+    MULTIPLYING,
     NUMBERS,
     PREFILL_ATTENTION,
     PREPARATION,
@@ -46,26 +55,61 @@ Deciding: TypeAlias = npt.NDArray[np.int64]
 TYPICAL = {
     "launch": 2.5e-4,
     "prefill_launch": 5e-5,
+    "kernel_launch": 2.2e-5,
+    "prefill_kernel_launch": 1e-5,
+    "kernel_gaps": 5e-6,
     "weights": 1.1,
     "matrix_128": 1.2,
+    "tiles": 1.1,
     "kv": 1.1,
     "longest": 3.6e-8,
     "blocks": 8e-9,
     "partitions": 5e-10,
 }
 
+# Least possible values, where the number of cores is known: factors on times at the peak.
+FLOORS = {"weights": 1.0, "kv": 1.0, "prefill_pairs": 1.0}
+_PRODUCTS = ("tiles", "stairs", "matrix_256")  # together at least 1: none is faster than the peak
+
 _DEVICE = (*WEIGHTS, *MATRIX, *ALL_REDUCE, *PREFILL_ATTENTION)
 _SERIAL = (*PREPARATION, *SAMPLING, *HOST)
-_BRANCHES = (LAUNCH, (*_DEVICE, *KV), (*_DEVICE, *LONGEST))
-PARTS = {"forward": _BRANCHES, "preparation": (PREPARATION,), "sampling": (SAMPLING,), "host": (HOST,)}
 _LEAST_STEPS = 8
 _ROUNDS = 30
 _SETTLED = 1e-5
 _FAIR = 0.02  # relative errors below it have equal weight
 _NEAR = 0.25  # relative distances from known numbers below it have equal weight
-_PULL = 0.006  # weight of a number's distance, relative to the error of one row; times the root of the rows
+_PULL = 0.002  # weight of a number's distance, relative to the error of one row; times the root of the rows
 _KERNEL_PULL = 3.0  # factor on the pull of attention kernels' numbers
 _KERNEL = (*LONGEST, "blocks", "partitions")
+_FIRM = 1e3  # weight of a sum that must hold
+_KNOWN_STEPS = 100  # number of measured steps that known stalls count as
+
+
+def mask(names: Sequence[str]) -> Floats:
+    """Return a vector over all fitted numbers of the step time formula, with a 1 for each that is in `names`,
+    and 0 for the others.
+    """
+    return np.array([float(name in names) for name in NUMBERS])
+
+
+def _forward() -> tuple[Floats, ...]:
+    """Return the factors of the numbers in each sum of which the largest is the time of the computation.
+
+    The larger of a + b/2 and a/2 + b is max(a, b) + min(a, b)/2: so half of the shorter is hidden.
+    """
+    sums = [mask(LAUNCH)]
+    for attention in (KV, LONGEST):
+        for hidden in (MULTIPLYING, WEIGHTS):
+            sums.append(mask((*_DEVICE, *attention)) - HIDDEN * mask(hidden))
+    return tuple(sums)
+
+
+PARTS: Mapping[str, tuple[Floats, ...]] = {
+    "forward": _forward(),
+    "preparation": (mask(PREPARATION),),
+    "sampling": (mask(SAMPLING),),
+    "host": (mask(HOST),),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +179,37 @@ def fit_shared_costs(
     if len(measured) < _LEAST_STEPS or not all(0 < step.seconds < math.inf for step in measured):
         raise ConfigError(f"a step cost needs at least {_LEAST_STEPS} steps, with positive times")
     table = np.array([features.of(step.shape) for features, steps in profiles for step in steps])
-    before = np.array([(known or {}).get(name, 0.0) for name in NUMBERS])
+    for_all = all(features.hardware.num_cores for features, _ in profiles)
+    fitted = mask(NUMBERS) - mask((*BY_DEVICES, "stalls") if for_all else FOR_ALL)
+    floors = np.array([FLOORS.get(name, 0.0) for name in NUMBERS]) * for_all
+    before = np.array([(known or {}).get(name, 0.0) for name in NUMBERS]) * fitted
+    whole = np.array([step.seconds for step in measured])
     if all(step.parts for step in measured):
         values = np.zeros(len(NUMBERS))
-        for part, branches in PARTS.items():
+        for part, sums in PARTS.items():
             seconds = np.array([step.parts[part] for step in measured if step.parts])
-            values += _fit(table, seconds, branches, before)
+            values += _fit(table, seconds, [factors * fitted for factors in sums], before, floors)
     else:
-        seconds = np.array([step.seconds for step in measured])
-        values = _fit(table, seconds, [(*names, *_SERIAL) for names in _BRANCHES], before)
+        sums = tuple((factors + mask(_SERIAL)) * fitted for factors in PARTS["forward"])
+        values = _fit(table, whole, sums, before, floors)
     numbers = dict(zip(NUMBERS, map(float, values), strict=True))
+    if for_all:
+        missing_s = whole - sum(parts_s(table, numbers).values(), np.zeros(len(whole)))
+        numbers["stalls"] = _stalls(table, missing_s, (known or {}).get("stalls"))
     return [LLMStepCost(features, numbers) for features, _ in profiles]
 
 
-def mask(names: Sequence[str]) -> Floats:
-    """Return a vector over all fitted numbers of the step time formula, with a 1 for each that is in `names`,
-    and 0 for the others.
+def _stalls(table: Floats, missing_s: Floats, known: float | None) -> float:
+    """Return the seconds per sequence that are missing in the mean, by least squares, known ones considered.
+
+    Args:
+        missing_s: measured less predicted seconds of each step.
     """
-    return np.array([float(name in names) for name in NUMBERS])
+    num_sequences = table[:, NUMBERS.index("stalls")]
+    stalls = float(missing_s @ num_sequences / (num_sequences @ num_sequences))
+    if known is not None:
+        stalls = (len(missing_s) * stalls + _KNOWN_STEPS * known) / (len(missing_s) + _KNOWN_STEPS)
+    return max(0.0, stalls)
 
 
 def parts_s(table: Floats, numbers: Mapping[str, float]) -> dict[str, Floats]:
@@ -163,26 +220,31 @@ def parts_s(table: Floats, numbers: Mapping[str, float]) -> dict[str, Floats]:
     Args:
         table: features of the steps, step × number.
     """
-    values = np.array([numbers[name] for name in NUMBERS])
+    values = np.array([numbers.get(name, 0.0) for name in NUMBERS])
     return {
-        part: np.max([table @ (values * mask(names)) for names in branches], axis=0)
-        for part, branches in PARTS.items()
+        part: np.max([table @ (values * factors) for factors in sums], axis=0) for part, sums in PARTS.items()
     }
 
 
-def _fit(table: Floats, seconds: Floats, branches: Sequence[Sequence[str]], known: Floats) -> Floats:
-    stacked = np.stack([table * mask(names) for names in branches])
-    used = np.any([mask(names) > 0 for names in branches], axis=0)
+def _fit(table: Floats, seconds: Floats, sums: Sequence[Floats], known: Floats, floors: Floats) -> Floats:
+    used = np.any([factors > 0 for factors in sums], axis=0)
     typical = np.array([TYPICAL.get(name, 0.0) for name in NUMBERS])
     guesses = [values for values in (typical * used, known * used) if values.any()]
     strength = _PULL * math.sqrt(len(seconds)) * np.where(mask(_KERNEL) > 0, _KERNEL_PULL, 1.0)
     scale = np.where(known > 0, known, typical)
     pull = Pull(known, scale, np.where(used & known.any() & (scale > 0), strength, 0.0))
-    return fit_largest(stacked, seconds, guesses, pull)
+    stacked = np.stack([table * factors for factors in sums])
+    together = mask(_PRODUCTS) * used if floors.any() else None
+    return fit_largest(stacked, seconds, guesses, pull, floors * used, together)
 
 
 def fit_largest(
-    branches: Floats, seconds: Floats, guesses: Sequence[Floats], pull: Pull | None = None
+    branches: Floats,
+    seconds: Floats,
+    guesses: Sequence[Floats],
+    pull: Pull | None = None,
+    floors: Floats | None = None,
+    together: Floats | None = None,
 ) -> Floats:
     """Fit a maximum of sums: return the nonnegative unknowns for which the largest of several sums comes
     nearest to the measured `seconds`.
@@ -194,9 +256,12 @@ def fit_largest(
         seconds: measured time of each row.
         guesses: starting values of the unknowns; each decides which branch is the largest in which row.
         pull: penalty that keeps the unknowns near known values; None for none.
+        floors: least value of each unknown; None for 0.
+        together: 1 for each unknown of a group whose sum is at least 1, 0 for the others; None for no group.
     """
     seconds = np.maximum(seconds, 1e-6)
     rows = np.arange(len(seconds))
+    least = np.zeros(branches.shape[2]) if floors is None else floors
     held = np.flatnonzero(pull.strength) if pull else np.zeros(0, dtype=np.int64)
     strength, target, holding = np.zeros(0), np.zeros(0), np.zeros((0, branches.shape[2]))
     if pull:
@@ -207,9 +272,13 @@ def fit_largest(
         weights, trust, last_error = np.ones(len(seconds)), strength, math.inf
         for _ in range(_ROUNDS):
             measured = branches[chosen, rows] / seconds[:, None] * weights[:, None]
-            values = nnls(
-                np.vstack([measured, holding * trust[:, None]]), np.concatenate([weights, target * trust])
-            )
+            held_rows = holding * trust[:, None]
+            matrix = np.vstack([measured, held_rows])
+            goal = np.concatenate([weights, target * trust])
+            values = least + nnls(matrix, goal - matrix @ least)
+            if together is not None and together.any() and together @ values < 1:
+                matrix = np.vstack([matrix, _FIRM * together])
+                values = least + nnls(matrix, np.append(goal, _FIRM) - matrix @ least)
             predicted = branches @ values
             errors = np.abs(predicted.max(axis=0) / seconds - 1)
             if errors.mean() < best_error:

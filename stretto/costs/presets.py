@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from stretto.costs.kv_room import check_fits
 from stretto.costs.loading import LoadingCost
 from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.preble import preble_cost
 from stretto.costs.profile import Profile
-from stretto.costs.shape import Hardware, LLMModel, check_fits
+from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step import Kernels, LLMStepCost, StepCost, StepFeatures
 from stretto.errors import ConfigError
 

@@ -131,13 +131,30 @@ class LLMModel:
         """Bytes that the keys and values of one token take, over all layers of the model."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_size * self.dtype_bytes
 
-    def read_bytes(self, num_tokens: int) -> float:
+    @property
+    def kernels_per_layer(self) -> int:
+        """Number of kernels that one layer launches, about.
+
+        Two more where the feed-forward layer is not gated: such models add residuals by themselves. Experts
+        add ten: the choice of experts, its sorting, and the sum of their results.
+        """
+        return 10 + (0 if self.gated else 2) + (10 if self.num_experts > 1 else 0)
+
+    def used_experts(self, num_tokens: int, *, alike: bool = False) -> float:
+        """Return the expected number of experts that some token uses.
+
+        Each token is assumed to choose at random, or all the same experts if they are `alike`.
+        """
+        if alike:
+            return float(self.active_experts)
+        return self.num_experts * (1 - (1 - self.active_experts / self.num_experts) ** num_tokens)
+
+    def read_bytes(self, num_tokens: int, *, alike: bool = False) -> float:
         """Return the bytes of weights that a step over `num_tokens` tokens reads, without the output layer.
 
-        Experts count if some token uses them; each token is assumed to choose at random.
+        Experts count if some token uses them.
         """
-        unused = (1 - self.active_experts / self.num_experts) ** num_tokens
-        used = self.num_experts * (1 - unused)
+        used = self.used_experts(num_tokens, alike=alike)
         return self.num_layers * (self.attention_params + used * self.expert_params) * self.dtype_bytes
 
 
@@ -177,6 +194,7 @@ class Hardware:
         bandwidth_bytes_s: bandwidth of its memory, in bytes per second.
         cache_bandwidth_bytes_s: bandwidth of its cache, in bytes per second.
         flops: matrix operations per second.
+        num_cores: parts that compute a tile of a product each; 0 where it is not known.
     """
 
     name: str
@@ -184,33 +202,11 @@ class Hardware:
     bandwidth_bytes_s: float
     cache_bandwidth_bytes_s: float
     flops: float
+    num_cores: int = 0
 
     def __post_init__(self) -> None:
         sizes = (self.memory_bytes, self.bandwidth_bytes_s, self.cache_bandwidth_bytes_s, self.flops)
-        if not all(0 < size < math.inf for size in sizes):
+        if not all(0 < size < math.inf for size in sizes) or self.num_cores < 0:
             raise ConfigError(
                 f"hardware {self.name!r}: memory, bandwidths and flops must be positive: {sizes}"
             )
-
-
-def check_fits(model: LLMModel, hardware: Hardware, tensor_parallel: int, memory_share: float = 0.9) -> int:
-    """Return the number of tokens whose KV fits beside the model's weights, on all devices together.
-
-    `memory_share` is the share of the devices' memory that may be used.
-
-    Raises:
-        ConfigError: the model does not fit, or its heads cannot be split over that many devices.
-    """
-    if tensor_parallel < 1 or model.num_heads % tensor_parallel:
-        raise ConfigError(
-            f"model {model.name!r}: {model.num_heads} heads cannot be split over {tensor_parallel} devices"
-        )
-    room = memory_share * hardware.memory_bytes * tensor_parallel - model.weight_bytes
-    num_tokens = int(room // model.kv_bytes_per_token)
-    if num_tokens < 1:
-        raise ConfigError(
-            f"model {model.name!r} does not fit: its weights take {model.weight_bytes / 2**30:.1f} GiB, "
-            f"{memory_share:.0%} of {tensor_parallel} × {hardware.name} is "
-            f"{memory_share * hardware.memory_bytes * tensor_parallel / 2**30:.1f} GiB"
-        )
-    return num_tokens

@@ -4,9 +4,17 @@
     device  = weights + matrix + all_reduce + prefill_attention + max(kv, longest)
 
 The host launches kernels ahead of the device, so the slower of the two decides. Weights are read once. Matrix
-time grows in stairs, because kernels work on tiles of tokens. Attention of decodes is limited either by the
-whole device (`kv`: bytes to read, and a start-up per sequence and head) or by the longest sequence, whose few
-heads cannot keep the device busy unless the kernel splits the context.
+time grows in stairs, because kernels work on tiles of tokens (`tiles.py`, and stairs of fixed sizes). Half of
+the shorter of reading weights and multiplying is hidden behind the longer. Attention of decodes is limited
+either by the whole device (`kv`: bytes to read, and a start-up per sequence and head) or by the longest
+sequence, whose few heads cannot keep the device busy unless the kernel splits the context. Heads wider than
+128 are slower: they read slower in proportion, and follow one sequence slower by the square of their width.
+Sampling has a higher price beyond 64 sequences. `stalls` is the mean time of rare pauses of the host.
+
+One set of numbers serves any number of devices. Files of earlier fits have one for each number of devices:
+numbers of layers (`launch`, `prefill_launch`), tiles of a fixed size (`matrix_128`), and
+activations and all-reduces that are either of one device or of several (`activations`, `all_reduce`). Each
+form leaves the other's numbers at 0.
 
 Every number is nonnegative and every feature grows with tokens, so no time is negative and more tokens never
 take less time. Features are in seconds at the hardware's peak where a peak is known; the fitted number is
@@ -25,6 +33,7 @@ from operator import mul
 from typing import NamedTuple, Protocol
 
 from stretto.costs.shape import Hardware, LLMModel, StepShape
+from stretto.costs.tiles import Multiplication
 from stretto.errors import ConfigError
 
 
@@ -70,21 +79,35 @@ class StepTerms(NamedTuple):
 
 
 # Names of the fitted numbers, grouped by term.
-LAUNCH = ("launch", "prefill_launch")
+LAUNCH = ("launch", "prefill_launch", "kernel_launch", "prefill_kernel_launch")
 WEIGHTS = ("weights",)
-MATRIX = ("matrix_128", "matrix_256", "activations")
-ALL_REDUCE = ("all_reduce_start", "all_reduce")
+MATRIX = ("matrix_128", "matrix_256", "tiles", "stairs", "activations", "elementwise", "kernel_gaps")
+ALL_REDUCE = ("all_reduce_start", "all_reduce", "all_reduce_links")
 PREFILL_ATTENTION = ("prefill_blocks", "prefill_pairs")
 KV = ("blocks", "partitions", "kv")
 LONGEST = ("longest",)
-PREPARATION = ("preparation", "preparation_sequence", "preparation_token")
-SAMPLING = ("sampling", "sampling_sequence")
-HOST = ("host",)
+PREPARATION = ("preparation", "preparation_sequence", "preparation_token", "preparation_group")
+SAMPLING = (*("sampling", "sampling_sequence", "sampling_beyond", "sampling_words", "sampling_weights"),)
+HOST = ("host", "host_sequence", "host_group", "stalls")
 TERMS = (
     *(LAUNCH, WEIGHTS, MATRIX, ALL_REDUCE, PREFILL_ATTENTION, KV, LONGEST),
     *(PREPARATION, SAMPLING, HOST),
 )
 NUMBERS = tuple(name for term in TERMS for name in term)
+BY_DEVICES = ("launch", "prefill_launch", "matrix_128", "activations", "all_reduce")
+"""Numbers that fit one number of devices only."""
+FOR_ALL = (
+    *("kernel_launch", "prefill_kernel_launch", "tiles", "stairs", "elementwise", "kernel_gaps"),
+    *("all_reduce_links", "preparation_group", "sampling_beyond", "sampling_words", "sampling_weights"),
+    *("host_sequence", "host_group", "stalls"),
+)
+"""Numbers that files of earlier fits lack; they are 0 there."""
+HIDDEN = 0.5
+"""Share of the shorter of reading (`weights`) and multiplying (`tiles`, `stairs`) that the longer hides."""
+MULTIPLYING = ("tiles", "stairs")
+FEW = 64
+"""Number of sequences beyond which sampling is slower."""
+_USUAL_HEAD = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +119,14 @@ class Kernels:
         split_blocks: largest number of (sequence, head) pairs with which contexts are split among workers.
         partition_tokens: tokens of one part of a split context.
         unsplit_tokens: models that allow longer contexts than this always split them.
+        tokens_alike: whether all tokens choose the same experts, as the equal tokens of a profile do.
     """
 
     pads_prompts: bool = False
     split_blocks: int = 512
     partition_tokens: int = 512
     unsplit_tokens: int = 8192
+    tokens_alike: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +141,13 @@ class StepFeatures:
     hardware: Hardware
     tensor_parallel: int = 1
     kernels: Kernels = Kernels()
+    multiplication: Multiplication = field(init=False, repr=False, compare=False)
     _rates: _Rates = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_rates", _rates(self.model, self.hardware, self.tensor_parallel))
+        parts = self.model, self.hardware, self.tensor_parallel, self.kernels.tokens_alike
+        object.__setattr__(self, "multiplication", Multiplication(*parts))
 
     def of(self, shape: StepShape) -> list[float]:
         """Return the features (quantities that the time depends on) of a step of this shape, in the order of
@@ -132,36 +160,52 @@ class StepFeatures:
         tokens = prompt_tokens + decodes
         if not tokens:
             return [0.0] * len(NUMBERS)
-        read_s = rates.read_s or self.model.read_bytes(tokens) * rates.byte_s
+        read_s = rates.read_s or self.model.read_bytes(tokens, alike=kernels.tokens_alike) * rates.byte_s
         parts = 1
         if self.model.max_context_tokens > kernels.unsplit_tokens:
             parts = max(1, -(-longest // kernels.partition_tokens))
         if parts > 1 or decodes * rates.heads <= kernels.split_blocks:
             longest = min(longest, kernels.partition_tokens)
         activation_s = rates.activation_s * tokens
-        is_alone = self.tensor_parallel == 1
+        devices = self.tensor_parallel
+        is_alone = devices == 1
         num_sequences = prefills + decodes
+        launches = layers * (self.model.kernels_per_layer + (0 if is_alone else 2))
         return [
             layers,
             layers if prefills else 0.0,
+            launches,
+            launches if prefills else 0.0,
             read_s,
             -(-tokens // 128) * 128 * rates.token_s,
             -(-tokens // 256) * 256 * rates.token_s,
+            self.multiplication.seconds(tokens),
+            (64 if tokens <= 64 else -(-tokens // 128) * 128) * rates.token_s,
             activation_s if is_alone else 0.0,
+            activation_s,
+            layers * self.model.kernels_per_layer,
             0.0 if is_alone else layers,
             0.0 if is_alone else activation_s,
+            0.0 if is_alone else 2 * activation_s / devices,
             rates.blocks * (prefills + prefill_tokens / 64),
             rates.pair_s * pairs,
             rates.blocks * decodes,
             rates.blocks * decodes * (parts - 1),
             rates.kv_s * context,
-            layers * longest,
+            rates.longest * longest,
             1.0,
             num_sequences,
             prompt_tokens + decodes * max_context,
+            0.0 if is_alone else 1.0,
             1.0,
             num_sequences,
+            max(0, num_sequences - FEW),
+            rates.words_s * num_sequences,
+            rates.output_s,
             1.0,
+            num_sequences,
+            0.0 if is_alone else 1.0,
+            num_sequences,
         ]
 
 
@@ -179,8 +223,11 @@ class _Rates(NamedTuple):
     activation_s: float
     pair_s: float
     kv_s: float
+    words_s: float
+    output_s: float
     heads: float
     blocks: float
+    longest: float
 
 
 def _rates(model: LLMModel, hardware: Hardware, tensor_parallel: int) -> _Rates:
@@ -189,15 +236,20 @@ def _rates(model: LLMModel, hardware: Hardware, tensor_parallel: int) -> _Rates:
     blocks = model.num_layers * heads
     head_bytes = 2 * model.head_size * model.dtype_bytes
     kv_bytes = model.kv_bytes_per_token / min(tensor_parallel, model.num_kv_heads)
+    wide = max(1.0, model.head_size / _USUAL_HEAD)
+    kv_s = max(kv_bytes / hardware.bandwidth_bytes_s, blocks * head_bytes / hardware.cache_bandwidth_bytes_s)
     return _Rates(
         byte_s,
         model.read_bytes(1) * byte_s if model.active_experts == model.num_experts else 0.0,
         2 * model.token_params / tensor_parallel / hardware.flops,
         model.num_layers * model.hidden_size * model.dtype_bytes / hardware.bandwidth_bytes_s,
         4 * blocks * model.head_size / hardware.flops,
-        max(kv_bytes / hardware.bandwidth_bytes_s, blocks * head_bytes / hardware.cache_bandwidth_bytes_s),
+        kv_s * wide,
+        4 * model.vocab_size / hardware.bandwidth_bytes_s,
+        model.vocab_size * model.hidden_size * model.dtype_bytes * byte_s,
         heads,
         blocks,
+        model.num_layers * wide**2,
     )
 
 
@@ -211,7 +263,7 @@ class LLMStepCost:
     """
 
     def __init__(self, features: StepFeatures, numbers: Mapping[str, float]) -> None:
-        if unknown := set(numbers) ^ set(NUMBERS):
+        if unknown := (set(numbers) | set(FOR_ALL)) ^ set(NUMBERS):
             raise ConfigError(f"numbers of a step cost: unknown or missing: {', '.join(sorted(unknown))}")
         for name, value in numbers.items():
             if not 0 <= value < math.inf:
@@ -219,8 +271,8 @@ class LLMStepCost:
                     f"numbers of a step cost: {name} must be finite and not negative, got {value}"
                 )
         self.features = features
-        self.numbers = dict(numbers)
-        self._values = [float(numbers[name]) for name in NUMBERS]
+        self.numbers = {name: float(numbers.get(name, 0.0)) for name in NUMBERS}
+        self._values = list(self.numbers.values())
 
     def terms(self, shape: StepShape) -> StepTerms:
         """Return the predicted seconds of an LLM step, split by cause."""
@@ -229,14 +281,14 @@ class LLMStepCost:
     def _terms(self, shape: StepShape) -> tuple[float, ...]:
         """Return the numbers of `terms` as a plain tuple, which is faster to make."""
         products = list(map(mul, self.features.of(shape), self._values))
-        launch, prefill_launch, weights, matrix_128, matrix_256, activations = products[:6]
-        reduce_start, reduce, prefill_blocks, prefill_pairs, blocks, partitions, kv, longest = products[6:14]
-        prepare, prepare_sequence, prepare_token, sampling, sampling_sequence, host = products[14:]
-        launch += prefill_launch
-        matrix = matrix_128 + matrix_256 + activations
-        all_reduce = reduce_start + reduce
-        prefill = prefill_blocks + prefill_pairs
-        reading = blocks + partitions + kv
+        launch = products[0] + products[1] + products[2] + products[3]
+        weights, matrix_128, matrix_256, tiles, stairs, activations, elementwise, gaps = products[4:12]
+        matrix = matrix_128 + matrix_256 + tiles + stairs + activations + elementwise + gaps
+        matrix -= HIDDEN * min(weights, tiles + stairs)
+        all_reduce = products[12] + products[13] + products[14]
+        prefill = products[15] + products[16]
+        reading = products[17] + products[18] + products[19]
+        longest = products[20]
         device = weights + matrix + all_reduce + prefill + max(reading, longest)
         return (
             max(0.0, launch - device),
@@ -246,9 +298,9 @@ class LLMStepCost:
             prefill,
             reading,
             max(0.0, longest - reading),
-            prepare + prepare_sequence + prepare_token,
-            sampling + sampling_sequence,
-            host,
+            products[21] + products[22] + products[23] + products[24],
+            products[25] + products[26] + products[27] + products[28] + products[29],
+            products[30] + products[31] + products[32] + products[33],
         )
 
     def step_s(self, shape: StepShape) -> float:

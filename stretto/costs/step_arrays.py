@@ -9,7 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.costs.shape import StepShape
-from stretto.costs.step import NUMBERS, LLMStepCost, StepCost
+from stretto.costs.step import (
+    ALL_REDUCE,
+    FEW,
+    HIDDEN,
+    HOST,
+    KV,
+    LAUNCH,
+    LONGEST,
+    MATRIX,
+    MULTIPLYING,
+    NUMBERS,
+    PREFILL_ATTENTION,
+    PREPARATION,
+    SAMPLING,
+    WEIGHTS,
+    LLMStepCost,
+    StepCost,
+)
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -82,12 +99,17 @@ def steps_s(cost: StepCost, shapes: ShapeArrays) -> Floats:
 def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:
     """Return the seconds of each step, and a number that tells which terms decide them."""
     features = _features(cost, shapes)
-    products = [feature * cost.numbers[name] for feature, name in zip(features, NUMBERS, strict=True)]
-    launch = products[0] + products[1]
-    reading = products[10] + products[11] + products[12]
-    longest = products[13]
-    device = sum(products[2:10], start=np.zeros(len(launch))) + np.maximum(reading, longest)
-    seconds = np.maximum(launch, device) + sum(products[14:], start=np.zeros(len(launch)))
+    products = {name: feature * cost.numbers[name] for feature, name in zip(features, NUMBERS, strict=True)}
+
+    def total(*names: str) -> Floats:
+        chosen = (products[name] for name in names)
+        return sum(chosen, start=np.zeros(len(shapes.repeats)))
+
+    launch, reading, longest = total(*LAUNCH), total(*KV), total(*LONGEST)
+    hidden = HIDDEN * np.minimum(total(*WEIGHTS), total(*MULTIPLYING))
+    device = total(*WEIGHTS, *MATRIX, *ALL_REDUCE, *PREFILL_ATTENTION) - hidden
+    device = device + np.maximum(reading, longest)
+    seconds = np.maximum(launch, device) + total(*PREPARATION, *SAMPLING, *HOST)
     kernels = cost.features.kernels
     parts = -(-shapes.max_context_tokens // kernels.partition_tokens)
     if cost.features.model.max_context_tokens <= kernels.unsplit_tokens:
@@ -109,7 +131,8 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
     read_s = rates.read_s * ones
     if not rates.read_s:
         unused = (1 - model.active_experts / model.num_experts) ** tokens
-        experts = model.num_experts * (1 - unused) * model.expert_params
+        used = model.active_experts * ones if kernels.tokens_alike else model.num_experts * (1 - unused)
+        experts = used * model.expert_params
         read_s = model.num_layers * (model.attention_params + experts) * model.dtype_bytes * rates.byte_s
     parts = np.ones(len(prefills), np.int64)
     if model.max_context_tokens > kernels.unsplit_tokens:
@@ -117,27 +140,45 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
     is_cut = (parts > 1) | (decodes * rates.heads <= kernels.split_blocks)
     cut = np.where(is_cut, np.minimum(longest, kernels.partition_tokens), longest)
     activation_s = rates.activation_s * tokens
-    is_alone = float(features.tensor_parallel == 1)
+    devices = features.tensor_parallel
+    is_group = float(devices > 1)
     num_sequences = prefills + decodes
+    launches = layers * (model.kernels_per_layer + 2 * is_group)
+    sizes, place = np.unique(tokens.astype(np.int64), return_inverse=True)
+    tiles_s = np.array([features.multiplication.seconds(size) for size in sizes.tolist()])[place]
     return [
         layers * ones,
         layers * (prefills > 0),
+        launches * ones,
+        launches * (prefills > 0),
         read_s,
         np.ceil(tokens / 128) * 128 * rates.token_s,
         np.ceil(tokens / 256) * 256 * rates.token_s,
-        activation_s * is_alone,
-        layers * (1 - is_alone) * ones,
-        activation_s * (1 - is_alone),
+        tiles_s,
+        np.where(tokens <= 64, 64, np.ceil(tokens / 128) * 128) * rates.token_s,
+        activation_s * (1 - is_group),
+        activation_s,
+        layers * model.kernels_per_layer * ones,
+        layers * is_group * ones,
+        activation_s * is_group,
+        2 * activation_s / devices * is_group,
         rates.blocks * (prefills + shapes.prefill_tokens / 64),
         rates.pair_s * shapes.prefill_pairs,
         rates.blocks * decodes,
         rates.blocks * decodes * (parts - 1),
         rates.kv_s * shapes.context_tokens,
-        layers * cut,
+        rates.longest * cut,
         ones,
         num_sequences,
         prompts + decodes * shapes.max_context_tokens,
+        is_group * ones,
         ones,
         num_sequences,
+        np.maximum(0, num_sequences - FEW),
+        rates.words_s * num_sequences,
+        rates.output_s * ones,
         ones,
+        num_sequences,
+        is_group * ones,
+        num_sequences,
     ]

@@ -7,8 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset
-from stretto.costs.shape import LLMModel, check_fits
+from stretto.costs.shape import LLMModel
 from stretto.emulate.known_costs import llm_device, llm_model
 from stretto.emulate.served_model import ServedModel
 from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
@@ -85,7 +86,9 @@ def check_llm(plan: LLMPlan) -> PlannedLLM:
     assert preset.hardware is not None
     if not 0 < plan.memory_share <= 1:
         raise ConfigError(f"the share of memory is {plan.memory_share}; it must be above 0, at most 1")
-    num_tokens = check_fits(sizes, preset.hardware, plan.tensor_parallel, plan.memory_share)
+    num_tokens = check_fits(
+        sizes, preset.hardware, plan.tensor_parallel, plan.memory_share, plan.max_batch_tokens
+    )
     longest = sizes.max_context_tokens if plan.max_context_tokens is None else plan.max_context_tokens
     if longest < 2:
         raise ConfigError(f"the longest context is {longest} tokens; it must be at least 2")

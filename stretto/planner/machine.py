@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset, preset_names
-from stretto.costs.shape import LLMModel, check_fits
+from stretto.costs.shape import LLMModel
 from stretto.costs.step import StepCost
 from stretto.emulate.known_costs import nearest
 from stretto.errors import ConfigError
@@ -104,12 +105,13 @@ def costs_by_tp(model: LLMModel, machine: Machine, max_tokens: int) -> dict[int,
         ConfigError: there is none; the message says what would fit.
     """
     preset, found, reasons = _preset(machine.preset), {}, []
+    max_batch_tokens = max(2048, model.max_context_tokens)
     assert preset.hardware is not None
     for tp in _TP_DEGREES:
         if tp > machine.num_devices:
             continue
         try:
-            num_tokens = check_fits(model, preset.hardware, tp)
+            num_tokens = check_fits(model, preset.hardware, tp, max_batch_tokens=max_batch_tokens)
             step = preset.step_cost(model, tp)
         except ConfigError as error:
             reasons.append(error.message)
@@ -121,7 +123,7 @@ def costs_by_tp(model: LLMModel, machine: Machine, max_tokens: int) -> dict[int,
             num_tokens // _BLOCK_TOKENS,
             _BLOCK_TOKENS,
             _MAX_RUNNING,
-            max(2048, model.max_context_tokens),
+            max_batch_tokens,
             "prefill_first",
             lookahead=_MAX_RUNNING,
         )

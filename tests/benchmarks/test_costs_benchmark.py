@@ -58,7 +58,7 @@ def test_all_forms_are_compared_on_what_they_have_not_seen(data: Path) -> None:
     assert "prefill" not in means["roofline"].values
     assert "physical: one|tp1" in report.table(FITTED)
     assert len(report.table(RUNS)) == 2
-    assert len(report.goals) == 5
+    assert len(report.goals) == 8
 
 
 def test_a_recorded_run_is_found_again(data: Path) -> None:

@@ -52,6 +52,8 @@ def arrays(rows: list[tuple[StepShape, int]]) -> ShapeArrays:
         ("A100-80G", "vicuna-13b-v1.5", 1),
         ("A100-80G", "vicuna-13b-v1.5", 4),
         ("A100-80G", "Mixtral-8x7B-v0.1", 2),
+        ("A100-80G", "Mixtral-8x7B-v0.1", 4),
+        ("A100-80G", "mpt-7b-chat", 2),
         ("A6000", "Mistral-7B", 1),
     ],
 )

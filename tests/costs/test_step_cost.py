@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.step_costs import GPU, MOE, SMALL, numbers
 
-from stretto.costs.shape import Hardware, LLMModel, StepShape, check_fits, model_of, shape_of
+from stretto.costs.kv_room import check_fits
+from stretto.costs.shape import Hardware, LLMModel, StepShape, model_of, shape_of
 from stretto.costs.step import NUMBERS, Kernels, LLMStepCost, StepFeatures
 from stretto.errors import ConfigError
 
