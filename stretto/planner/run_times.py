@@ -13,10 +13,10 @@ from functools import cache
 import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
-from stretto.planner.application import DrawnCalls
 from stretto.planner.compiled import compiled
 from stretto.planner.problem import Problem
 from stretto.planner.replica_run import ReplicaLoad, run_replica
+from stretto.planner.workload import DrawnCalls
 
 _MOST_REQUESTS = 4096
 _MOST_REQUESTS_COMPILED = 16384

@@ -99,6 +99,18 @@ class CallBook:
         """Return the requests that have not ended, as planners see them."""
         return [self._requests[number].planned for number in self._live]
 
+    def ended(self) -> dict[str, dict[tuple[int, int], int]]:
+        """Return the tokens of each answer to a request that has not ended, by node; the keys are the place
+        of the request in `left`, and the number of the call.
+        """
+        found: dict[str, dict[tuple[int, int], int]] = {name: {} for name in self.num_left}
+        for place, live in enumerate(self._live.values()):
+            for name, answers in live.answers.items():
+                for at, answer in enumerate(answers):
+                    if answer is not None:
+                        found[name][place, at] = answer.num_output
+        return found
+
     def ready(self) -> Iterator[Call]:
         """Yield all calls that can be made now; each counts as under way from then on."""
         for number in list(self._live):

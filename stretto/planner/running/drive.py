@@ -12,10 +12,13 @@ from stretto.deployment import Deployment, Engine
 from stretto.errors import EngineUnavailable, InternalError, StrettoError
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
+from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.calls import Answer, Call, CallBook, Ended
-from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, PlanCarrier
+from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, Lost, Placed, PlanCarrier
 from stretto.planner.running.fleet_watch import FleetWatch
+from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
+from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.requests import Message
 from stretto.planner.running.saved_calls import entry_of
@@ -31,6 +34,21 @@ _RECOVER_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
+class Replanning:
+    """What a run needs to plan again.
+
+    Attributes:
+        planned_s: predicted seconds of the plan.
+        answers: lengths of the answers of earlier runs; those of this run are noted in it.
+    """
+
+    replanner: Replanner
+    planned_s: float
+    answers: AnswersWatch
+    on_predicted: OnPredicted
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """A run to be driven.
 
@@ -38,6 +56,7 @@ class Run:
         book: calls to make; those of earlier runs are answered in it.
         on_ended: called with each request that has ended. An answer is on the disk by then.
         on_call: called after each call that has ended.
+        replanning: what plans again; None to keep to the plan.
     """
 
     app: Application
@@ -46,6 +65,7 @@ class Run:
     book: CallBook
     on_ended: Callable[[Ended], None]
     on_call: Callable[[], None]
+    replanning: Replanning | None = None
 
 
 async def drive(run: Run, committer: Committer) -> None:
@@ -58,7 +78,7 @@ async def drive(run: Run, committer: Committer) -> None:
     names = [node.name for node in run.app.nodes]
     runtime = Runtime(
         [Deployment(_engine(name)) for name in names],
-        observers=[watch, counts],
+        observers=[watch, counts, *([run.replanning.answers] if run.replanning else [])],
         max_queries=_WINDOW * len(names),
     )
     try:
@@ -90,16 +110,20 @@ class _Driver:
         self._queues: dict[str, deque[Call]] = {node.name: deque() for node in run.app.nodes}
         self._calls: dict[str, set[asyncio.Task[None]]] = {name: set() for name in self._queues}
         self._abandoned: dict[str, StrettoError] = {}
+        self._keeper = self._keeper_of(run.replanning) if run.replanning else None
 
     async def run(self) -> None:
         """Carry the plan out until everything has ended."""
         self._start(self._book.ready())
         self._carry_out(self._carrier.advance())
+        keeping = self._tasks.create_task(self._keeper.run()) if self._keeper else None
         while self._book.num_requests_left or self._carrier.running:
             await self._watch.changed.wait()
             self._watch.changed.clear()
             for placed in self._watch.gone(self._runtime):
                 self._carry_out(self._carrier.gone(placed))
+        if keeping is not None:
+            keeping.cancel()
 
     def _start(self, calls: Iterable[Call]) -> None:
         """Start calls, or let them wait for earlier ones of their nodes."""
@@ -165,15 +189,39 @@ class _Driver:
             match action:
                 case Add(placed):
                     self._watch.add(self._runtime, placed)
+                    if self._keeper:
+                        self._keeper.added(placed)
                 case Drain(placed, how):
                     self._watch.drain(self._runtime, placed, how)
-                case Abandon(node):
-                    self._abandon(node)
+                case Lost(placed):
+                    self._lost(placed)
+                case Abandon(node, reason):
+                    self._abandon(node, reason)
 
-    def _abandon(self, node: str) -> None:
-        """Fail all calls of a node whose replicas are lost; those that wait fail when they are started."""
+    def _lost(self, placed: Placed) -> None:
+        if self._keeper:
+            self._keeper.lost(placed.replica)
+        elif self._carrier.has_replicas(placed.node):
+            self._carry_out(self._carrier.advance())
+        else:
+            self._carry_out(self._carrier.abandon(placed.node))
+
+    def _keeper_of(self, replanning: Replanning) -> PlanKeeper:
+        return PlanKeeper(
+            replanning.replanner,
+            replanning.planned_s,
+            self._book,
+            self._carrier,
+            replanning.answers,
+            self._carry_out,
+            replanning.on_predicted,
+        )
+
+    def _abandon(self, node: str, reason: str) -> None:
+        """Fail all calls of a node that cannot run any more; those that wait fail when they are started."""
         last_error = self._runtime.system.schedulers[node].instances.fleet.last_error
-        self._abandoned[node] = EngineUnavailable(f"node {node!r} has no replica any more: {last_error}")
+        why = "; ".join(part for part in (reason, str(last_error or "")) if part)
+        self._abandoned[node] = EngineUnavailable(f"node {node!r} has no replica any more: {why}")
         for task in self._calls[node]:
             task.cancel()
 
