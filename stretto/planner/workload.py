@@ -200,8 +200,15 @@ class Workload:
                 previous.append(before if node.chain else -1)
                 before = last_of[number] = len(numbers) - 1
                 known.append((request.answers or {}).get(node.name, -1))
-        columns = (np.array(column, np.int64) for column in (numbers, tokens, previous))
-        calls = NodeCalls(node, *columns, last_of, np.array(known, np.int64), np.zeros(len(known), np.int64))
+        calls = NodeCalls(
+            node,
+            np.array(numbers, np.int64),
+            np.array(tokens, np.int64),
+            np.array(previous, np.int64),
+            last_of,
+            np.array(known, np.int64),
+            np.zeros(len(known), np.int64),
+        )
         running = answers.running.get(node.name, ())
         places = self._ready(calls)[: len(running)]
         calls.generated[places] = np.minimum(running[: len(places)], node.max_tokens - 1)

@@ -148,7 +148,7 @@ def test_another_plan_keeps_replicas_that_it_begins_with_and_suspends_the_rest()
     assert [one.weight for one in run.carrier.rest.stages[0].replicas] == [9, 1, 1, 1]
     assert [one.node for one in run.carrier.staying] == ["a", "b"]
     assert run.gone("a1") == ["add b1"]
-    assert run.advance(b=0) == ["finish b2", "finish b1"]
+    assert run.advance(b=0) == ["finish b1", "finish b2"]
     assert run.gone("b2") == ["add a2"]
 
 
