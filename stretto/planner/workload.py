@@ -110,14 +110,14 @@ class Workload:
 
     def _belief_of(self, node: Node, lengths: LengthsBySource, answers: AnswersSoFar) -> LengthBelief:
         model = self.models[node.name].name
-        if lengths.knows(model, node.template):
-            before = LengthBelief(lengths.of(model, node.template), _TEMPLATE_WORTH)
-        else:
+        is_known = lengths.knows(model, node.template)
+        if not is_known:
             self.estimated.add(node.name)
-            try:
-                before = LengthBelief(lengths.of(model, node.template), _MODEL_WORTH)
-            except ConfigError:
-                before = LengthBelief(lengths.of(_OTHER_MODEL), _OTHER_WORTH)
+        try:
+            worth = _TEMPLATE_WORTH if is_known and node.template else _MODEL_WORTH
+            before = LengthBelief(lengths.of(model, node.template), worth)
+        except ConfigError:
+            before = LengthBelief(lengths.of(_OTHER_MODEL), _OTHER_WORTH)
         found = answers.lengths.get(node.name, Counter[int]())
         whole = (tokens for tokens in found.elements() if tokens < node.max_tokens)
         cut = [node.max_tokens for tokens in found.elements() if tokens >= node.max_tokens]

@@ -3,8 +3,8 @@
 A node's calls are shared by replicas that may differ in tensor parallelism, start and share, so that all
 devices end at about the same time. One search begins with the best list of moldable jobs, another one with
 devices filled one after the other. They improve the mean makespan over the draws by random changes: another
-number or size of replicas, another order, another share. The plans found, and those of the other planners that the table does
-not rule out, are then simulated over several draws of the lengths of answers.
+number or size of replicas, another order, another share. The plans found, and those of the other planners
+that the table does not rule out, are then simulated over several draws of the lengths of answers.
 """
 
 from __future__ import annotations

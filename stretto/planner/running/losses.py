@@ -6,19 +6,23 @@ from collections.abc import Sequence
 
 from stretto.planner.plan import PlannedReplica
 
+_MOST_PLACES = 3
+
 
 class Losses:
     """What replicas that were lost for good tell.
 
-    The devices of a lost replica are taken to be dead. If a node loses a second replica, on other devices,
-    the node is taken to be at fault: it cannot run, and the devices of its lost replicas are used again.
+    The devices of a lost replica are taken to be dead. But a node that never gave an answer is taken to be at
+    fault if it was lost at three places without a common device, or if no device would be left: it cannot
+    run, and the devices of its lost replicas are used again.
 
     Attributes:
         unable: nodes that cannot run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_devices: int) -> None:
         self.unable: dict[str, None] = {}
+        self._num_devices = num_devices
         self._lost: list[PlannedReplica] = []
 
     @property
@@ -26,14 +30,28 @@ class Losses:
         """Numbers of the devices that are taken to be dead."""
         return frozenset(device for one in self._lost for device in one.devices)
 
-    def lost(self, replica: PlannedReplica) -> None:
-        """Note that a replica was lost and is not started again."""
-        before = [one for one in self._lost if one.node == replica.node]
-        if any(set(one.devices).isdisjoint(replica.devices) for one in before):
+    def lost(self, replica: PlannedReplica, *, has_answered: bool) -> None:
+        """Note that a replica was lost and is not started again.
+
+        Args:
+            has_answered: whether the node has ever given an answer.
+        """
+        if replica.node in self.unable:
+            return
+        self._lost.append(replica)
+        if not has_answered and (
+            self._num_places(replica.node) >= _MOST_PLACES or len(self.dead) == self._num_devices
+        ):
             self.unable[replica.node] = None
             self._lost = [one for one in self._lost if one.node != replica.node]
-        elif replica.node not in self.unable:
-            self._lost.append(replica)
+
+    def _num_places(self, node: str) -> int:
+        """Return how many replicas of a node without a common device were lost."""
+        places: list[set[int]] = []
+        for one in self._lost:
+            if one.node == node and all(place.isdisjoint(one.devices) for place in places):
+                places.append(set(one.devices))
+        return len(places)
 
 
 def renumbered(num_devices: int, dead: frozenset[int]) -> Sequence[int]:

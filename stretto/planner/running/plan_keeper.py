@@ -47,7 +47,7 @@ class PlanKeeper:
         self._carry_out = carry_out
         self._on_predicted = on_predicted
         self._drift = Drift(planned_s)
-        self._losses = Losses()
+        self._losses = Losses(replanner.machine.num_devices)
         self._is_lost = asyncio.Event()
         self._added_s: dict[Placed, float] = {}
         self._clock = asyncio.get_running_loop().time
@@ -59,7 +59,7 @@ class PlanKeeper:
 
     def lost(self, replica: PlannedReplica) -> None:
         """Note that a replica was lost for good; a new plan will follow."""
-        self._losses.lost(replica)
+        self._losses.lost(replica, has_answered=replica.node in self._answers.lengths)
         self._is_lost.set()
 
     async def run(self) -> None:

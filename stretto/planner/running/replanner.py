@@ -93,6 +93,8 @@ class Replanner:
             if now.dead.isdisjoint(devices)
         }
         problem = self._problem(requests, answers, machine, loaded)
+        if not problem.names:
+            return Search(None, [], unable)
         times = RunTimes(problem)
         plan = keep_loaded(self.make_plan(times), len(order), self._saved_s(problem))
         predicted_s = self._seconds(problem, plan)
@@ -134,6 +136,8 @@ class Replanner:
 
     def _too_large(self, machine: Machine, unable: Collection[str]) -> dict[str, str]:
         """Return why nodes cannot run on a machine, by node."""
+        if not machine.num_devices:
+            return {node.name: "no device is left" for node in self.app.nodes}
         reasons: dict[str, str] = {}
         for node in self.app.nodes:
             model = model_of(node.model, self.machine)
