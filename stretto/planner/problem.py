@@ -63,10 +63,10 @@ class Problem:
         """As many draws from distributions of lengths that may be the true ones, for predictions."""
         return [self.workload.draw_possible(seed) for seed in self._seeds]
 
-    def knowing(self, drawn: dict[str, DrawnCalls]) -> Problem:
-        """Return the problem of a planner that knows the lengths of all answers."""
+    def knowing(self, *draws: dict[str, DrawnCalls]) -> Problem:
+        """Return the problem of a planner that knows the lengths of all answers, or has these draws of them."""
         known = copy(self)
-        known.draws = [drawn]
+        known.draws = list(draws)
         return known
 
     @cached_property

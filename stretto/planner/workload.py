@@ -22,7 +22,7 @@ from stretto.planner.application import Application, Node, Request
 from stretto.planner.idle_blocks import MAX_REQUESTS
 
 _OTHER_MODEL = "vicuna-13b-v1.5"
-_TEMPLATE_WORTH, _MODEL_WORTH, _OTHER_WORTH = 200.0, 30.0, 10.0
+_TEMPLATE_WORTH, _MODEL_WORTH, _OTHER_WORTH = 200.0, 10.0, 5.0
 """Numbers of a task's own answers that the lengths of answers count for, which were counted elsewhere: of the
 same model and kind of prompt, of the same model, and of another model. With the same model and other
 templates, means were measured that differ by factors of 1.1 to 4.9."""
