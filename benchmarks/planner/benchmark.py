@@ -1,6 +1,7 @@
 """`stretto bench planner`: plans for many models on eight GPUs, all carried out by one simulation.
 
-The plan is made with some draws of the lengths of answers, and carried out with others. Nothing runs on a GPU: step times are those fitted to measurements on A100-80G, or estimated for models without any.
+The plan is made with some draws of the lengths of answers, and carried out with others. Nothing runs on a
+GPU: step times are those fitted to measurements on A100-80G, or estimated for models without any.
 """
 
 from __future__ import annotations
@@ -139,10 +140,10 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
         tuple(rows),
         tuple(goals),
         (
-            "Plans are made with five draws of the lengths of answers, and carried out with three others; known "
-            "lengths are one draw. Times are means.",
-            "The bound is that of the table of run times with the draws carried out: area on all devices, and the "
-            "longest path.",
+            "Plans are made with five draws of the lengths of answers, and carried out with three others; "
+            "known lengths are one draw. Times are means.",
+            "The bound is that of the table of run times with the draws carried out: area on all devices, and "
+            "the longest path.",
             "idle_gpu_s: seconds in which GPUs do not compute, loading included.",
             "paper: speedups of the paper over Max / Min.",
             "Prompts are synthetic, of the published sizes.",

@@ -64,7 +64,7 @@ class Problem:
         return [self.workload.draw_possible(seed) for seed in self._seeds]
 
     def knowing(self, *draws: dict[str, DrawnCalls]) -> Problem:
-        """Return the problem of a planner that knows the lengths of all answers, or has these draws of them."""
+        """Return the problem of a planner that has these draws of the lengths of all answers."""
         known = copy(self)
         known.draws = list(draws)
         return known
