@@ -142,8 +142,8 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
         (
             "Plans are made with five draws of the lengths of answers, and carried out with three others; "
             "known lengths are one draw. Times are means.",
-            "The bound is that of the table of run times with the draws carried out: area on all devices, and "
-            "the longest path.",
+            "The bound is that of the table of run times with the draws carried out: area on all devices, "
+            "and the longest path.",
             "idle_gpu_s: seconds in which GPUs do not compute, loading included.",
             "paper: speedups of the paper over Max / Min.",
             "Prompts are synthetic, of the published sizes.",
