@@ -60,7 +60,7 @@ class Problem:
 
     @cached_property
     def possible_draws(self) -> list[dict[str, DrawnCalls]]:
-        """As many draws from distributions of lengths that may be the true ones, for predictions."""
+        """Draws from distributions of lengths that may be the true ones, for predictions."""
         return [self.workload.draw_possible(seed) for seed in self._seeds]
 
     def knowing(self, *draws: dict[str, DrawnCalls]) -> Problem:

@@ -22,8 +22,8 @@ from stretto.planner.workload import DrawnCalls
 _MOST_REQUESTS = 4096
 _MOST_REQUESTS_COMPILED = 16384
 _FEW_REQUESTS = 256
-_MOST_DRAWS = 5
-_FEW_CALLS = 16384
+_MOST_DRAWS = 3
+_FEW_CALLS, _FEW_CHAINED_CALLS = 8192, 2048
 _NUM_SMALL = 3
 
 
@@ -116,7 +116,9 @@ class RunTimes:
 
     def _draws_of(self, name: str, tp: int) -> list[list[float]]:
         """Return what `_simulated` returns for some draws."""
-        num = max(1, min(_MOST_DRAWS, _FEW_CALLS // len(self.problem.draws[0][name].outputs)))
+        calls = self.problem.workload.calls[name]
+        few = _FEW_CHAINED_CALLS if np.any(calls.previous >= 0) else _FEW_CALLS
+        num = max(1, min(_MOST_DRAWS, few // len(calls.requests)))
         return [self._simulated(draw[name], name, tp).tolist() for draw in self.problem.draws[:num]]
 
     def _simulated(self, calls: DrawnCalls, name: str, tp: int) -> Floats:

@@ -30,6 +30,7 @@ _MIN_DRAWS = 2
 _MAX_CALLS = 50_000
 _MARGIN = 10.0
 _TABLE_MARGIN = 3000.0
+_MANY_CALLS = 25_000
 
 
 class _Job(NamedTuple):
@@ -58,7 +59,10 @@ def stretto(times: RunTimes) -> Plan:
     choice, order = best_list(times)
     jobs = [(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])]
     starts = [jobs, filled] if (filled := wrapped(times)) else [jobs]
-    candidates = [plan_of_list(times, choice, order), *(search(times, start) for start in starts)]
+    found = [search(times, start) for start in starts]
+    if _num_calls(times.problem) > _MANY_CALLS:
+        found = [min(found, key=lambda plan: plan.expected_s)]
+    candidates = [plan_of_list(times, choice, order), *found]
     candidates += [make(times) for make in (samullm_greedy, min_heuristic, max_heuristic)]
     return Plan("stretto", best_of(times.problem, candidates).stages)
 
@@ -70,7 +74,7 @@ def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
     the rest. What is much shrinks with the root of the number of calls, as the differences between draws do:
     10 % for 10,000. The table may err by 2 % for very many calls, and by 32 % for 10,000.
     """
-    num_calls = sum(len(calls.requests) for calls in problem.workload.calls.values())
+    num_calls = _num_calls(problem)
     margin = 1 + _MARGIN / num_calls**0.5
     lists_s = [plan.expected_s for plan in plans if len(plan.stages) == 1]  # of several stages, too short
     most_s = (1.02 + _TABLE_MARGIN / num_calls) * min(lists_s, default=inf)
@@ -86,6 +90,10 @@ def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
         kept = [at for at, total_s in enumerate(totals_s) if total_s <= margin * min(totals_s)]
         left, totals_s = [left[at] for at in kept], [totals_s[at] for at in kept]
     return left[totals_s.index(min(totals_s))]
+
+
+def _num_calls(problem: Problem) -> int:
+    return sum(len(calls.requests) for calls in problem.workload.calls.values())
 
 
 def search(times: RunTimes, start: Sequence[tuple[str, int, float]], num_tries: int = _NUM_TRIES) -> Plan:
