@@ -182,6 +182,14 @@ def test_requests_are_planned_without_nodes_that_cannot_run() -> None:
     assert {(one.node, one.devices) for one in found.plan.stages[0].replicas} == {("judge", (3,))}
 
 
+def test_a_run_is_predicted_without_nodes_that_were_given_up() -> None:
+    plan = Plan("now", (Stage((PlannedReplica("draft", (2,)),)),))
+    left = [request.planned for request in REQUESTS]
+    (first_s, *_) = replanner().predict(Situation(left, rest=plan, unable=("judge",)))
+    assert first_s > 0
+    assert replanner().predict(Situation(left, rest=plan, unable=("draft", "judge"))) == [0.0]
+
+
 def test_answers_under_way_grow_as_fast_as_those_that_have_ended() -> None:
     watch = AnswersWatch()
     for task, now_s in ((1, 0.0), (2, 1.0), (3, 2.0)):

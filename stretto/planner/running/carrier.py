@@ -110,7 +110,12 @@ class PlanCarrier:
             if state != "draining"
         )
         now = (Stage(present, self._stages[self._at].ends_at_first),) if present else ()
-        return Plan(self._planner, (*now, *self._stages[self._at + 1 : self._num_planned]))
+        stages = (*now, *self._stages[self._at + 1 : self._num_planned])
+        names = {one.node for stage in stages for one in stage.replicas}
+        again = (one for one in self._stages[-1].replicas if not self._is_done(one.node))
+        if missing := tuple(one for one in again if one.node not in names):
+            stages = (*stages, Stage(missing))
+        return Plan(self._planner, stages)
 
     def switch(self, plan: Plan) -> list[CarrierAction]:
         """Carry out another plan from now on. Replicas with which it begins on the same devices stay."""

@@ -48,6 +48,7 @@ class PlanKeeper:
         self._on_predicted = on_predicted
         self._drift = Drift(planned_s)
         self._losses = Losses(replanner.machine.num_devices)
+        self._unable: dict[str, None] = {}
         self._is_lost = asyncio.Event()
         self._added_s: dict[Placed, float] = {}
         self._clock = asyncio.get_running_loop().time
@@ -100,6 +101,7 @@ class PlanKeeper:
         if self._is_lost.is_set():
             return
         for node, reason in found.unable.items():
+            self._unable[node] = None
             self._carry_out(self._carrier.abandon(node, reason))
         if found.plan is not None:
             self._drift.replanned(self._now_s(), _mean(found.predicted_s))
@@ -121,7 +123,7 @@ class PlanKeeper:
             self._carrier.rest,
             {(one.node, one.replica.devices): self._clock() - self._added_s[one] for one in staying},
             self._losses.dead,
-            tuple(self._losses.unable),
+            tuple({**self._unable, **self._losses.unable}),
         )
 
     def _now_s(self) -> float:

@@ -71,8 +71,11 @@ class Replanner:
     def predict(self, now: Situation) -> list[float]:
         """Return the predicted seconds until the end with the present plan, one for each draw of lengths."""
         assert now.rest is not None
-        problem = self._problem(now.requests, now.answers, self.machine, now.loaded)
-        return self._seconds(problem, now.rest)
+        requests, answers = self._without(now, now.unable)
+        if not requests:
+            return [0.0]
+        problem = self._problem(requests, answers, self.machine, now.loaded)
+        return self._seconds(problem, now.rest) if problem.names else [0.0]
 
     def search(self, now: Situation) -> Search:
         """Plan what is left again, on the devices that are left.
