@@ -185,7 +185,8 @@ def test_requests_are_planned_without_nodes_that_cannot_run() -> None:
 def test_a_run_is_predicted_without_nodes_that_were_given_up() -> None:
     plan = Plan("now", (Stage((PlannedReplica("draft", (2,)),)),))
     left = [request.planned for request in REQUESTS]
-    (first_s, *_) = replanner().predict(Situation(left, rest=plan, unable=("judge",)))
+    loaded = {("judge", (0,)): 900.0}
+    (first_s, *_) = replanner().predict(Situation(left, rest=plan, loaded=loaded, unable=("judge",)))
     assert first_s > 0
     assert replanner().predict(Situation(left, rest=plan, unable=("draft", "judge"))) == [0.0]
 

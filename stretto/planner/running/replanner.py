@@ -124,7 +124,7 @@ class Replanner:
         problem.loaded = {
             (node, devices): max(0.0, problem.costs[node][len(devices)].loading_s - seconds * self.speed)
             for (node, devices), seconds in loaded.items()
-            if len(devices) in problem.costs[node]
+            if len(devices) in problem.costs.get(node, {})
         }
         return problem
 
