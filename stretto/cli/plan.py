@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from stretto.costs.length_belief import interval
 from stretto.costs.presets import load_output_lengths
 from stretto.emulate.known_costs import nearest
 from stretto.errors import CapacityError, ConfigError
@@ -58,8 +59,9 @@ def plan(
 ) -> None:
     """Plan which models of an application run when, on which GPUs, and predict how long it takes.
 
-    The lengths of answers are not known before, so they are drawn several times; the prediction is the mean
-    and the range of the times that the plan takes with each draw.
+    The lengths of answers are not known before, so they are drawn several times. The prediction is the mean
+    of the times that the plan takes with each draw, and an interval that holds the time with 90 %. The chart
+    shows the plan with one draw.
     """
     make = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
@@ -83,26 +85,27 @@ def plan(
     times = RunTimes(problem)
     found = make(times)
     search_s = time.perf_counter() - begin_s
-    done = [execute(problem, found, drawn) for drawn in problem.draws]
+    done = execute(problem, found, problem.draws[0])
+    predicted_s = [execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws]
     bound_s = lower_bound_s(times)
     if html:
-        _write(html, gantt_page(problem.app.name, done[0], problem.names, problem.machine.num_devices))
+        _write(html, gantt_page(problem.app.name, done, problem.names, problem.machine.num_devices))
     if as_json:
-        print(json.dumps(_as_json(problem, found, done, bound_s, search_s), indent=2))
+        print(json.dumps(_as_json(problem, found, done, predicted_s, bound_s, search_s), indent=2))
         return
     console = Console(markup=False, emoji=False)
-    console.print(_table(problem, done[0]))
-    for line in gantt(done[0], problem.names, problem.machine.num_devices):
+    console.print(_table(problem, done))
+    for line in gantt(done, problem.names, problem.machine.num_devices):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    seconds = [one.makespan_s for one in done]
+    low_s, high_s = interval(predicted_s)
     console.print(
-        f"predicted: {sum(seconds) / len(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f} s over "
-        f"{len(seconds)} draws); lower bound: {bound_s:.1f} s; "
+        f"predicted: {sum(predicted_s) / len(predicted_s):.1f} s ({low_s:.1f} to {high_s:.1f} s with 90 %, "
+        f"from {len(predicted_s)} draws); lower bound: {bound_s:.1f} s; "
         f"by {found.planner} in {search_s:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
-    if any(is_estimated(problem, span) for span in done[0].spans):
+    if any(is_estimated(problem, span) for span in done.spans):
         console.print(
             "* not measured: step times, time to start or lengths of answers are those of others",
             highlight=False,
@@ -150,7 +153,12 @@ def _table(problem: Problem, done: Execution) -> Table:
 
 
 def _as_json(
-    problem: Problem, found: Plan, done: list[Execution], bound_s: float, search_s: float
+    problem: Problem,
+    found: Plan,
+    done: Execution,
+    predicted_s: list[float],
+    bound_s: float,
+    search_s: float,
 ) -> dict[str, Any]:
     return {
         "planner": found.planner,
@@ -176,9 +184,10 @@ def _as_json(
                 "end_s": span.end_s,
                 "is_estimated": is_estimated(problem, span),
             }
-            for span in done[0].spans
+            for span in done.spans
         ],
-        "predicted_s": [one.makespan_s for one in done],
+        "predicted_s": predicted_s,
+        "interval_s": interval(predicted_s),
         "lower_bound_s": bound_s,
         "search_s": search_s,
     }

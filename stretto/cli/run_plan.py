@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -17,14 +17,13 @@ from stretto.costs.presets import load_output_lengths
 from stretto.emulate.known_costs import nearest
 from stretto.errors import CapacityError, ConfigError, UserError
 from stretto.planner.application import Request
-from stretto.planner.execute import execute
 from stretto.planner.machine import machine_of
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application
 from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.problem import Problem
-from stretto.planner.run_times import RunTimes
-from stretto.planner.running.forecast import left_s
+from stretto.planner.running.forecast import Forecast
+from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import emulated_replicas, local_plan, local_replicas
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.run import Job, Outcome, run_job
@@ -93,44 +92,38 @@ def run_plan(
     application = read_application(app)
     asked = read_run_requests(requests, application)
     errors = Console(stderr=True)
-    planned_s: float | None = None
+    plan: Callable[[Sequence[Request]], Plan] | Replanner
     if serve is Serve.LOCAL:
         make = local_replicas(application)
 
-        def plan(left: Sequence[Request]) -> Plan:
+        def plan_locally(left: Sequence[Request]) -> Plan:
             return local_plan(application, at_once)
 
+        plan = plan_locally
     else:
         make_plan = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
-
-        def problem_of(given: Sequence[Request]) -> Problem:
-            return Problem(application, given, machine_of(machine), load_output_lengths())
-
+        lengths, planned_on = load_output_lengths(), machine_of(machine)
         try:
-            make = emulated_replicas(problem_of([request.planned for request in asked]), speed)
+            problem = Problem(application, [request.planned for request in asked], planned_on, lengths)
+            make = emulated_replicas(problem, speed)
         except CapacityError as error:
             raise ConfigError(f"{requests}: {error.message}") from error
-
-        def plan(left: Sequence[Request]) -> Plan:
-            nonlocal planned_s
-            problem = problem_of(left)
-            found = make_plan(RunTimes(problem))
-            done = [execute(problem, found, drawn).makespan_s for drawn in problem.draws]
-            planned_s = sum(done) / len(done) / speed
-            return found
-
-    began_s = time.monotonic()
+        plan = Replanner(application, planned_on, lengths, make_plan, speed)
+    forecast = Forecast(time.monotonic)
     with bar(errors) as progress:
         calls = progress.add_task("calls", total=None)
 
         def show(num_ended: int, num_left: int) -> None:
-            seconds = left_s(time.monotonic() - began_s, num_ended, num_left, planned_s)
-            text = "calls" if seconds is None else f"calls, about {seconds:.0f} s left"
-            progress.update(calls, description=text, completed=num_ended, total=num_ended + num_left)
+            progress.update(
+                calls,
+                description=forecast.text(num_ended, num_left),
+                completed=num_ended,
+                total=num_ended + num_left,
+            )
 
-        job = Job(application, asked, f"{serve}", plan, make, out, failures, journal)
+        job = Job(application, asked, f"{serve}", plan, make, out, failures, journal, forecast.predicted)
         outcome = run_job(job, show)
-    _say(errors, outcome, time.monotonic() - began_s, planned_s)
+    _say(errors, outcome, forecast)
     if outcome.num_failed:
         raise typer.Exit(1)
 
@@ -145,13 +138,12 @@ def _check_files(files: dict[str, Path]) -> None:
             raise UserError(f"{option} {path}: is the file of {other} too")
 
 
-def _say(errors: Console, outcome: Outcome, seconds: float, planned_s: float | None) -> None:
+def _say(errors: Console, outcome: Outcome, forecast: Forecast) -> None:
     """Say how the run went."""
     parts = [f"{outcome.num_answered} requests answered"]
     if outcome.num_failed:
         parts.append(f"{outcome.num_failed} failed; the same command tries them again")
     if outcome.num_resumed:
         parts.append(f"{outcome.num_resumed} calls were answered before")
-    took = f"took {seconds:.1f} s"
-    parts.append(took if planned_s is None else f"{took}, planned were {planned_s:.1f} s")
+    parts.append(forecast.summary())
     errors.print("; ".join(parts), highlight=False, soft_wrap=True, markup=False)

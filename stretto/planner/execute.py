@@ -17,10 +17,10 @@ import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
 from stretto.errors import InternalError
-from stretto.planner.application import DrawnCalls
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.problem import Problem
 from stretto.planner.replica_run import ReplicaLoad, ReplicaRun, run_replica
+from stretto.planner.workload import DrawnCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,12 @@ class _Executor:
         progress, cost = self.progress[replica.node], self.problem.costs[replica.node][replica.tp]
         drawn = progress.drawn
         start_s = max(free_s[device] for device in replica.devices)
-        loaded_s = max(start_s, kept.ready_s) if kept else start_s + cost.loading_s
+        if kept:
+            loaded_s = max(start_s, kept.ready_s)
+        elif not start_s and (replica.node, replica.devices) in self.problem.loaded:
+            loaded_s = self.problem.loaded[replica.node, replica.devices]
+        else:
+            loaded_s = start_s + cost.loading_s
         place = np.full(len(drawn.outputs) + 1, -1)
         place[calls] = np.arange(len(calls))
         generated = progress.generated[calls]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 
 from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.shape import LLMModel
 from stretto.errors import ConfigError
-from stretto.planner.application import Application, DrawnCalls, Node, Request, Workload
+from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
+from stretto.planner.application import Application, Node, Request
 from stretto.planner.machine import Machine, ReplicaCost, costs_by_tp, model_of
+from stretto.planner.workload import DrawnCalls, Workload
 
 
 class Problem:
     """An application with its requests on a machine; the lengths of answers are drawn several times.
 
     Attributes:
-        costs: costs of one replica, by node and number of its devices.
+        costs: costs of one replica, by node that has calls and number of its devices.
         preempts: whether a stage of a plan may end replicas that still have calls.
+        loaded: seconds until each replica that runs now is ready, by node and devices. Plans need not load
+            them again.
 
     Raises:
         ConfigError: a model or node is unknown, or a model is too large.
@@ -35,15 +39,18 @@ class Problem:
         num_draws: int = 5,
         seed: int = 0,
         preempts: bool = True,
+        answers: AnswersSoFar = NO_ANSWERS,
+        loaded: Mapping[tuple[str, tuple[int, ...]], float] | None = None,
     ) -> None:
         models = {node.name: _model(node, machine) for node in app.nodes}
         self.app = app
         self.machine = machine
-        self.workload = Workload(app, requests, models, lengths)
+        self.workload = Workload(app, requests, models, lengths, answers)
         self.costs: dict[str, dict[int, ReplicaCost]] = {
-            name: costs_by_tp(model, machine, model.max_context_tokens) for name, model in models.items()
+            name: costs_by_tp(models[name], machine, models[name].max_context_tokens) for name in self.names
         }
         self.preempts = preempts
+        self.loaded = dict(loaded or {})
         self._seeds = [seed * 1000 + number for number in range(num_draws)]
 
     @cached_property
@@ -51,10 +58,15 @@ class Problem:
         """Draws of the lengths of all answers, by node."""
         return [self.workload.draw(seed) for seed in self._seeds]
 
-    def knowing(self, drawn: dict[str, DrawnCalls]) -> Problem:
-        """Return the problem of a planner that knows the lengths of all answers."""
+    @cached_property
+    def possible_draws(self) -> list[dict[str, DrawnCalls]]:
+        """Draws from distributions of lengths that may be the true ones, for predictions."""
+        return [self.workload.draw_possible(seed) for seed in self._seeds]
+
+    def knowing(self, *draws: dict[str, DrawnCalls]) -> Problem:
+        """Return the problem of a planner that has these draws of the lengths of all answers."""
         known = copy(self)
-        known.draws = [drawn]
+        known.draws = list(draws)
         return known
 
     @cached_property

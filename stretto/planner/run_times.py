@@ -1,7 +1,8 @@
 """How long replicas take for a share of a node's calls: simulated for some shares, and interpolated.
 
 Planners compare thousands of plans, so they use this table; `execute` simulates the plan that they choose.
-Of many requests, only halves, quarters and so on are simulated; the time grows evenly between these. Very
+Of many requests, only halves, quarters and so on are simulated; the time grows evenly between these. Small
+shares are simulated too: the longest of few answers takes more than their share of the time. Very
 large sets of requests are simulated in part, and the time of further requests grows evenly, too.
 """
 
@@ -13,16 +14,17 @@ from functools import cache
 import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
-from stretto.planner.application import DrawnCalls
 from stretto.planner.compiled import compiled
 from stretto.planner.problem import Problem
 from stretto.planner.replica_run import ReplicaLoad, run_replica
+from stretto.planner.workload import DrawnCalls
 
 _MOST_REQUESTS = 4096
 _MOST_REQUESTS_COMPILED = 16384
 _FEW_REQUESTS = 256
 _MOST_DRAWS = 3
-_FEW_CALLS = 4096
+_FEW_CALLS, _FEW_CHAINED_CALLS = 8192, 2048
+_NUM_SMALL = 3
 
 
 class RunTimes:
@@ -33,6 +35,7 @@ class RunTimes:
 
     Attributes:
         inputs: inputs of each node that have calls, in the order of the application.
+        num_draws: largest number of draws that were simulated of a node.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -42,28 +45,34 @@ class RunTimes:
             name: tuple(source for source in problem.app.node(name).inputs if source in problem.names)
             for name in problem.names
         }
-        self._table = {
-            (name, tp): self._mean(name, tp) for name in problem.names for tp in problem.costs[name]
+        self._rows = {
+            (name, tp): self._draws_of(name, tp) for name in problem.names for tp in problem.costs[name]
         }
+        self.num_draws = max(map(len, self._rows.values()))
         self._lists: dict[tuple[str, int], list[float]] = {
-            key: values.tolist() for key, values in self._table.items()
+            key: np.mean(rows, axis=0).tolist() for key, rows in self._rows.items()
         }
-        self._shares = [0.0, *(1 / parts for parts in range(self.num_devices, 0, -1))]
+        self._shares = [0.0, *(1 / parts for parts in self._parts())]
         self.plans = cache(self._plans)
 
     def run_s(self, node: str, tp: int, share: float) -> float:
         """Return the seconds that a replica on `tp` devices needs for a share of the node's calls."""
-        seconds, num = self._lists[node, tp], self.num_devices
+        return self._at_share(self._lists[node, tp], share)
+
+    def each_run_s(self, node: str, tp: int, share: float) -> list[float]:
+        """Return what `run_s` is the mean of: the seconds with each of `num_draws` draws. A node for which
+        fewer draws were simulated has the same ones again.
+        """
+        found = [self._at_share(row, share) for row in self._rows[node, tp]]
+        return [found[at % len(found)] for at in range(self.num_draws)]
+
+    def _at_share(self, seconds: list[float], share: float) -> float:
         if share >= 1.0:
-            return float(seconds[num])
-        parts = 1 / share if share > 0 else num + 1.0
-        if parts >= num:
-            low, high, from_share, to_share = seconds[0], seconds[1], 0.0, 1 / num
-        else:
-            at = int(parts)
-            low, high = seconds[num - at], seconds[num - at + 1]
-            from_share, to_share = 1 / (at + 1), 1 / at
-        return float(low + (high - low) * (share - from_share) / (to_share - from_share))
+            return seconds[-1]
+        shares = self._shares
+        at = bisect_right(shares, share)
+        before = shares[at - 1]
+        return seconds[at - 1] + (seconds[at] - seconds[at - 1]) * (share - before) / (shares[at] - before)
 
     def share_in(self, node: str, tp: int, seconds: float) -> float:
         """Return the share of the node's calls that a replica does in some seconds; at most 1."""
@@ -100,16 +109,21 @@ class RunTimes:
         """Return all pairs (dp, tp) with which a node can run on this machine."""
         return [(dp, tp) for tp in self.problem.costs[node] for dp in range(1, self.num_devices // tp + 1)]
 
-    def _mean(self, name: str, tp: int) -> Floats:
-        """Return the mean of what `_simulated` returns for some draws."""
-        num = max(1, min(_MOST_DRAWS, _FEW_CALLS // len(self.problem.draws[0][name].outputs)))
-        rows = [self._simulated(draw[name], name, tp) for draw in self.problem.draws[:num]]
-        mean: Floats = np.mean(rows, axis=0)
-        return mean
+    def _parts(self) -> list[int]:
+        """Return into how many parts the requests are divided, for each share of the table."""
+        num = self.num_devices
+        return [*(num * 2**half for half in range(_NUM_SMALL, 0, -1)), *range(num, 0, -1)]
+
+    def _draws_of(self, name: str, tp: int) -> list[list[float]]:
+        """Return what `_simulated` returns for some draws."""
+        calls = self.problem.workload.calls[name]
+        few = _FEW_CHAINED_CALLS if np.any(calls.previous >= 0) else _FEW_CALLS
+        num = max(1, min(_MOST_DRAWS, few // len(calls.requests)))
+        return [self._simulated(draw[name], name, tp).tolist() for draw in self.problem.draws[:num]]
 
     def _simulated(self, calls: DrawnCalls, name: str, tp: int) -> Floats:
-        """Return the seconds for a single request (the longest, if it is a chain), and then for the shares
-        1 / n, 1 / (n - 1), ..., 1 of all requests on a machine with n devices.
+        """Return the seconds for a single request (the longest, if it is a chain), and then for shares of all
+        requests: one over each of `_parts`.
         """
         requests = np.unique(calls.calls.requests)
         work = np.bincount(calls.calls.requests, weights=calls.prompts + calls.outputs)[requests]
@@ -122,8 +136,9 @@ class RunTimes:
             return self._seconds(name, tp, calls, requests[evenly])
 
         most = _MOST_REQUESTS_COMPILED if compiled() else _MOST_REQUESTS
-        counts = [1, *(-(-len(requests) // parts) for parts in range(self.num_devices, 0, -1))]
-        halves = {-(-len(requests) // 2**half) for half in range(self.num_devices.bit_length())}
+        counts = [1, *(-(-len(requests) // parts) for parts in self._parts())]
+        num_halves = self.num_devices.bit_length() + _NUM_SMALL
+        halves = {-(-len(requests) // 2**half) for half in range(num_halves)}
         known = [n for n in counts if n <= _FEW_REQUESTS or (n in halves and n <= most)]
         if counts[-1] > most:
             known = sorted({*known, most // 2, most})

@@ -34,7 +34,7 @@ def test_plan_shows_a_table_a_chart_and_the_prediction(
     assert "Llama-2-70b-chat-hf*" in ended.out
     assert "mpt-7b-chat " in ended.out
     assert "GPU 7 |" in ended.out
-    assert "over 2 draws" in ended.out
+    assert "from 2 draws" in ended.out
     assert "lower bound" in ended.out
 
 
@@ -45,7 +45,8 @@ def test_plan_as_json_is_the_plan_as_data(stretto: CommandLine, files: tuple[Pat
     found = json.loads(ended.out)
     assert {action["node"] for action in found["actions"]} == {"short", "judge"}
     assert all(len(action["devices"]) == action["tp"] for action in found["actions"])
-    assert found["lower_bound_s"] <= 1.01 * found["predicted_s"][0]
+    assert found["lower_bound_s"] <= 1.01 * max(span["end_s"] for span in found["spans"])
+    assert found["interval_s"] == found["predicted_s"] * 2
 
 
 def test_graph_shows_the_models_and_plans_nothing(stretto: CommandLine, files: tuple[Path, Path]) -> None:

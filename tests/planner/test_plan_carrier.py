@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stretto.planner.application import Application, Node
 from stretto.planner.plan import Plan, PlannedReplica, Stage
-from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, Placed, PlanCarrier
+from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, Lost, Placed, PlanCarrier
 
 NAMES = "abcd"
 
@@ -45,6 +45,8 @@ class Carried:
         match action:
             case Abandon(node):
                 return f"abandon {node}"
+            case Lost(placed):
+                return f"lost {self._name(placed)}"
             case Add(placed):
                 name = self._name(placed)
                 self.placed[name] = placed
@@ -126,9 +128,37 @@ def test_what_a_plan_leaves_is_done_after_it() -> None:
 def test_a_node_without_replicas_is_abandoned() -> None:
     run = Carried(app_of(a="", b=""), [Stage((replica("a", 0), replica("a", 1), replica("b", 0)))], a=5, b=5)
     run.advance()
-    assert run.gone("a1") == []
-    assert run.gone("a0") == ["abandon a", "add b0"]
+    assert run.gone("a1") == ["lost a1"]
+    assert run.carrier.has_replicas("a")
+    assert run.gone("a0") == ["lost a0"]
+    assert not run.carrier.has_replicas("a")
+    assert run.shown(run.carrier.abandon("a")) == ["abandon a", "add b0"]
+    assert run.carrier.abandon("a") == []
     assert run.advance(b=0) == ["finish b0"]
+
+
+def test_another_plan_keeps_replicas_that_it_begins_with_and_suspends_the_rest() -> None:
+    stage = Stage((replica("a", 0, weight=1), replica("a", 1, weight=3), replica("b", 2), replica("b", 0)))
+    run = Carried(app_of(a="", b=""), [stage], a=8, b=8)
+    assert run.advance() == ["add a0", "add a1", "add b2"]
+    assert [one.devices for one in run.carrier.rest.stages[0].replicas] == [(0,), (1,), (2,), (0,)]
+    other = Stage((replica("a", 0, weight=9), replica("b", 1), replica("b", 2), replica("a", 2)))
+    run.num_left.update(a=6)
+    assert run.shown(run.carrier.switch(Plan("other", (other,)))) == ["suspend a1"]
+    assert [one.weight for one in run.carrier.rest.stages[0].replicas] == [9, 1, 1, 1]
+    assert [one.node for one in run.carrier.staying] == ["a", "b"]
+    assert run.gone("a1") == ["add b1"]
+    assert run.advance(b=0) == ["finish b1", "finish b2"]
+    assert run.gone("b2") == ["add a2"]
+
+
+def test_a_plan_after_a_loss_is_carried_out_by_what_is_left() -> None:
+    run = Carried(app_of(a="", b=""), [Stage((replica("a", 0), replica("b", 1)))], a=5, b=5)
+    run.advance()
+    assert run.gone("a0") == ["lost a0"]
+    assert run.shown(run.carrier.switch(Plan("rest", (Stage((replica("b", 1), replica("a", 1))),)))) == []
+    assert run.advance(b=0) == ["finish b1"]
+    assert run.gone("b1") == ["add a1"]
 
 
 @st.composite

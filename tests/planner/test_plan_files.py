@@ -10,9 +10,10 @@ import pytest
 from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.presets import load_output_lengths
 from stretto.errors import CapacityError, ConfigError, StrettoError
-from stretto.planner.application import Application, Node, Request, Workload
+from stretto.planner.application import Application, Node, Request
 from stretto.planner.machine import MACHINES, costs_by_tp, machine_of, model_of
 from stretto.planner.plan_files import read_application, read_requests
+from stretto.planner.workload import Workload
 
 A100 = MACHINES["8xA100-80G"]
 

@@ -18,7 +18,7 @@ from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import CapacityError, JournalError, NotSaved, UserError
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.plan import Plan, PlannedReplica, Stage
-from stretto.planner.running.forecast import left_s
+from stretto.planner.running.forecast import Forecast
 from stretto.planner.running.requests import Message, RunRequest
 from stretto.planner.running.run import Job, Outcome, run_job
 from stretto.tasks import LLMTask
@@ -218,17 +218,16 @@ def test_an_interrupted_run_saves_what_was_answered(whole: Path, tmp_path: Path)
     assert answers(tmp_path) == answers(whole)
 
 
-@pytest.mark.parametrize(
-    ("elapsed_s", "num_ended", "num_left", "planned_s", "expected"),
-    [
-        (5.0, 0, 10, None, None),
-        (5.0, 0, 10, 20.0, 15.0),
-        (5.0, 5, 5, None, 5.0),
-        (5.0, 5, 5, 20.0, 7.5),
-        (5.0, 10, 0, 20.0, 0.0),
-    ],
-)
-def test_the_forecast_moves_from_the_plan_to_the_rate(
-    elapsed_s: float, num_ended: int, num_left: int, planned_s: float | None, expected: float | None
-) -> None:
-    assert left_s(elapsed_s, num_ended, num_left, planned_s) == expected
+def test_the_forecast_is_the_last_prediction_or_else_the_rate() -> None:
+    now_s = 100.0
+    forecast = Forecast(lambda: now_s)
+    assert forecast.text(0, 10) == "calls"
+    now_s = 105.0
+    assert forecast.text(5, 10) == "calls, about 10 s left"
+    assert forecast.summary() == "took 5.0 s"
+    forecast.predicted([20.0])
+    now_s = 115.0
+    assert forecast.text(5, 10) == "calls, about 10 s left (10 to 10 s)"
+    forecast.predicted([30.0])
+    assert forecast.text(5, 10) == "calls, about 30 s left (30 to 30 s)"
+    assert forecast.summary() == "took 15.0 s, planned were 25.0 s (25.0 to 25.0 s)"

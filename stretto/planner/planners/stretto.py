@@ -1,10 +1,10 @@
 """Stretto's own planner: replicas are jobs of their own, which start and end by themselves.
 
 A node's calls are shared by replicas that may differ in tensor parallelism, start and share, so that all
-devices end at about the same time. The search begins with the best list of moldable jobs, or with devices
-filled one after the other, and improves the makespan itself by random changes: another number or size of
-replicas, another order, another share. The plans found, and those of the other planners that the table does
-not rule out, are then simulated over several draws of the lengths of answers.
+devices end at about the same time. One search begins with the best list of moldable jobs, another one with
+devices filled one after the other. They improve the mean makespan over the draws by random changes: another
+number or size of replicas, another order, another share. The plans found, and those of the other planners
+that the table does not rule out, are then simulated over several draws of the lengths of answers.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ from stretto.planner.planners.wrapped import wrapped
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 
-_NUM_TRIES = 5000
+_NUM_TRIES = 3000
 _LEAST_SHARE = 0.02
 _MIN_DRAWS = 2
 _MAX_CALLS = 50_000
 _MARGIN = 10.0
 _TABLE_MARGIN = 3000.0
+_MANY_CALLS = 25_000
 
 
 class _Job(NamedTuple):
-    """One replica: its node, devices, share of the node's calls; and its seconds, with those to load."""
+    """One replica: its node, devices, share of the node's calls; and its seconds with each draw of lengths,
+    with those to load.
+    """
 
     node: str
     tp: int
     share: float
-    seconds: float
+    seconds: list[float]
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Jobs with their first devices and the times at which they end."""
+    """Jobs with their first devices and the times at which they end; times are means over the draws."""
 
     makespan_s: float
     score: float
@@ -55,11 +58,11 @@ def stretto(times: RunTimes) -> Plan:
     """Return the plan with the least mean makespan over the draws, found or taken from another planner."""
     choice, order = best_list(times)
     jobs = [(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])]
-    listed = plan_of_list(times, choice, order)
-    filled = wrapped(times)
-    if filled and search(times, filled, 0).expected_s < listed.expected_s:
-        jobs = filled
-    candidates = [listed, search(times, jobs)]
+    starts = [jobs, filled] if (filled := wrapped(times)) else [jobs]
+    found = [search(times, start) for start in starts]
+    if _num_calls(times.problem) > _MANY_CALLS:
+        found = [min(found, key=lambda plan: plan.expected_s)]
+    candidates = [plan_of_list(times, choice, order), *found]
     candidates += [make(times) for make in (samullm_greedy, min_heuristic, max_heuristic)]
     return Plan("stretto", best_of(times.problem, candidates).stages)
 
@@ -71,7 +74,7 @@ def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
     the rest. What is much shrinks with the root of the number of calls, as the differences between draws do:
     10 % for 10,000. The table may err by 2 % for very many calls, and by 32 % for 10,000.
     """
-    num_calls = sum(len(calls.requests) for calls in problem.workload.calls.values())
+    num_calls = _num_calls(problem)
     margin = 1 + _MARGIN / num_calls**0.5
     lists_s = [plan.expected_s for plan in plans if len(plan.stages) == 1]  # of several stages, too short
     most_s = (1.02 + _TABLE_MARGIN / num_calls) * min(lists_s, default=inf)
@@ -89,8 +92,14 @@ def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
     return left[totals_s.index(min(totals_s))]
 
 
+def _num_calls(problem: Problem) -> int:
+    return sum(len(calls.requests) for calls in problem.workload.calls.values())
+
+
 def search(times: RunTimes, start: Sequence[tuple[str, int, float]], num_tries: int = _NUM_TRIES) -> Plan:
     """Return the plan with the least makespan by the table, found by random changes.
+
+    The makespan is the mean over the draws of the table.
 
     Args:
         start: node, tensor parallelism and share of each replica to begin with, in the order of their starts.
@@ -121,40 +130,47 @@ def search(times: RunTimes, start: Sequence[tuple[str, int, float]], num_tries: 
 
 
 def _job(times: RunTimes, node: str, tp: int, share: float) -> _Job:
-    return _Job(node, tp, share, times.loading_s(node, tp) + times.run_s(node, tp, share))
+    loading_s = times.loading_s(node, tp)
+    return _Job(node, tp, share, [loading_s + run_s for run_s in times.each_run_s(node, tp, share)])
 
 
 def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
-    """Give each job, in order, the devices that are free first.
+    """Give each job, in order, the devices that are free first in the mean of the draws.
 
-    The score is the makespan, and a little of the devices' mean end, so that progress shows.
+    The score is the mean makespan, and a little of the devices' mean end, so that progress shows.
     """
-    free_s = [0.0] * times.num_devices
-    ended_s: dict[str, float] = {}
+    num = times.num_draws
+    free_s = [[0.0] * times.num_devices for _ in range(num)]
+    mean_s = [0.0] * times.num_devices
+    ended_s: dict[str, list[float]] = {}
     places, ends = [], []
     for node, tp, _, seconds in jobs:
         if tp == 1:
-            start_s = min(free_s)
-            at = free_s.index(start_s)
+            at = mean_s.index(min(mean_s))
+            ends_s = [free[at] + took_s for free, took_s in zip(free_s, seconds, strict=True)]
         else:
-            start_s, at = min((max(free_s[at : at + tp]), at) for at in range(0, len(free_s) - tp + 1, tp))
-        end_s = start_s + seconds
+            _, at = min((max(mean_s[at : at + tp]), at) for at in range(0, len(mean_s) - tp + 1, tp))
+            ends_s = [max(free[at : at + tp]) + took_s for free, took_s in zip(free_s, seconds, strict=True)]
         for source in times.inputs[node]:
-            end_s = max(end_s, ended_s[source] + times.last_s(node, tp))
-        ended_s[node] = max(end_s, ended_s.get(node, 0.0))
-        if tp == 1:
-            free_s[at] = end_s
-        else:
-            free_s[at : at + tp] = [end_s] * tp
+            last_s = times.last_s(node, tp)
+            ends_s = [
+                max(end_s, other_s + last_s) for end_s, other_s in zip(ends_s, ended_s[source], strict=True)
+            ]
+        before_s = ended_s.get(node)
+        ended_s[node] = list(map(max, ends_s, before_s)) if before_s else ends_s
+        end_s = sum(ends_s) / num
+        mean_s[at : at + tp] = [end_s] * tp
+        for free, one_s in zip(free_s, ends_s, strict=True):
+            free[at : at + tp] = [one_s] * tp
         places.append(at)
         ends.append(end_s)
-    makespan_s = max(free_s)
-    return _Placed(makespan_s, makespan_s + 0.1 * sum(free_s) / len(free_s), tuple(places), tuple(ends))
+    makespan_s = sum(map(max, free_s)) / num
+    return _Placed(makespan_s, makespan_s + 0.1 * sum(mean_s) / len(mean_s), tuple(places), tuple(ends))
 
 
 def _balanced(times: RunTimes, jobs: list[_Job], placed: _Placed, random: Random) -> list[_Job] | None:
     """Move calls of a node from its replica that ends last to the one that ends first."""
-    late = [at for at, end_s in enumerate(placed.ends_s) if end_s > 0.98 * placed.makespan_s]
+    late = [at for at, end_s in enumerate(placed.ends_s) if end_s > 0.98 * max(placed.ends_s)]
     node = jobs[random.choice(late)].node
     mine = [at for at, job in enumerate(jobs) if job.node == node]
     if len(mine) < 2:

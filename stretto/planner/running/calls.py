@@ -94,6 +94,20 @@ class CallBook:
         requests = zip(self._requests, self._has_ended, strict=True)
         return [request.planned for request, has_ended in requests if not has_ended]
 
+    def ended(self) -> dict[str, dict[tuple[int, int], int]]:
+        """Return the tokens of each answer to a request that has not ended, by node; the keys are the place
+        of the request in `left`, and the number of the call.
+        """
+        found: dict[str, dict[tuple[int, int], int]] = {name: {} for name in self.num_left}
+        numbers = (number for number, has_ended in enumerate(self._has_ended) if not has_ended)
+        for place, number in enumerate(numbers):
+            live = self._live.get(number)
+            for name, answers in live.answers.items() if live else ():
+                for at, answer in enumerate(answers):
+                    if answer is not None:
+                        found[name][place, at] = answer.num_output
+        return found
+
     def ready(self) -> Iterator[Call]:
         """Yield all calls that can be made first; each counts as under way from then on.
 

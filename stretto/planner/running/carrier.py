@@ -10,14 +10,14 @@ Rules, as `execute` has them in virtual time:
 - At the end of a stage, replicas that the next one does not have are suspended. A node that is not done
   although no later stage has it keeps its replicas.
 - After the last stage, nodes with calls left get the replicas of their last stage once more.
-- A replica that is lost for good is not replaced. A node that has no other one, and gets none in a later
-  stage, is abandoned.
+- A replica that is lost for good is not replaced. The driver is told, and gives another plan to `switch` to,
+  or abandons the node if it has no other replica.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from stretto.cluster.messages import DrainHow
@@ -54,13 +54,21 @@ class Drain:
 
 
 @record
+class Lost:
+    """Action: take note that a replica which still had calls is gone for good."""
+
+    placed: Placed
+
+
+@record
 class Abandon:
-    """Action: fail all calls of a node, which has lost all its replicas."""
+    """Action: fail all calls of a node, which cannot run any more. An empty `reason` is not known here."""
 
     node: str
+    reason: str = ""
 
 
-CarrierAction: TypeAlias = Add | Drain | Abandon
+CarrierAction: TypeAlias = Add | Drain | Lost | Abandon
 State: TypeAlias = Literal["waiting", "running", "draining"]
 
 
@@ -74,22 +82,64 @@ class PlanCarrier:
 
     def __init__(self, app: Application, plan: Plan, num_left: Mapping[str, int]) -> None:
         self._app = app
-        last = {one.node: stage for stage in plan.stages for one in stage.replicas}
-        rest = (one for name, stage in last.items() for one in stage.replicas if one.node == name)
-        self._stages = (*plan.stages, Stage(tuple(rest)))
-        self._num_planned = len(plan.stages)
         self._num_left = num_left
         self._present: dict[Placed, State] = {}
         self._at_begin: dict[str, int] = {}
         self._weights: dict[str, list[float]] = {}
         self._roots: list[str] = []
+        self._weight_of: dict[Placed, float] = {}
         self._abandoned: set[str] = set()
-        self._at = -1
+        self._begin(plan)
 
     @property
     def running(self) -> list[Placed]:
         """Replicas that have been added and hold their devices, also those that are being drained."""
         return [placed for placed, state in self._present.items() if state != "waiting"]
+
+    @property
+    def staying(self) -> list[Placed]:
+        """Replicas that have been added and are not being drained."""
+        return [placed for placed, state in self._present.items() if state == "running"]
+
+    @property
+    def rest(self) -> Plan:
+        """What is left of the plan, from the present stage on."""
+        present = tuple(
+            replace(placed.replica, weight=self._weight_of[placed])
+            for placed, state in self._present.items()
+            if state != "draining"
+        )
+        now = (Stage(present, self._stages[self._at].ends_at_first),) if present else ()
+        stages = (*now, *self._stages[self._at + 1 : self._num_planned])
+        names = {one.node for stage in stages for one in stage.replicas}
+        again = (one for one in self._stages[-1].replicas if not self._is_done(one.node))
+        if missing := tuple(one for one in again if one.node not in names):
+            stages = (*stages, Stage(missing))
+        return Plan(self._planner, stages)
+
+    def switch(self, plan: Plan) -> list[CarrierAction]:
+        """Carry out another plan from now on. Replicas with which it begins on the same devices stay."""
+        self._begin(plan)
+        return self._begin_next() + self._drain_done() + self._add_free()
+
+    def abandon(self, node: str, reason: str = "") -> list[CarrierAction]:
+        """Give a node up; return what follows."""
+        if node in self._abandoned:
+            return []
+        self._abandoned.add(node)
+        return [Abandon(node, reason), *self.advance()]
+
+    def has_replicas(self, node: str) -> bool:
+        """Return whether a node has replicas that run, or wait for their devices."""
+        return any(one.node == node and state != "draining" for one, state in self._present.items())
+
+    def _begin(self, plan: Plan) -> None:
+        last = {one.node: stage for stage in plan.stages for one in stage.replicas}
+        rest = (one for name, stage in last.items() for one in stage.replicas if one.node == name)
+        self._planner = plan.planner
+        self._stages = (*plan.stages, Stage(tuple(rest)))
+        self._num_planned = len(plan.stages)
+        self._at = -1
 
     def advance(self) -> list[CarrierAction]:
         """Return what is to be done now; to be called at the beginning and whenever calls have ended."""
@@ -101,17 +151,11 @@ class PlanCarrier:
     def gone(self, placed: Placed) -> list[CarrierAction]:
         """Note that a replica has stopped, or was lost and is not started again; return what follows."""
         state = self._present.pop(placed, None)
-        node, actions = placed.node, list[CarrierAction]()
-        if state == "running" and not self._is_done(node) and not self._has_others(node):
-            self._abandoned.add(node)
-            actions.append(Abandon(node))
-        return actions + self.advance()
+        is_lost = state == "running" and not self._is_done(placed.node)
+        return [Lost(placed)] if is_lost else self.advance()
 
     def _is_done(self, node: str) -> bool:
         return self._num_left[node] == 0 or node in self._abandoned
-
-    def _has_others(self, node: str) -> bool:
-        return any(one.node == node and state != "draining" for one, state in self._present.items())
 
     def _is_stage_over(self) -> bool:
         nodes = {placed.node for placed, state in self._present.items() if state != "draining"}
@@ -148,8 +192,10 @@ class PlanCarrier:
                 actions.append(Drain(placed, "finish" if self._is_done(placed.node) else "suspend"))
         self._present = {**present, **{one: "running" if one in held else "waiting" for one in places}}
         self._weights = {}
-        for one in order:
+        self._weight_of = {}
+        for one, placed in zip(order, places, strict=True):
             self._weights.setdefault(one.node, []).append(one.weight)
+            self._weight_of[placed] = one.weight
         self._at_begin = {one.node: self._num_left[one.node] for one in order}
         self._roots = [name for name in together if not set(self._app.node(name).inputs) & set(together)]
         return actions
@@ -185,7 +231,7 @@ class PlanCarrier:
     def _has_done_share(self, placed: Placed) -> bool:
         """Return whether a replica for whose devices another one waits has done its share."""
         weights, num_begun = self._weights.get(placed.node, []), self._at_begin.get(placed.node, 0)
-        weight = placed.replica.weight
+        weight = self._weight_of[placed]
         if weight >= max(weights, default=weight) or not self._is_awaited(placed):
             return False
         share = sum(min(weight, other) for other in weights) / sum(weights)

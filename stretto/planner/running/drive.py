@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -11,12 +12,16 @@ from functools import partial
 from stretto.deployment import Deployment, Engine
 from stretto.errors import EngineUnavailable, InternalError, StrettoError
 from stretto.messages import Reply
+from stretto.observer import Observer
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
+from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.calls import Answer, Call, CallBook, Ended
-from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, PlanCarrier
+from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, Lost, Placed, PlanCarrier
 from stretto.planner.running.fleet_watch import FleetWatch
+from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
+from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.saved_calls import entry_of
 from stretto.runtime.journal.committer import Committer
@@ -30,6 +35,21 @@ _RECOVER_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
+class Replanning:
+    """What a run needs to plan again.
+
+    Attributes:
+        planned_s: predicted seconds of the plan.
+        answers: lengths of the answers of earlier runs; those of this run are noted in it.
+    """
+
+    replanner: Replanner
+    planned_s: float
+    answers: AnswersWatch
+    on_predicted: OnPredicted
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """A run to be driven.
 
@@ -37,6 +57,7 @@ class Run:
         book: calls to make; those of earlier runs are answered in it.
         on_ended: called with each request that has ended. An answer is on the disk by then.
         on_calls: called after calls have ended, once for all that ended together.
+        replanning: what plans again; None to keep to the plan.
     """
 
     app: Application
@@ -45,6 +66,7 @@ class Run:
     book: CallBook
     on_ended: Callable[[Ended], None]
     on_calls: Callable[[], None]
+    replanning: Replanning | None = None
 
 
 async def drive(run: Run, committer: Committer) -> None:
@@ -55,8 +77,9 @@ async def drive(run: Run, committer: Committer) -> None:
     """
     watch = FleetWatch(run.make)
     names = [node.name for node in run.app.nodes]
+    observers: list[Observer] = [watch, *([run.replanning.answers] if run.replanning else [])]
     async with Runtime(
-        [Deployment(_engine(name)) for name in names], observers=[watch], max_queries=_WINDOW * len(names)
+        [Deployment(_engine(name)) for name in names], observers=observers, max_queries=_WINDOW * len(names)
     ) as runtime:
         driver = _Driver(run, committer, runtime, watch)
         try:
@@ -82,16 +105,31 @@ class _Driver:
         self._new = self._book.ready()
         self._failure: Exception | None = None
         self._has_stopped = False
+        self._keeper = self._keeper_of(run.replanning) if run.replanning else None
 
     async def run(self) -> None:
         """Carry the plan out until everything has ended."""
         self._go_on()
-        while self._book.num_requests_left or self._carrier.running:
-            await self._watch.changed.wait()
-            self._watch.changed.clear()
-            for placed in self._watch.gone(self._runtime):
-                self._carry_out(self._carrier.gone(placed))
-            self._go_on()
+        keeping = asyncio.create_task(self._keep_plan())
+        try:
+            while self._book.num_requests_left or self._carrier.running:
+                await self._watch.changed.wait()
+                self._watch.changed.clear()
+                for placed in self._watch.gone(self._runtime):
+                    self._carry_out(self._carrier.gone(placed))
+                self._go_on()
+        finally:
+            keeping.cancel()
+
+    async def _keep_plan(self) -> None:
+        """Keep the plan up to date. What is raised ends the run."""
+        if self._keeper is None:
+            return
+        try:
+            await self._keeper.run()
+        except Exception as failure:
+            self._failure = self._failure or failure
+            self._watch.changed.set()
 
     def stop(self) -> None:
         """Take no notice any more of calls that end."""
@@ -183,15 +221,39 @@ class _Driver:
             match action:
                 case Add(placed):
                     self._watch.add(self._runtime, placed)
+                    if self._keeper:
+                        self._keeper.added(placed)
                 case Drain(placed, how):
                     self._watch.drain(self._runtime, placed, how)
-                case Abandon(node):
-                    self._abandon(node)
+                case Lost(placed):
+                    self._lost(placed)
+                case Abandon(node, reason):
+                    self._abandon(node, reason)
 
-    def _abandon(self, node: str) -> None:
-        """Fail all calls of a node whose replicas are lost; those that wait fail when they are started."""
+    def _lost(self, placed: Placed) -> None:
+        if self._keeper:
+            self._keeper.lost(placed.replica)
+        elif self._carrier.has_replicas(placed.node):
+            self._carry_out(self._carrier.advance())
+        else:
+            self._carry_out(self._carrier.abandon(placed.node))
+
+    def _keeper_of(self, replanning: Replanning) -> PlanKeeper:
+        return PlanKeeper(
+            replanning.replanner,
+            replanning.planned_s,
+            self._book,
+            self._carrier,
+            replanning.answers,
+            self._carry_out,
+            replanning.on_predicted,
+        )
+
+    def _abandon(self, node: str, reason: str) -> None:
+        """Fail all calls of a node that cannot run any more; those that wait fail when they are started."""
         last_error = self._runtime.system.schedulers[node].instances.fleet.last_error
-        self._abandoned[node] = EngineUnavailable(f"node {node!r} has no replica any more: {last_error}")
+        why = "; ".join(part for part in (reason, str(last_error or "")) if part)
+        self._abandoned[node] = EngineUnavailable(f"node {node!r} has no replica any more: {why}")
         for cancel in list(self._calls[node].values()):
             cancel()
         self._watch.changed.set()

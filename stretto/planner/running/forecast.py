@@ -1,23 +1,50 @@
-"""When a run will end: at first as the plan predicts, later as the calls so far suggest."""
+"""When a run will end, in words: as it was predicted last, or as the calls so far suggest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 
-def left_s(elapsed_s: float, num_ended: int, num_left: int, planned_s: float | None) -> float | None:
-    """Return the predicted seconds until a run ends; None if nothing is known.
+from stretto.costs.length_belief import interval
 
-    The share of the calls that have ended is the weight of their own rate against the plan's.
+
+class Forecast:
+    """The forecast of a run that begins now.
 
     Args:
-        num_ended: calls that this run has ended in `elapsed_s`.
-        planned_s: seconds that all of its calls take by the plan; None without a prediction.
+        clock: returns the time in seconds.
     """
-    if not num_left:
-        return 0.0
-    if not num_ended:
-        return None if planned_s is None else max(0.0, planned_s - elapsed_s)
-    measured_s = elapsed_s * num_left / num_ended
-    if planned_s is None:
-        return measured_s
-    done = num_ended / (num_ended + num_left)
-    return done * measured_s + (1 - done) * planned_s * (1 - done)
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._begin_s = clock()
+        self._first: tuple[float, float, float] | None = None
+        self._last: tuple[float, float, float] | None = None
+
+    def predicted(self, left_s: Sequence[float]) -> None:
+        """Note a prediction: seconds until the end, one for each draw of lengths."""
+        now_s = self._clock() - self._begin_s
+        low_s, high_s = interval(left_s)
+        self._last = now_s + sum(left_s) / len(left_s), now_s + low_s, now_s + high_s
+        self._first = self._first or self._last
+
+    def text(self, num_ended: int, num_left: int) -> str:
+        """Return what is left of the run, in words.
+
+        Without a prediction, calls are taken to end as fast as before.
+
+        Args:
+            num_ended, num_left: numbers of calls.
+        """
+        now_s = self._clock() - self._begin_s
+        if self._last is None:
+            return f"calls, about {now_s * num_left / num_ended:.0f} s left" if num_ended else "calls"
+        left_s, low_s, high_s = (max(0.0, end_s - now_s) for end_s in self._last)
+        return f"calls, about {left_s:.0f} s left ({low_s:.0f} to {high_s:.0f} s)"
+
+    def summary(self) -> str:
+        """Return how long the run took, and how long it was predicted to take at first."""
+        took = f"took {self._clock() - self._begin_s:.1f} s"
+        if self._first is None:
+            return took
+        planned_s, low_s, high_s = self._first
+        return f"{took}, planned were {planned_s:.1f} s ({low_s:.1f} to {high_s:.1f} s)"

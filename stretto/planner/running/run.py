@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application, Request
 from stretto.planner.plan import Plan
-from stretto.planner.running.calls import CallBook
-from stretto.planner.running.drive import Run, drive
+from stretto.planner.running.answers_watch import AnswersWatch
+from stretto.planner.running.calls import Answer, Call, CallBook
+from stretto.planner.running.drive import Replanning, Run, drive
+from stretto.planner.running.plan_keeper import OnPredicted
+from stretto.planner.running.replanner import Replanner, Situation
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.requests import RunRequest
 from stretto.planner.running.results import ResultFiles
@@ -25,18 +29,21 @@ class Job:
 
     Attributes:
         served_by: name of what answers, part of the work that a journal belongs to.
-        plan: makes the plan for the requests that are left; not called if there are none.
+        plan: makes the plan for the requests that are left, and is not called if there are none; or plans
+            and plans again while the run lasts.
         make: makes a replica of a planned one.
+        on_predicted: called with each prediction of the end, if the run is planned again.
     """
 
     app: Application
     requests: Sequence[RunRequest]
     served_by: str
-    plan: Callable[[Sequence[Request]], Plan]
+    plan: Callable[[Sequence[Request]], Plan] | Replanner
     make: MakeReplica
     answers: Path
     failures: Path
     journal: Path
+    on_predicted: OnPredicted = lambda seconds: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,9 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
         total = sum(book.num_left.values())
         results = ResultFiles(job.answers, job.failures, job.app)
         try:
-            for ended in book.resume(calls_of(journal.entries(), job.requests)):
+            answers = AnswersWatch()
+            saved = _noted(calls_of(journal.entries(), job.requests), answers)
+            for ended in book.resume(saved):
                 results.write(ended)
             begun = sum(book.num_left.values())
 
@@ -82,11 +91,30 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
 
             progress()
             if book.num_requests_left:
-                run = Run(job.app, job.plan(book.left()), job.make, book, results.write, progress)
+                plan, replanning = _planned(job, book, answers)
+                run = Run(job.app, plan, job.make, book, results.write, progress, replanning)
                 asyncio.run(_drive(run, journal))
         finally:
             results.close()
     return Outcome(total - begun, results.num_answered, results.num_failed)
+
+
+def _noted(calls: Iterable[tuple[Call, Answer]], answers: AnswersWatch) -> Iterator[tuple[Call, Answer]]:
+    for call, answer in calls:
+        answers.note(call.node, answer.num_output)
+        yield call, answer
+
+
+def _planned(job: Job, book: CallBook, answers: AnswersWatch) -> tuple[Plan, Replanning | None]:
+    """Return the plan of what is left, and what plans it again."""
+    if not isinstance(job.plan, Replanner):
+        return job.plan(book.left()), None
+    lengths = {name: counted.copy() for name, counted in answers.lengths.items()}
+    found = job.plan.search(Situation(book.left(), AnswersSoFar(lengths, book.ended())))
+    assert found.plan is not None, "the machine can run all nodes"
+    job.on_predicted(found.predicted_s)
+    planned_s = sum(found.predicted_s) / len(found.predicted_s)
+    return found.plan, Replanning(job.plan, planned_s, answers, job.on_predicted)
 
 
 async def _drive(run: Run, journal: JournalFile) -> None:

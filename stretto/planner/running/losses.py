@@ -1,0 +1,74 @@
+"""Which devices have died, and which nodes cannot run, told by the replicas that were lost for good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stretto.planner.plan import PlannedReplica
+
+_MOST_PLACES = 3
+
+
+class Losses:
+    """What replicas that were lost for good tell.
+
+    The devices of a lost replica are taken to be dead. But a node that never gave an answer is taken to be at
+    fault if it was lost at three places without a common device, or if no device would be left: it cannot
+    run, and the devices of its lost replicas are used again.
+
+    Attributes:
+        unable: nodes that cannot run.
+    """
+
+    def __init__(self, num_devices: int) -> None:
+        self.unable: dict[str, None] = {}
+        self._num_devices = num_devices
+        self._lost: list[PlannedReplica] = []
+
+    @property
+    def dead(self) -> frozenset[int]:
+        """Numbers of the devices that are taken to be dead."""
+        return frozenset(device for one in self._lost for device in one.devices)
+
+    def lost(self, replica: PlannedReplica, *, has_answered: bool) -> None:
+        """Note that a replica was lost and is not started again.
+
+        Args:
+            has_answered: whether the node has ever given an answer.
+        """
+        if replica.node in self.unable:
+            return
+        self._lost.append(replica)
+        if not has_answered and (
+            self._num_places(replica.node) >= _MOST_PLACES or len(self.dead) == self._num_devices
+        ):
+            self.unable[replica.node] = None
+            self._lost = [one for one in self._lost if one.node != replica.node]
+
+    def _num_places(self, node: str) -> int:
+        """Return how many replicas of a node without a common device were lost."""
+        places: list[set[int]] = []
+        for one in self._lost:
+            if one.node == node and all(place.isdisjoint(one.devices) for place in places):
+                places.append(set(one.devices))
+        return len(places)
+
+
+def renumbered(num_devices: int, dead: frozenset[int]) -> Sequence[int]:
+    """Return the devices that are left, in an order whose aligned groups are aligned on the machine too.
+
+    A group at the end may be an exception, if several devices have lost their neighbours.
+    """
+    free = [device for device in range(num_devices) if device not in dead]
+    order: list[int] = []
+    width = 1
+    while 2 * width <= num_devices:
+        width *= 2
+    while width:
+        for at in range(0, num_devices - width + 1, width):
+            group = range(at, at + width)
+            if all(device in free for device in group):
+                order += group
+                free = [device for device in free if device not in group]
+        width //= 2
+    return order

@@ -1,0 +1,135 @@
+"""Keeps the plan of a run up to date: predicts its end again and again, and plans what is left of it again
+when that drifts away, or when a replica is lost for good.
+
+Predictions and searches run in a thread, while the present plan is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from stretto.planner.answers_so_far import AnswersSoFar
+from stretto.planner.plan import PlannedReplica
+from stretto.planner.running.answers_watch import AnswersWatch
+from stretto.planner.running.calls import CallBook
+from stretto.planner.running.carrier import CarrierAction, Placed, PlanCarrier
+from stretto.planner.running.drift import Drift
+from stretto.planner.running.losses import Losses
+from stretto.planner.running.replanner import Replanner, Search, Situation
+
+OnPredicted = Callable[[Sequence[float]], None]
+"""Called with the predicted seconds until the end, one for each draw of lengths."""
+
+
+class PlanKeeper:
+    """Replaces the plan that a carrier carries out.
+
+    Args:
+        planned_s: predicted seconds of the first plan.
+        carry_out: carries out actions of the carrier.
+    """
+
+    def __init__(
+        self,
+        replanner: Replanner,
+        planned_s: float,
+        book: CallBook,
+        carrier: PlanCarrier,
+        answers: AnswersWatch,
+        carry_out: Callable[[Iterable[CarrierAction]], None],
+        on_predicted: OnPredicted,
+    ) -> None:
+        self._replanner = replanner
+        self._book = book
+        self._carrier = carrier
+        self._answers = answers
+        self._carry_out = carry_out
+        self._on_predicted = on_predicted
+        self._drift = Drift(planned_s)
+        self._losses = Losses(replanner.machine.num_devices)
+        self._unable: dict[str, None] = {}
+        self._is_lost = asyncio.Event()
+        self._added_s: dict[Placed, float] = {}
+        self._clock = asyncio.get_running_loop().time
+        self._begin_s = self._clock()
+
+    def added(self, placed: Placed) -> None:
+        """Note that a replica starts now."""
+        self._added_s[placed] = self._clock()
+
+    def lost(self, replica: PlannedReplica) -> None:
+        """Note that a replica was lost for good; a new plan will follow."""
+        self._losses.lost(replica, has_answered=replica.node in self._answers.lengths)
+        self._is_lost.set()
+
+    async def run(self) -> None:
+        """Predict and plan until cancelled."""
+        while self._book.num_requests_left:
+            wait_s = max(0.0, self._drift.next_look_s - self._now_s())
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._is_lost.wait()
+            except TimeoutError:
+                await self._look()
+            else:
+                self._is_lost.clear()
+                await self._replace_lost()
+
+    async def _look(self) -> None:
+        """Predict the end; if it has moved away, search a better plan."""
+        begin_s = self._now_s()
+        situation = self._situation()
+        if not situation.requests or self._is_lost.is_set():
+            return
+        seconds = await asyncio.to_thread(self._replanner.predict, situation)
+        self._on_predicted(seconds)
+        if not self._drift.predicted(begin_s, _mean(seconds), self._now_s() - begin_s):
+            return
+        found = await asyncio.to_thread(self._replanner.search, situation)
+        if self._is_lost.is_set() or found.plan is None:
+            return
+        if self._drift.searched(begin_s, _mean(seconds), _mean(found.predicted_s)):
+            self._take(found)
+
+    async def _replace_lost(self) -> None:
+        """Plan without the devices that are lost, and give up the nodes that cannot run."""
+        situation = self._situation()
+        if not situation.requests:
+            return
+        found = await asyncio.to_thread(self._replanner.search, situation)
+        if self._is_lost.is_set():
+            return
+        for node, reason in found.unable.items():
+            self._unable[node] = None
+            self._carry_out(self._carrier.abandon(node, reason))
+        if found.plan is not None:
+            self._drift.replanned(self._now_s(), _mean(found.predicted_s))
+            self._take(found)
+
+    def _take(self, found: Search) -> None:
+        assert found.plan is not None
+        self._on_predicted(found.predicted_s)
+        self._carry_out(self._carrier.switch(found.plan))
+
+    def _situation(self) -> Situation:
+        staying = self._carrier.staying
+        self._added_s = {placed: self._added_s[placed] for placed in staying}
+        running = {name: self._answers.running(name) for name in self._book.num_left}
+        lengths = {name: counted.copy() for name, counted in self._answers.lengths.items()}
+        return Situation(
+            self._book.left(),
+            AnswersSoFar(lengths, self._book.ended(), running),
+            self._carrier.rest,
+            {(one.node, one.replica.devices): self._clock() - self._added_s[one] for one in staying},
+            self._losses.dead,
+            tuple({**self._unable, **self._losses.unable}),
+        )
+
+    def _now_s(self) -> float:
+        """Return the seconds since the run began."""
+        return self._clock() - self._begin_s
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,253 @@
+"""The calls that a set of requests makes of an application, or those that are left of them.
+
+A call that has been answered is left out; its answer is part of the prompts that need it. A call under way
+goes on from the tokens that it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stretto.costs.length_belief import LengthBelief
+from stretto.costs.output_lengths import LengthsBySource, OutputLengths
+from stretto.costs.shape import LLMModel
+from stretto.costs.step_arrays import Ints
+from stretto.errors import CapacityError, ConfigError
+from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.idle_blocks import MAX_REQUESTS
+
+_OTHER_MODEL = "vicuna-13b-v1.5"
+_TEMPLATE_WORTH, _MODEL_WORTH, _OTHER_WORTH = 200.0, 10.0, 5.0
+"""Numbers of a task's own answers that the lengths of answers count for, which were counted elsewhere: of the
+same model and kind of prompt, of the same model, and of another model. With the same model and other
+templates, means were measured that differ by factors of 1.1 to 4.9."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCalls:
+    """The calls of one node, in the order of the requests.
+
+    Attributes:
+        requests: number of each call's request.
+        own_tokens: tokens of each prompt without the answers of other calls of the workload.
+        previous: call whose answer each prompt also has; -1 for none.
+        last_of: last call of each request; -1 for none.
+        known: tokens of each answer if known; else -1.
+        generated: tokens of each answer so far.
+    """
+
+    node: Node
+    requests: Ints
+    own_tokens: Ints
+    previous: Ints
+    last_of: Ints
+    known: Ints
+    generated: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCalls:
+    """The calls of one node with one draw of the lengths of all answers.
+
+    Attributes:
+        prompts: tokens of each prompt, and of its answer so far.
+        outputs: tokens that each call still generates.
+    """
+
+    calls: NodeCalls
+    prompts: Ints
+    outputs: Ints
+
+
+class Workload:
+    """All calls that a set of requests still makes of an application.
+
+    Attributes:
+        calls: calls by node, in topological order.
+        estimated: nodes whose lengths of answers are those of another model or kind of prompt.
+        beliefs: what is believed about the lengths of each node's answers.
+
+    Raises:
+        ConfigError: a request names an unknown node, a chain has no chunks, or there are too many calls.
+        CapacityError: a prompt is longer than its model's context; the message names the request.
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        requests: Sequence[Request],
+        models: Mapping[str, LLMModel],
+        lengths: LengthsBySource,
+        answers: AnswersSoFar = NO_ANSWERS,
+    ) -> None:
+        if not requests:
+            raise ConfigError("there are no requests")
+        names = {node.name for node in app.nodes}
+        for request in requests:
+            if unknown := set(request.nodes) - names:
+                raise ConfigError(f"request {request.id!r} is for the unknown node {min(unknown)!r}")
+            if unknown := set(request.answers or ()) - names:
+                raise ConfigError(
+                    f"request {request.id!r} has an answer of the unknown node {min(unknown)!r}"
+                )
+        for node in app.nodes:
+            _check_count(node, requests)
+        self.app = app
+        self.num_requests = len(requests)
+        self.models = dict(models)
+        self.calls: dict[str, NodeCalls] = {}
+        for node in app.nodes:
+            self.calls[node.name] = self._calls_of(node, requests, answers)
+        self.estimated: set[str] = set()
+        self.beliefs = {node.name: self._belief_of(node, lengths, answers) for node in app.nodes}
+        for node in app.nodes:
+            self._check_context(node, requests)
+
+    def _belief_of(self, node: Node, lengths: LengthsBySource, answers: AnswersSoFar) -> LengthBelief:
+        model = self.models[node.name].name
+        is_known = lengths.knows(model, node.template)
+        if not is_known:
+            self.estimated.add(node.name)
+        try:
+            worth = _TEMPLATE_WORTH if is_known and node.template else _MODEL_WORTH
+            before = LengthBelief(lengths.of(model, node.template), worth)
+        except ConfigError:
+            before = LengthBelief(lengths.of(_OTHER_MODEL), _OTHER_WORTH)
+        found = answers.lengths.get(node.name, Counter[int]())
+        whole = (tokens for tokens in found.elements() if tokens < node.max_tokens)
+        cut = [node.max_tokens for tokens in found.elements() if tokens >= node.max_tokens]
+        still_run = [tokens + 1 for tokens in answers.running.get(node.name, ())]
+        return before.updated(whole, [*cut, *still_run])
+
+    def _check_context(self, node: Node, requests: Sequence[Request]) -> None:
+        calls, context = self.calls[node.name], self.models[node.name].max_context_tokens
+        most = calls.own_tokens + np.where(calls.previous >= 0, node.max_tokens, 0)
+        for name in node.inputs:
+            has_input = self.calls[name].last_of[calls.requests] >= 0
+            most = most + np.where(has_input, self.app.node(name).max_tokens, 0)
+        if len(most) and most.max() >= context:
+            at = int(most.argmax())
+            raise CapacityError(
+                f"request {requests[calls.requests[at]].id!r}: its prompt for node {node.name!r} may have "
+                f"{most[at]} tokens; the context of {node.model} is {context} tokens"
+            )
+
+    def draw(self, seed: int) -> dict[str, DrawnCalls]:
+        """Draw the lengths of all answers from the distributions that are most likely: at most the node's
+        `max_tokens`, and what the context leaves.
+
+        Source: SamuLLM §4.1. Differs: each node has random numbers of its own.
+        """
+        drawn: dict[str, DrawnCalls] = {}
+        for number, node in enumerate(self.app.nodes):
+            random = np.random.default_rng([seed, number])
+            drawn[node.name] = self._drawn(node, self.beliefs[node.name].lengths, random, drawn)
+        return drawn
+
+    def draw_possible(self, seed: int) -> dict[str, DrawnCalls]:
+        """Draw the lengths of all answers from distributions that may be the true ones."""
+        drawn: dict[str, DrawnCalls] = {}
+        for number, node in enumerate(self.app.nodes):
+            random = np.random.default_rng([seed, number, 1])
+            possible = self.beliefs[node.name].possible(random)
+            drawn[node.name] = self._drawn(node, possible, random, drawn)
+        return drawn
+
+    def _drawn(
+        self, node: Node, lengths: OutputLengths, random: np.random.Generator, drawn: Mapping[str, DrawnCalls]
+    ) -> DrawnCalls:
+        calls = self.calls[node.name]
+        wanted = np.where(calls.known >= 0, calls.known, _lengths_drawn(lengths, random, calls.generated))
+        wanted = np.minimum(wanted, node.max_tokens)
+        prompts = calls.own_tokens.copy()
+        for name in node.inputs:
+            last = drawn[name].calls.last_of[calls.requests]
+            source = drawn[name].outputs + drawn[name].calls.generated
+            prompts[last >= 0] += source[last[last >= 0]]
+        context = self.models[node.name].max_context_tokens
+        outputs = np.maximum(1, np.minimum(wanted, context - prompts) - calls.generated)
+        prompts += calls.generated
+        for call in np.flatnonzero(calls.previous >= 0).tolist():
+            before = calls.previous[call]
+            prompts[call] += outputs[before] + calls.generated[before]
+            outputs[call] = max(1, min(int(wanted[call]), context - int(prompts[call])))
+        return DrawnCalls(calls, prompts, outputs)
+
+    def _calls_of(self, node: Node, requests: Sequence[Request], answers: AnswersSoFar) -> NodeCalls:
+        """Return the calls of a node that are left; those of its inputs are known already."""
+        numbers, tokens, previous, known = [], [], [], []
+        last_of = np.full(len(requests), -1)
+        ended = answers.ended.get(node.name, {})
+        for number, request in enumerate(requests):
+            if request.nodes and node.name not in request.nodes:
+                continue
+            if node.chain and not request.chunks:
+                raise ConfigError(f"request {request.id!r} has no chunks, which node {node.name!r} needs")
+            parts = request.chunks if node.chain else (request.prompt_tokens,) * node.calls
+            given = node.prompt_tokens + self._answered_inputs(node, number, request, answers)
+            answered, before = 0, -1
+            for at, part in enumerate(parts):
+                if (number, at) in ended:
+                    answered = ended[number, at] if node.chain else 0
+                    continue
+                numbers.append(number)
+                tokens.append(max(1, part + given + (answered if before < 0 else 0)))
+                previous.append(before if node.chain else -1)
+                before = last_of[number] = len(numbers) - 1
+                known.append((request.answers or {}).get(node.name, -1))
+        calls = NodeCalls(
+            node,
+            np.array(numbers, np.int64),
+            np.array(tokens, np.int64),
+            np.array(previous, np.int64),
+            last_of,
+            np.array(known, np.int64),
+            np.zeros(len(known), np.int64),
+        )
+        running = answers.running.get(node.name, ())
+        places = self._ready(calls)[: len(running)]
+        calls.generated[places] = np.minimum(running[: len(places)], node.max_tokens - 1)
+        return calls
+
+    def _answered_inputs(self, node: Node, number: int, request: Request, answers: AnswersSoFar) -> int:
+        """Return the tokens of the answers of a node's inputs that are there."""
+        tokens = 0
+        for name in node.inputs:
+            if ended := answers.ended.get(name):
+                source = self.app.node(name)
+                last = (len(request.chunks) if source.chain else source.calls) - 1
+                if self.calls[name].last_of[number] < 0:
+                    tokens += ended.get((number, last), 0)
+        return tokens
+
+    def _ready(self, calls: NodeCalls) -> Ints:
+        """Return the calls of a node that wait for no other."""
+        can_run = calls.previous < 0
+        for name in calls.node.inputs:
+            can_run &= self.calls[name].last_of[calls.requests] < 0
+        return np.flatnonzero(can_run)
+
+
+def _lengths_drawn(lengths: OutputLengths, random: np.random.Generator, generated: Ints) -> Ints:
+    """Draw a length for each answer, longer than what it has already."""
+    points, sums = np.array(lengths.lengths, np.int64), np.cumsum(lengths.weights)
+    first = np.where(generated > 0, np.searchsorted(points, generated, "right"), 0)
+    before = np.where(first > 0, sums[first - 1], 0.0)
+    places = np.searchsorted(sums, before + random.random(len(generated)) * (sums[-1] - before), "right")
+    wanted: Ints = points[np.minimum(places, len(points) - 1)]
+    return np.where(first == len(points), generated + 1, wanted)
+
+
+def _check_count(node: Node, requests: Sequence[Request]) -> None:
+    num_calls = sum(
+        len(request.chunks) if node.chain else node.calls
+        for request in requests
+        if not request.nodes or node.name in request.nodes
+    )
+    if num_calls > MAX_REQUESTS:
+        raise ConfigError(f"node {node.name!r} has {num_calls} calls; at most {MAX_REQUESTS} can be planned")

@@ -1,0 +1,283 @@
+"""A run is planned again: when its predicted end drifts away, and when devices are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stretto.costs.output_lengths import LengthsBySource, output_lengths
+from stretto.costs.presets import load_output_lengths
+from stretto.deployment import Replica
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.errors import UserError
+from stretto.messages import LLMReport
+from stretto.planner.answers_so_far import AnswersSoFar
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.execute import execute
+from stretto.planner.machine import MACHINES
+from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.planners.heuristics import min_heuristic
+from stretto.planner.problem import Problem
+from stretto.planner.running.answers_watch import AnswersWatch
+from stretto.planner.running.calls import Answer, Call, CallBook
+from stretto.planner.running.carrier import CarrierAction, PlanCarrier
+from stretto.planner.running.drift import Drift
+from stretto.planner.running.losses import Losses, renumbered
+from stretto.planner.running.plan_keeper import PlanKeeper
+from stretto.planner.running.replanner import Replanner, Search, Situation
+from stretto.planner.running.requests import Message, RunRequest
+from stretto.planner.running.run import Job, Outcome, run_job
+from stretto.planner.workload import Workload
+from stretto.tasks import Done, Started, Usage
+
+LENGTHS = load_output_lengths()
+MACHINE = MACHINES["4xA100-80G"]
+PAIR = Application(
+    "pair", [Node("draft", "chatglm3-6b", 50, calls=2), Node("judge", "mpt-7b-chat", 40, inputs=("draft",))]
+)
+REQUESTS = [RunRequest(Request(f"r{at}", 9), (Message(None, f"question {at}"),)) for at in range(6)]
+
+
+def replanner(app: Application = PAIR) -> Replanner:
+    return Replanner(app, MACHINE, LENGTHS, min_heuristic)
+
+
+def test_a_run_is_planned_again_only_when_its_end_has_moved_since_the_last_search() -> None:
+    drift = Drift(100.0)
+    assert drift.next_look_s == 5
+    assert not drift.predicted(20.0, 89.0, 0.1)
+    assert drift.next_look_s == pytest.approx(20 + 0.05 * 89)
+    assert drift.predicted(30.0, 85.0, 0.1)
+    assert not drift.searched(30.0, keep_s=85.0, switch_s=82.0)
+    assert not drift.predicted(40.0, 76.0, 0.1), "the same drift causes no other search"
+    assert drift.predicted(50.0, 50.0, 0.1), "a run that ends earlier drifts too"
+    assert drift.searched(50.0, keep_s=50.0, switch_s=45.0)
+    assert not drift.predicted(60.0, 36.0, 0.1), "the new plan's end is expected now"
+
+
+def test_a_prediction_that_takes_long_is_made_seldom() -> None:
+    drift = Drift(100.0)
+    assert not drift.predicted(10.0, 39.0, took_s=2.0)
+    assert drift.next_look_s == 50
+
+
+def test_devices_of_lost_replicas_are_dead_unless_the_node_is_at_fault() -> None:
+    losses = Losses(8)
+    losses.lost(PlannedReplica("a", (0,)), has_answered=False)
+    losses.lost(PlannedReplica("b", (0, 1)), has_answered=False)
+    losses.lost(PlannedReplica("a", (0, 1)), has_answered=False)
+    losses.lost(PlannedReplica("a", (2,)), has_answered=False)
+    assert not losses.unable
+    assert losses.dead == {0, 1, 2}
+    losses.lost(PlannedReplica("a", (3,)), has_answered=False)
+    assert list(losses.unable) == ["a"]
+    assert losses.dead == {0, 1}, "node b has not failed elsewhere"
+    for device in (4, 5):
+        losses.lost(PlannedReplica("b", (device,)), has_answered=True)
+    assert losses.dead == {0, 1, 4, 5}
+
+
+def test_a_node_that_takes_the_last_device_with_it_is_at_fault() -> None:
+    losses = Losses(2)
+    losses.lost(PlannedReplica("a", (1,)), has_answered=False)
+    losses.lost(PlannedReplica("a", (0,)), has_answered=False)
+    assert list(losses.unable) == ["a"]
+    assert not losses.dead
+
+
+def test_devices_that_are_left_keep_their_neighbours() -> None:
+    assert list(renumbered(8, frozenset({3}))) == [4, 5, 6, 7, 0, 1, 2]
+    assert list(renumbered(8, frozenset({2, 5}))) == [0, 1, 6, 7, 3, 4]
+    assert list(renumbered(4, frozenset())) == [0, 1, 2, 3]
+    assert list(renumbered(2, frozenset({0, 1}))) == []
+
+
+def test_what_is_left_of_a_run_needs_the_answers_that_are_there() -> None:
+    app = Application(
+        "app",
+        [
+            Node("sum", "mpt-7b-chat", 50, 10, chain=True),
+            Node("vote", "mpt-7b-chat", 60, calls=3),
+            Node("judge", "mpt-7b-chat", 40, 5, ("sum", "vote")),
+        ],
+    )
+    requests = [Request(str(at), 7, (100, 200, 300)) for at in range(2)]
+    answers = AnswersSoFar(
+        {"vote": Counter({30: 1, 60: 1})},
+        {"sum": {(0, 0): 21, (1, 0): 22, (1, 1): 23, (1, 2): 24}, "vote": {(0, 1): 30, (1, 2): 60}},
+        {"vote": [11, 59]},
+    )
+    models = {
+        node.name: Problem(app, requests, MACHINE, LENGTHS).workload.models[node.name] for node in app.nodes
+    }
+    left = Workload(app, requests, models, LENGTHS, answers)
+    chain, vote, judge = (left.calls[name] for name in ("sum", "vote", "judge"))
+    assert chain.own_tokens.tolist() == [200 + 10 + 21, 300 + 10]
+    assert chain.previous.tolist() == [-1, 0]
+    assert chain.last_of.tolist() == [1, -1]
+    assert vote.requests.tolist() == [0, 0, 1, 1]
+    assert vote.generated.tolist() == [11, 59, 0, 0]
+    assert judge.own_tokens.tolist() == [7 + 5, 7 + 5 + 24]
+    drawn = left.draw(0)
+    assert drawn["vote"].outputs[1] == 1
+    assert drawn["vote"].outputs[0] <= 60 - 11
+    assert drawn["vote"].prompts.tolist() == [7 + 11, 7 + 59, 7, 7]
+    outputs = drawn["vote"].outputs + vote.generated
+    assert drawn["judge"].prompts[1] == 7 + 5 + 24 + outputs[3]
+    chained = drawn["sum"]
+    assert drawn["judge"].prompts[0] == 7 + 5 + chained.outputs[1] + outputs[1]
+    assert chained.prompts[1] == 300 + 10 + chained.outputs[0]
+
+
+def test_answers_so_far_change_the_draws_of_what_is_left() -> None:
+    lengths = LengthsBySource({("mpt-7b-chat", ""): output_lengths({10: 1.0})})
+    app = Application("app", [Node("only", "mpt-7b-chat", 100)])
+    requests = [Request(str(at), 9) for at in range(300)]
+    answers = AnswersSoFar({"only": Counter({40: 270, 100: 30})})
+    problem = Problem(app, requests, MACHINE, lengths, answers=answers)
+    drawn = problem.draws[0]["only"].outputs
+    assert np.count_nonzero(drawn == 10) == pytest.approx(300 * 10 / 310, abs=12)
+    assert np.count_nonzero(drawn == 100) == pytest.approx(300 * 30 / 310, abs=20)
+
+
+def test_a_replica_that_runs_is_not_loaded_again() -> None:
+    app = Application("app", [Node("only", "mpt-7b-chat", 30)])
+    requests = [Request(str(at), 9) for at in range(9)]
+    plan = Plan("test", (Stage((PlannedReplica("only", (1,)),)),))
+    cold = Problem(app, requests, MACHINE, LENGTHS)
+    loading_s = cold.costs["only"][1].loading_s
+    warm = Problem(app, requests, MACHINE, LENGTHS, loaded={("only", (1,)): 2.0, ("only", (0,)): 0.0})
+    cold_s, warm_s = (execute(one, plan, one.draws[0]).makespan_s for one in (cold, warm))
+    assert cold_s - warm_s == pytest.approx(loading_s - 2.0)
+
+
+def test_a_plan_of_what_is_left_keeps_what_runs_and_avoids_dead_devices() -> None:
+    left = [request.planned for request in REQUESTS]
+    running = {("draft", (2,)): 900.0, ("judge", (0,)): 900.0}
+    plan = Plan("now", (Stage((PlannedReplica("draft", (2,)), PlannedReplica("judge", (0,)))),))
+    now = Situation(left, rest=plan, loaded=running, dead=frozenset({1, 3}))
+    found = replanner().search(now)
+    assert found.plan is not None
+    assert {(one.node, one.devices) for one in found.plan.stages[0].replicas} == running.keys()
+    assert found.predicted_s == replanner().predict(now)
+    assert not found.unable
+
+
+def test_requests_are_planned_without_nodes_that_cannot_run() -> None:
+    app = Application("app", [*PAIR.nodes, Node("large", "Llama-2-70b-chat-hf", 20)])
+    left = [Request("all", 9), Request("large alone", 9, (), ("large",)), Request("pair", 9, (), ("draft",))]
+    found = replanner(app).search(Situation(left, dead=frozenset({0, 1, 2}), unable=("draft",)))
+    assert found.plan is None
+    assert found.unable.keys() == {"draft", "large"}
+    assert "Llama-2-70b-chat-hf" in found.unable["large"]
+    answers = AnswersSoFar(ended={"draft": {(0, 0): 5, (0, 1): 6}})
+    found = replanner(app).search(Situation(left, answers, dead=frozenset({0, 1, 2}), unable=("draft",)))
+    assert found.plan is not None, "the judge of the first request has its input"
+    assert {(one.node, one.devices) for one in found.plan.stages[0].replicas} == {("judge", (3,))}
+
+
+def test_a_run_is_predicted_without_nodes_that_were_given_up() -> None:
+    plan = Plan("now", (Stage((PlannedReplica("draft", (2,)),)),))
+    left = [request.planned for request in REQUESTS]
+    loaded = {("judge", (0,)): 900.0}
+    (first_s, *_) = replanner().predict(Situation(left, rest=plan, loaded=loaded, unable=("judge",)))
+    assert first_s > 0
+    assert replanner().predict(Situation(left, rest=plan, unable=("draft", "judge"))) == [0.0]
+
+
+def test_answers_under_way_grow_as_fast_as_those_that_have_ended() -> None:
+    watch = AnswersWatch()
+    for task, now_s in ((1, 0.0), (2, 1.0), (3, 2.0)):
+        watch.on_event(LLMReport("a", 0, Started(task)), now_s)
+    assert watch.running("a") == [0, 0, 0]
+    watch.on_event(LLMReport("a", 0, Done(1, "", Usage(5, 0, 40))), 4.0)
+    assert watch.lengths == {"a": Counter({40: 1})}
+    assert watch.running("a") == [30, 20]
+    assert watch.running("b") == []
+
+
+class Scripted(Replanner):
+    """Predicts that the present plan takes long, and finds a short one."""
+
+    def predict(self, now: Situation) -> list[float]:
+        return [50.0]
+
+    def search(self, now: Situation) -> Search:
+        stage = Stage((PlannedReplica("draft", (1,)), PlannedReplica("judge", (0,))))
+        return Search(Plan("found", (stage,)), [20.0], {})
+
+
+def test_a_drifting_run_switches_to_the_plan_that_is_found() -> None:
+    stage = Stage((PlannedReplica("draft", (0,)), PlannedReplica("judge", (1,))))
+    done: list[str] = []
+
+    async def run() -> None:
+        book = CallBook(PAIR, REQUESTS)
+        carrier = PlanCarrier(PAIR, Plan("first", (stage,)), book.num_left)
+        switched = asyncio.Event()
+
+        def carry_out(actions: Iterable[CarrierAction]) -> None:
+            done.extend(type(action).__name__ for action in actions)
+            switched.set()
+
+        scripted = Scripted(PAIR, MACHINE, LENGTHS, min_heuristic)
+        seen: list[float] = []
+        keeper = PlanKeeper(scripted, 0.01, book, carrier, AnswersWatch(), carry_out, seen.extend)
+        for placed in (action.placed for action in carrier.advance() if hasattr(action, "placed")):
+            keeper.added(placed)
+        keeping = asyncio.create_task(keeper.run())
+        await asyncio.wait_for(switched.wait(), 60)
+        keeping.cancel()
+        assert seen == [50.0, 20.0]
+        assert [one.devices for one in carrier.rest.stages[0].replicas] == [(1,), (0,)]
+
+    asyncio.run(run())
+    assert done == ["Drain", "Drain"]
+
+
+def cannot(config: FakeLLMConfig) -> FakeLLM:
+    raise UserError("out of order")
+
+
+def job(folder: Path, dead: set[int], node: str = "") -> Job:
+    """Return a job; replicas on dead devices cannot start, nor those of one node."""
+    broken, fake = Replica(cannot, FakeLLMConfig()), Replica(FakeLLM, FakeLLMConfig())
+    return Job(
+        PAIR,
+        REQUESTS,
+        "fake",
+        replanner(),
+        lambda one: broken if dead.intersection(one.devices) or one.node == node else fake,
+        *(folder / name for name in ("out", "failed", "journal")),
+    )
+
+
+@pytest.mark.parametrize("dead", [{0}, {0, 1}])
+def test_a_run_goes_on_without_the_devices_that_are_lost(dead: set[int], tmp_path: Path) -> None:
+    assert run_job(job(tmp_path, dead), lambda num_ended, num_left: None) == Outcome(0, 6, 0)
+
+
+def test_a_node_that_runs_nowhere_is_named_with_its_requests(tmp_path: Path) -> None:
+    assert run_job(job(tmp_path, set(), "judge"), lambda num_ended, num_left: None) == Outcome(0, 0, 6)
+    failed = [json.loads(line) for line in (tmp_path / "failed").read_text("utf-8").splitlines()]
+    assert {line["custom_id"] for line in failed} == {request.id for request in REQUESTS}
+    assert all("node 'judge' has no replica any more" in line["error"]["message"] for line in failed)
+    again = run_job(job(tmp_path, set()), lambda num_ended, num_left: None)
+    assert (again.num_resumed, again.num_answered) == (12, 6), "the drafts were answered"
+
+
+def test_a_book_tells_the_answers_to_requests_that_are_left() -> None:
+    book = CallBook(PAIR, REQUESTS[:2])
+    calls = list(book.ready())
+    book.answered(calls[2], Answer("one", 1, 8))
+    book.answered(calls[0], Answer("one", 1, 9))
+    assert book.ended() == {"draft": {(0, 0): 9, (1, 0): 8}, "judge": {}}
+    for call in (calls[1], Call(0, "judge", 0)):
+        book.answered(call, Answer("two", 1, 5))
+    assert book.ended() == {"draft": {(0, 0): 8}, "judge": {}}, "the first request has ended"
