@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
+from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
-from stretto.costs.shape import LLMModel, StepShape, check_fits
+from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import LLMStepCost, StepCost, StepFeatures
 
 _MAX_CONTEXT = 32_768

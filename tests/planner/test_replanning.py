@@ -281,3 +281,10 @@ def test_a_book_tells_the_answers_to_requests_that_are_left() -> None:
     for call in (calls[1], Call(0, "judge", 0)):
         book.answered(call, Answer("two", 1, 5))
     assert book.ended() == {"draft": {(0, 0): 8}, "judge": {}}, "the first request has ended"
+
+
+def test_answers_have_the_places_of_their_requests_when_others_have_not_begun() -> None:
+    book = CallBook(PAIR, REQUESTS[:3])
+    book.answered(Call(2, "draft", 0), Answer("one", 1, 7))
+    assert [request.planned for request in REQUESTS[:3]] == book.left()
+    assert book.ended() == {"draft": {(2, 0): 7}, "judge": {}}
