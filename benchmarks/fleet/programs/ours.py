@@ -5,7 +5,7 @@ Options of a work are `passes` (names, or "all"), `policy` and `placement` (of a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from benchmarks.fleet.apps import APPS, VOCABULARY
@@ -24,8 +24,11 @@ from stretto.runtime.runtime import Runtime
 _MAX_QUERIES = 100_000
 
 
-def _server(url: str) -> BatchServerConfig:
-    return BatchServerConfig(url, timeout_s=600.0, max_texts=1024, max_connections=16)
+def _at_server(
+    name: str, server: Callable[[BatchServerConfig], object], url: str, profiles: Mapping[str, Profile]
+) -> Deployment:
+    config = BatchServerConfig(url, timeout_s=600.0, max_texts=1024, max_connections=16)
+    return deploy(name, server, config, instances=INSTANCES_PER_SERVER, profile=profiles[name])
 
 
 def engines(work: Work) -> list[Deployment]:
@@ -34,20 +37,8 @@ def engines(work: Work) -> list[Deployment]:
     policy = work.options.get("policy", "least_work")
     batches = [
         deploy("chunking", Passages, runs_in="loop", profile=profiles["chunking"]),
-        deploy(
-            "embedding",
-            EmbeddingServer,
-            _server(work.servers.embedding),
-            instances=INSTANCES_PER_SERVER,
-            profile=profiles["embedding"],
-        ),
-        deploy(
-            "reranking",
-            RerankingServer,
-            _server(work.servers.reranking),
-            instances=INSTANCES_PER_SERVER,
-            profile=profiles["reranking"],
-        ),
+        _at_server("embedding", EmbeddingServer, work.servers.embedding, profiles),
+        _at_server("reranking", RerankingServer, work.servers.reranking, profiles),
         deploy(
             "vectors",
             MemoryVectors,
