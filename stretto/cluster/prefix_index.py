@@ -271,10 +271,9 @@ class PrefixIndex:
             return
         num_blocks = len(data) // HASH_BYTES
         member.num_running += num_blocks
-        most = member.cache_tokens / key.block_tokens
         if instance in self._reporting:
             _keep_running(member)
-        elif self.caches[instance].capacity > most:
+        elif self.caches[instance].capacity > (most := member.cache_tokens / key.block_tokens):
             tree.limit(instance, most)
         before, self._unbound = self._unbound, None
         num_held, used_s = tree.use(instance, data, self.now_s)
@@ -283,9 +282,10 @@ class PrefixIndex:
         member.sent[id(request)] = _Sent(request, key, num_blocks, num_held, used_s, self.now_s)
 
     def _end(self, instance: InstanceId, request: PlacementRequest, held_tokens: int | None) -> None:
-        sent, member = self._take(instance, request), self._members.get(instance)
-        if sent is None or member is None or held_tokens is None or instance in self._reporting:
+        sent = self._take(instance, request)
+        if sent is None or held_tokens is None or instance in self._reporting:
             return
+        member = self._members[instance]
         tree, key = member.tree, sent.key
         assert tree is not None, "requests are noted only where their space has a tree"
         cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
@@ -298,11 +298,11 @@ class PrefixIndex:
     def _take(self, instance: InstanceId, request: PlacementRequest) -> _Sent | None:
         """Take a request out of those that run or wait at an instance."""
         member = self._members.get(instance)
-        sent = None if member is None else member.sent.pop(id(request), None)
-        if member is not None and sent is not None:
-            member.num_running -= sent.num_blocks
-            if instance in self._reporting:
-                _keep_running(member)
+        if member is None or (sent := member.sent.pop(id(request), None)) is None:
+            return None
+        member.num_running -= sent.num_blocks
+        if instance in self._reporting:
+            _keep_running(member)
         return sent
 
     def _num_held(

@@ -58,6 +58,11 @@ _RENEWAL_PRICE = 3.0
 1, four caches have 2 % fewer hits together than one of their size, and with 3 about 1 % fewer."""
 _APART_S = 0.05
 """Price of an instance that has no request of a request's task group or job, while another one has."""
+_CLEARLY = 1.000001
+"""Ratio to the lowest score from which an instance is not looked at further. It leaves room for rounding, so
+that ties are broken by rule."""
+_TOO_MANY = (math.inf,) * 9
+"""Terms of an instance whose score is known to exceed the lowest."""
 _Speeds: TypeAlias = tuple[float, float, float, float, float, float]
 
 
@@ -117,21 +122,24 @@ class Stretto(ScoredPlacement):
         if known is None or known[0] is not view.profile:
             known = self._speeds[view.id] = view.profile, _speeds(view.profile)
         base_s, per_token_s, per_output_s, per_neighbour_s, chunk_s, delay = known[1]
-        num_running, output = view.num_running, request.expected_output
-        wait_s, slowness = request.start_s(view, now_s), 1.0
-        if view.slowness != 1.0:
-            wait_s /= view.slowness
-        if view.slowness >= _STRAGGLER * self._usual_slowness:
-            slowness = view.slowness / self._usual_slowness
-            wait_s *= slowness
+        num_running, output, slowness = view.num_running, request.expected_output, 1.0
         if request.computing:
             held_tokens = max(held_tokens, request.computing.get(view.id, 0))
+        if view.slowness >= _STRAGGLER * self._usual_slowness:
+            slowness = view.slowness / self._usual_slowness
         missing = request.num_tokens - held_tokens
         prefill_s = slowness * (base_s + per_token_s * missing)
         left_s = chunk_s * view.expected_output / 2
         neighbours_s = num_running * output * per_neighbour_s
         slowdown_s = neighbours_s + num_running * delay * (prefill_s if prefill_s < left_s else left_s)
         decode_s = slowness * (output * per_output_s + neighbours_s)
+        if prefill_s + slowdown_s + decode_s > _CLEARLY * self.lowest:
+            return _TOO_MANY
+        wait_s = request.start_s(view, now_s)
+        if view.slowness != 1.0:
+            wait_s /= view.slowness
+        if slowness != 1.0:
+            wait_s *= slowness
         busy_share = self._tokens_per_s * per_token_s
         idle_share = 1.0 - (busy_share if busy_share < _MOST_UTILISATION else _MOST_UTILISATION)
         later_s = self._requests_per_s * prefill_s * (wait_s + prefill_s / 2) / idle_share
