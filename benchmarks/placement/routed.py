@@ -8,6 +8,7 @@ the request has ended, so that the router sees the loads that a policy would see
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,8 @@ from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Binds, Choice, Ended, Placement, PlacementEvent, PlacementRequest
 
 _PATIENCE_S = 60.0
+_SETTLING_S = 2.0
+"""Seconds after which a router that answers has found all workers."""
 _MOST_AT_ONCE = 1024
 """Number of requests that may run at all workers together."""
 _Arrivals: TypeAlias = "SimpleQueue[tuple[InstanceId, Event] | Exception]"
@@ -38,6 +41,7 @@ def routed(router: Contestant, num_workers: int, texts: Iterable[bytes]) -> Iter
     with ExitStack() as stack:
         ports = [stack.enter_context(_worker(number, arrivals)) for number in range(num_workers)]
         (started,) = stack.enter_context(running([router], ports))
+        time.sleep(_SETTLING_S)
         policy = Routed(started.port, arrivals, texts)
         stack.callback(policy.close)
         yield policy

@@ -152,17 +152,19 @@ class PrefixIndex:
     def held(self, request: PlacementRequest) -> Held:
         """Return what instances hold of a request's prompt."""
         tokens: dict[InstanceId, int] = {}
-        masks: dict[str, list[tuple[int, int]]] = {}
+        looked_up: list[tuple[str, PrefixTree, bytes]] = []
         is_complete = not self._reporting
         for space, key in request.keys.items():
             if (tree := self._trees.get(space)) is None:
                 continue
             size, seen = key.block_tokens, 0
-            levels = masks[space] = tree.levels(pack(key.blocks))
-            for num_blocks, holders in reversed(levels):
-                if new := holders & ~seen:
+            data = pack(key.blocks)
+            looked_up.append((space, tree, data))
+            path, end = tree.path(data)
+            for run in reversed(path):
+                if new := run.holders & ~seen:
                     seen |= new
-                    num_tokens = num_blocks * size
+                    num_tokens = end * size
                     if num_tokens > request.num_tokens:
                         num_tokens = request.num_tokens
                     for instance in tree.instances_of(new):
@@ -170,6 +172,7 @@ class PrefixIndex:
                     if len(tokens) >= _MAX_HOLDERS:
                         is_complete = False
                         break
+                end = run.start
             if self._reporting:
                 for instance in self.reported.holders(key.blocks, _MAX_HOLDERS):
                     found = self.reported.num_held(instance, key.blocks) * size
@@ -179,7 +182,8 @@ class PrefixIndex:
             tokens[instance] = min(max(hinted, tokens.get(instance, 0)), request.num_tokens)
         if is_complete:
             return Held(tokens)
-        return Held(tokens, lambda view: self._num_held(request, masks, view))
+        levels = {space: tree.levels(data) for space, tree, data in looked_up}
+        return Held(tokens, lambda view: self._num_held(request, levels, view))
 
     def held_by(self, instance: InstanceId, request: PlacementRequest) -> int:
         """Return how many tokens an instance held of a request that runs or waits there, when it came."""
@@ -306,13 +310,12 @@ class PrefixIndex:
         return sent
 
     def _num_held(
-        self, request: PlacementRequest, masks: Mapping[str, list[tuple[int, int]]], view: InstanceView
+        self, request: PlacementRequest, levels: Mapping[str, list[tuple[int, int]]], view: InstanceView
     ) -> int:
         tree, key = self._trees.get(view.space), request.keys.get(view.space)
         if tree is None or key is None or (place := tree.place(view.id)) is None:
             return 0
-        levels = masks.get(view.space, ())
-        num_blocks = max((n for n, holders in levels if holders >> place & 1), default=0)
+        num_blocks = max((n for n, holders in levels.get(view.space, ()) if holders >> place & 1), default=0)
         if view.id in self._reporting:
             num_blocks = max(num_blocks, self.reported.num_held(view.id, key.blocks))
         return min(num_blocks * key.block_tokens, request.num_tokens)

@@ -78,9 +78,10 @@ class Cache:
         used: runs that it holds and the times of their last use, the least recently used first.
         num_blocks: number of blocks that it holds.
         capacity: number of blocks that it can hold at most.
+        since_s: time of the oldest use in `used`, or an earlier time.
     """
 
-    __slots__ = ("bit", "capacity", "instance", "num_blocks", "place", "used")
+    __slots__ = ("bit", "capacity", "instance", "num_blocks", "place", "since_s", "used")
 
     def __init__(self, instance: InstanceId, place: int, capacity: float) -> None:
         self.instance = instance
@@ -89,6 +90,7 @@ class Cache:
         self.used: OrderedDict[Run, float] = OrderedDict()
         self.num_blocks = 0
         self.capacity = capacity
+        self.since_s = math.inf
 
 
 class PrefixTree:
@@ -211,7 +213,9 @@ class PrefixTree:
         found, num_matched = self.path(data)
         path, cache = list(found), self._caches[instance]
         bit, used = cache.bit, cache.used
-        before = _before(cache, path, num_matched)
+        before = _before(cache, found, num_matched)
+        if now_s < cache.since_s:
+            cache.since_s = now_s
         if path and num_matched < path[-1].start + len(path[-1].blocks) // HASH_BYTES:
             is_whole = num_matched * HASH_BYTES == len(data) and path[-1].holders & bit
             if not is_whole:
@@ -226,8 +230,10 @@ class PrefixTree:
                 used.move_to_end(run)
             else:
                 run.holders |= bit
+                num_blocks = len(run.blocks) // HASH_BYTES
                 self._num_entries += 1
-                self._count(cache, len(run.blocks) // HASH_BYTES)
+                self.num_blocks += num_blocks
+                cache.num_blocks += num_blocks
             used[run] = now_s
             uses = run.uses
             if uses and now_s > run.used_s:
@@ -403,19 +409,24 @@ class PrefixTree:
 
     def _keep_up(self, cache: Cache, now_s: float) -> None:
         """Do a little upkeep: expiry for this instance and one other, and the bound of the memory."""
-        if self.window_s < math.inf:
-            expired_s = now_s - self.window_s
-            self._turn = (self._turn + 1) % len(self._at_place)
-            other = self._at_place[self._turn]
-            for one in (cache,) if other is None or other is cache else (cache, other):
-                if one.used and one.used[next(iter(one.used))] <= expired_s:
-                    self._forget_unused(one, expired_s, _EXPIRED_AT_ONCE)
+        expired_s = now_s - self.window_s
+        self._turn = (self._turn + 1) % len(self._at_place)
+        other = self._at_place[self._turn]
+        if cache.since_s <= expired_s:
+            self._expire_some(cache, expired_s)
+        if other is not None and other is not cache and other.since_s <= expired_s:
+            self._expire_some(other, expired_s)
         while _RUN_BYTES * self._num_entries + HASH_BYTES * self.num_blocks > self.max_bytes:
             largest = max(self._caches.values(), key=lambda one: len(one.used))
             self._drop(largest, next(iter(largest.used)))
 
+    def _expire_some(self, cache: Cache, expired_s: float) -> None:
+        """Forget a few runs that an instance has not used after `expired_s`."""
+        self._forget_unused(cache, expired_s, _EXPIRED_AT_ONCE)
+        cache.since_s = next(iter(cache.used.values()), math.inf)
 
-def _before(cache: Cache, path: list[Run], num_matched: int) -> tuple[int, float]:
+
+def _before(cache: Cache, path: Sequence[Run], num_matched: int) -> tuple[int, float]:
     """Return how many blocks of a path an instance holds, and when it last used the last of them."""
     for run in reversed(path):
         if run.holders & cache.bit:

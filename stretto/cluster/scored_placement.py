@@ -18,6 +18,7 @@ from stretto.cluster.placement import (
     Choice,
     Dispatched,
     Emptied,
+    Ended,
     Joined,
     KeyUse,
     Left,
@@ -123,6 +124,8 @@ class ScoredPlacement(Placement):
         """Update the index of what instances hold, and whose turn it was, after an event."""
         unbound, self._unbound = self._unbound, None
         self.index.observe(event)
+        if isinstance(event, Ended):
+            return
         if isinstance(event, _PLACED):
             if event.request is not unbound:
                 self._last_turn[event.instance] = next(self._turns)
