@@ -88,12 +88,14 @@ class _Member:
 
     Attributes:
         tree: tree of the prefixes of its space (tokenizer and block length); None without a space.
+        followed: tree that has what it would hold if it evicted what was used least recently; only while it
+            reports its cache.
         cache_tokens: tokens that its prefix cache can hold.
         sent: requests that run or wait there, by the id of the object.
         num_running: number of blocks of these requests' prompts.
     """
 
-    __slots__ = ("cache_tokens", "id", "num_running", "sent", "space", "tree")
+    __slots__ = ("cache_tokens", "followed", "id", "num_running", "sent", "space", "tree")
 
     def __init__(
         self, instance: InstanceId, space: str, tree: PrefixTree | None, cache_tokens: float
@@ -101,6 +103,7 @@ class _Member:
         self.id = instance
         self.space = space
         self.tree = tree
+        self.followed: PrefixTree | None = None
         self.cache_tokens = cache_tokens
         self.sent: dict[int, _Sent] = {}
         self.num_running = 0
@@ -115,7 +118,8 @@ class PrefixIndex:
         rate_s: seconds after which a use of a prefix counts as 1/e of one.
 
     Attributes:
-        caches: what the trees believe of each instance that has a space (tokenizer and block length).
+        caches: what each instance that has a space (tokenizer and block length) would hold if it evicted what
+            was used least recently.
         now_s: time of the last request that was sent.
     """
 
@@ -125,6 +129,7 @@ class PrefixIndex:
         self.reported = HeldBlocks()
         self._settings = window_s, max_bytes, rate_s
         self._trees: dict[str, PrefixTree] = {}
+        self._followed: dict[str, PrefixTree] = {}
         self.caches: dict[InstanceId, Cache] = {}
         self._members: dict[InstanceId, _Member] = {}
         self._reporting: set[InstanceId] = set()
@@ -145,9 +150,10 @@ class PrefixIndex:
         member = self._members.get(instance)
         return None if member is None else member.space
 
-    def has_reports(self, instance: InstanceId) -> bool:
-        """Return whether an instance reports what its cache holds."""
-        return instance in self._reporting
+    def knows_size(self, instance: InstanceId) -> bool:
+        """Return whether the instance has said how much its prefix cache can hold."""
+        member = self._members.get(instance)
+        return member is not None and 0 < member.cache_tokens < math.inf
 
     def held(self, request: PlacementRequest) -> Held:
         """Return what instances hold of a request's prompt."""
@@ -216,8 +222,9 @@ class PrefixIndex:
             case KVReport(instance=instance, events=events) if member := self._members.get(instance):
                 self.reported.apply(instance, events)
                 if instance not in self._reporting:
-                    self._reporting.add(instance)
-                    _keep_running(member)
+                    self._begin_reports(member)
+                elif member.followed is not None and self.reported.is_empty(instance):
+                    member.followed.clear(instance)
             case Joined(instance, space, cache_tokens):
                 self._join(instance, space, cache_tokens)
             case Emptied(instance):
@@ -234,16 +241,18 @@ class PrefixIndex:
             return
         member.sent.clear()
         member.num_running = 0
-        if member.tree is not None:
-            member.tree.clear(instance)
+        for tree in (member.tree, member.followed):
+            if tree is not None:
+                tree.clear(instance)
 
     def check_invariants(self) -> None:
         """Check that the parts of the index agree. For tests."""
         self.reported.check_invariants()
-        for tree in self._trees.values():
+        for tree in (*self._trees.values(), *self._followed.values()):
             tree.check_invariants()
         for member in self._members.values():
             assert member.tree is self._trees.get(member.space)
+            assert (member.followed is None) == (member.id not in self._reporting or member.tree is None)
             assert member.num_running == sum(one.num_blocks for one in member.sent.values())
 
     def _join(self, instance: InstanceId, space: str, cache_tokens: int | None) -> None:
@@ -258,13 +267,29 @@ class PrefixIndex:
 
     def _leave(self, instance: InstanceId) -> None:
         member = self._members.pop(instance, None)
-        if member is not None and member.tree is not None:
-            member.tree.leave(instance)
-            del self.caches[instance]
-            if not member.tree.instances:
-                del self._trees[member.space]
+        if member is not None:
+            self.caches.pop(instance, None)
+            for trees in (self._trees, self._followed):
+                if (tree := trees.get(member.space)) is not None:
+                    tree.leave(instance)
+                    if not tree.instances:
+                        del trees[member.space]
         self.reported.forget(instance)
         self._reporting.discard(instance)
+
+    def _begin_reports(self, member: _Member) -> None:
+        """Believe the reports of an instance from now on. They do not tell which blocks it will evict next:
+        that is followed in a tree of its own.
+        """
+        self._reporting.add(member.id)
+        if member.tree is None:
+            return
+        _keep_running(member)
+        tree = self._followed.get(member.space)
+        if tree is None:
+            tree = self._followed[member.space] = PrefixTree(*self._settings)
+        member.followed = tree
+        self.caches[member.id] = tree.join(member.id)
 
     def _send(self, instance: InstanceId, request: PlacementRequest) -> None:
         member = self._members.get(instance)
@@ -275,10 +300,12 @@ class PrefixIndex:
             return
         num_blocks = len(data) // HASH_BYTES
         member.num_running += num_blocks
-        if instance in self._reporting:
+        followed = member.followed
+        if self.caches[instance].capacity > (most := member.cache_tokens / key.block_tokens):
+            (tree if followed is None else followed).limit(instance, most)
+        if followed is not None:
+            followed.use(instance, data, self.now_s)
             _keep_running(member)
-        elif self.caches[instance].capacity > (most := member.cache_tokens / key.block_tokens):
-            tree.limit(instance, most)
         before, self._unbound = self._unbound, None
         num_held, used_s = tree.use(instance, data, self.now_s)
         if before is not None and before.request is request:

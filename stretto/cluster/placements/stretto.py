@@ -38,7 +38,7 @@ from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
 from stretto.cluster.prefix_index import Held, PrefixIndex
-from stretto.cluster.renewal import Renewal
+from stretto.cluster.renewal import renewal_speed
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.cluster.together import Together
 from stretto.costs.profile import Profile
@@ -86,7 +86,6 @@ class Stretto(ScoredPlacement):
 
     def __init__(self, index: PrefixIndex | None = None) -> None:
         super().__init__(index)
-        self._renewal = Renewal(self.index)
         self._classes = ClassPrices()
         self._together = Together()
         self._siblings: Collection[InstanceId] = ()
@@ -165,9 +164,9 @@ class Stretto(ScoredPlacement):
         cache, tokens = self.index.caches.get(view.id), 0.0
         if cache is None:
             return tokens
-        if speed := self._renewal.speed(view.id, now_s):
+        if speed := renewal_speed(self.index, view.id, now_s):
             if self._mean_speed is None:
-                speeds = [self._renewal.speed(one.id, now_s) for one in self._options]
+                speeds = [renewal_speed(self.index, one.id, now_s) for one in self._options]
                 self._mean_speed = fmean(speeds) if all(speeds) else math.inf
             tokens = _RENEWAL_PRICE * speed / self._mean_speed * (request.num_tokens - held_tokens)
         if cache.num_blocks + request.num_tokens <= cache.capacity:
@@ -203,17 +202,15 @@ class Stretto(ScoredPlacement):
         self._num_requests = self._num_requests * faded + 1.0
         self._missing_tokens = self._missing_tokens * faded + missing
         self._counted_s = now_s
-        self._renewal.add(instance, missing, now_s)
 
     def observe(self, event: PlacementEvent) -> None:
-        """Update the index, the rates, how fast caches are renewed, and where classes and groups run."""
+        """Update the index, the rates, and where classes and groups run."""
         self._classes.observe(event)
         self._together.observe(event)
         super().observe(event)
 
     def instances_changed(self, event: Joined | Emptied | Left) -> None:
-        """Update how fast caches are renewed, and forget the speed of an instance that has left."""
-        self._renewal.observe(event)
+        """Forget the speed of an instance that has left."""
         if isinstance(event, Left):
             self._speeds.pop(event.instance, None)
 
