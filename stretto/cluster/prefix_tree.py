@@ -265,7 +265,7 @@ class PrefixTree:
         cache = self._caches[instance]
         while num_blocks > 0 and cache.used:
             run = next(iter(cache.used))
-            size = run.num_blocks
+            size = len(run.blocks) // HASH_BYTES
             if size <= num_blocks:
                 self._drop(cache, run)
                 num_blocks -= size
@@ -356,7 +356,8 @@ class PrefixTree:
 
         Nothing happens if the hash of the first of them is in use at another place.
         """
-        if rest[:HASH_BYTES] in self._at(rest):
+        part, first = self._at(rest), rest[:HASH_BYTES]
+        if first in part:
             return
         self._found = None
         last = path[-1] if path else None
@@ -364,7 +365,7 @@ class PrefixTree:
             last.blocks += rest
             self._count(cache, len(rest) // HASH_BYTES)
             return
-        run = self._at(rest)[rest[:HASH_BYTES]] = Run(rest, last, start)
+        run = part[first] = Run(rest, last, start)
         if last is not None:
             last.num_children += 1
         path.append(run)
@@ -396,7 +397,7 @@ class PrefixTree:
         del cache.used[run]
         self._num_entries -= 1
         run.holders &= ~cache.bit
-        self._count(cache, -run.num_blocks)
+        self._count(cache, -(len(run.blocks) // HASH_BYTES))
         if not run.holders:
             del self._at(run.blocks)[run.blocks[:HASH_BYTES]]
             self._found = None
