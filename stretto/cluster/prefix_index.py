@@ -7,8 +7,8 @@ it holds the prompts that were sent there, and evicts the least recently used be
 answer shows that fewer tokens were found than expected, all that is as old as the missing prefix is
 forgotten, and the capacity is taken to be what is left.
 
-Reports do not tell which blocks an instance will evict next. So the order of use is followed for all instances
-in the same way, and policies that price evictions ask `caches`.
+Reports do not tell which blocks an instance will evict next. So the order of use is followed for all
+instances in the same way, and policies that price evictions ask `caches`.
 
 An index has no clock. Times come with the events.
 """
