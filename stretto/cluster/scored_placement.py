@@ -46,7 +46,7 @@ class ScoredPlacement(Placement):
         names: names of the terms, in order.
         index: what the instances hold.
         lowest: lowest score so far, while `terms` is called for one instance after the other. An instance
-            whose other terms exceed it needs no term that takes long.
+            some of whose terms exceed it needs no others: any terms with a higher sum may stand for its own.
     """
 
     binds: Binds = "final"
