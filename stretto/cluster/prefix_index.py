@@ -92,7 +92,7 @@ class _Member:
     Attributes:
         tree: tree of the prefixes of its space (tokenizer and block length); None without a space.
         followed: tree that has what it would hold if it evicted what was used least recently; only while it
-            reports its cache.
+            reports its cache. It stays empty if the size of the cache is unknown.
         cache_tokens: tokens that its prefix cache can hold.
         sent: requests that run or wait there, by the id of the object.
         num_running: number of blocks of these requests' prompts.
@@ -117,7 +117,8 @@ class PrefixIndex:
 
     Args:
         window_s: seconds after which what was not used is forgotten, where instances report nothing.
-        max_bytes: memory that the prefixes of one space (tokenizer and block length) may take.
+        max_bytes: memory that the prefixes of one space (tokenizer and block length) may take, and again
+            those of its instances that report their caches.
         rate_s: seconds after which a use of a prefix counts as 1/e of one.
 
     Attributes:
@@ -307,7 +308,8 @@ class PrefixIndex:
         if self.caches[instance].capacity > (most := member.cache_tokens / key.block_tokens):
             (tree if followed is None else followed).limit(instance, most)
         if followed is not None:
-            followed.use(instance, data, self.now_s)
+            if most < math.inf:
+                followed.use(instance, data, self.now_s)
             _keep_running(member)
         before, self._unbound = self._unbound, None
         num_held, used_s = tree.use(instance, data, self.now_s)

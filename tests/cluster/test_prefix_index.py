@@ -113,6 +113,13 @@ def test_what_a_reporting_instance_will_evict_is_followed_and_counts_as_held_onl
     made.check_invariants()
 
 
+def test_nothing_is_followed_of_a_reporting_instance_of_unknown_size() -> None:
+    made = index(1)
+    made.observe(KVReport("llm", 0, stored(SHORT)))
+    made.observe(Dispatched(0, ask(LONG), 1.0))
+    assert made.caches[0].num_blocks == 0
+
+
 def test_a_block_stored_twice_is_held_until_both_copies_are_removed() -> None:
     made = index()
     made.observe(KVReport("llm", 0, stored(SHORT) * 2))
