@@ -1,11 +1,15 @@
-"""The policies of a scene, made for its requests: the oracle knows all prompts beforehand."""
+"""The policies of a scene, made for its requests: the oracle knows all prompts beforehand.
+
+The policy `oracle_partition` balances the loads of its parts. The oracle of the paper's ablation puts as many
+key portions into each part, whatever their load (Preble §5.2).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from benchmarks.placement.scenes import ABLATION
+from benchmarks.placement.scenes import ABLATION, ORACLES
 from benchmarks.placement.workloads import Request
 from stretto.agent_traces.requests import AgentTrace, SizedPrompt
 from stretto.cluster.block_hashes import BlockHash
@@ -25,12 +29,15 @@ def new_policy(
 
     Source of the ablation's steps: Preble §5.4.
     """
-    if name in ("oracle_partition", "oracle"):
-        parts = partition(key_portions(requests, trace), num_instances)
+    if name == "oracle_partition" or name in ORACLES:
+        portions = key_portions(requests, trace)
+        if name == "oracle":
+            portions = [(block, 1.0) for block, _ in portions]
+        parts = partition(portions, num_instances)
         return lambda: OraclePartition(parts)
     if name in ABLATION:
-        step = ABLATION.index(name)
-        return lambda: E2(adjusts_loads=step >= 2, balances_decodes=step >= 3)
+        step = ABLATION.index(name) - len(ORACLES)
+        return lambda: E2(adjusts_loads=step >= 1, balances_decodes=step >= 2)
     return PLACEMENTS[name]
 
 

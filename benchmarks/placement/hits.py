@@ -9,16 +9,20 @@ from pathlib import Path
 
 from benchmarks.placement.hit_replay import Hits, Keyed, pooled_share, replay_hits
 from benchmarks.placement.machines import machine
-from benchmarks.placement.workloads import make_requests, poisson_s
+from benchmarks.placement.routed import routed
+from benchmarks.placement.workloads import Request, make_requests, poisson_s
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row, Value
+from benchmarks.router.contestants import others
 from stretto.agent_traces.formats import read_agent_trace
 from stretto.agent_traces.requests import SizedPrompt
+from stretto.cluster.placement import Placement
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prefix_hashes import PrefixHasher, salted_root
 
 POOL = "one cache for all"
 POLICIES = ("round_robin", "lmetric", "prefix_threshold", "e2", "stretto")
+_WITH_EVENTS = ", with KV events"
 _NUM_INSTANCES = 4
 _BLOCK_TOKENS = 64
 _MOONCAKE = "Mooncake synthetic"
@@ -52,13 +56,20 @@ class HitScene:
         if not self.workload:
             assert data is not None, "the trace is in the folder of data"
             return _of_trace(data / "traces" / _MOONCAKE_FILE)[: self.num]
-        assert self.num is not None, "workloads have no end"
         hasher, root = PrefixHasher(_BLOCK_TOKENS), salted_root("hits")
-        made = make_requests(self.workload, self.num, seed, data, num_groups=self.num_groups)
+        made = self._made(seed, data)
         return [
             Keyed(at_s, one.num_tokens, one.output_tokens, hasher.hash_buffer(one.text, root), _BLOCK_TOKENS)
-            for at_s, one in zip(poisson_s(self.num, self.rate_per_s, seed), made, strict=True)
+            for at_s, one in zip(poisson_s(len(made), self.rate_per_s, seed), made, strict=True)
         ]
+
+    def texts(self, seed: int, data: Path | None) -> list[bytes]:
+        """Return the prompts of the requests of a seed; none for the trace of Mooncake, which has no text."""
+        return [one.text for one in self._made(seed, data)] if self.workload else []
+
+    def _made(self, seed: int, data: Path | None) -> list[Request]:
+        assert self.num is not None, "workloads have no end"
+        return make_requests(self.workload, self.num, seed, data, num_groups=self.num_groups)
 
 
 def hit_scenes(data: Path | None) -> Iterator[HitScene]:
@@ -79,34 +90,44 @@ def table_of(scene: HitScene) -> str:
 def measure_hits(
     scenes: Sequence[HitScene], num_seeds: int, options: BenchmarkOptions
 ) -> tuple[list[Row], list[Goal]]:
-    """Return a table for each scene, and what `stretto` must reach there."""
+    """Return a table for each scene, and what `stretto` must reach there.
+
+    Routers by others, as far as they are installed, place the same requests where these have texts.
+    """
     rows, goals = list[Row](), list[Goal]()
     for scene in scenes:
         seeds = range(options.seed, options.seed + (num_seeds if scene.workload else 1))
-        pools, found = list[float](), dict[tuple[str, bool], list[Hits]]()
+        pools, found = list[float](), dict[str, list[Hits]]()
         for seed in seeds:
             requests = scene.requests(seed, options.data)
             size = scene.cache_tokens
             pools.append(pooled_share(requests, None if size is None else _NUM_INSTANCES * size))
-            for name in POLICIES:
-                for has_events in (False, True):
-                    options.say(f"{table_of(scene)}, seed {seed}, {name}")
-                    hits = replay_hits(
-                        requests,
-                        PLACEMENTS[name](),
-                        machine("A6000").profile,
-                        _NUM_INSTANCES,
-                        size,
-                        has_events=has_events,
-                    )
-                    found.setdefault((name, has_events), []).append(hits)
+            for name, hits in _hits_of_seed(scene, seed, requests, options):
+                found.setdefault(name, []).append(hits)
         pool = statistics.fmean(pools)
         rows.append(Row(table_of(scene), POOL, {"hit_share": pool}, "simulated"))
-        for (name, has_events), hits_of in found.items():
-            label = f"{name}, with KV events" if has_events else name
-            rows.append(Row(table_of(scene), label, _values(hits_of, pool), "simulated"))
-        goals += _goals(scene, pool, found["stretto", False], found["stretto", True])
+        rows += [Row(table_of(scene), name, _values(of, pool), "simulated") for name, of in found.items()]
+        goals += _goals(scene, pool, found["stretto"], found["stretto" + _WITH_EVENTS])
     return rows, goals
+
+
+def _hits_of_seed(
+    scene: HitScene, seed: int, requests: Sequence[Keyed], options: BenchmarkOptions
+) -> Iterator[tuple[str, Hits]]:
+    """Yield the hits of each policy, without KV events and with them, and of each router by others."""
+
+    def replay(policy: Placement, *, has_events: bool = False) -> Hits:
+        profile, size = machine("A6000").profile, scene.cache_tokens
+        return replay_hits(requests, policy, profile, _NUM_INSTANCES, size, has_events=has_events)
+
+    for name in POLICIES:
+        options.say(f"{table_of(scene)}, seed {seed}, {name}")
+        yield name, replay(PLACEMENTS[name]())
+        yield name + _WITH_EVENTS, replay(PLACEMENTS[name](), has_events=True)
+    for router in others() if scene.workload else ():
+        options.say(f"{table_of(scene)}, seed {seed}, {router.name}")
+        with routed(router, _NUM_INSTANCES, scene.texts(seed, options.data)) as policy:
+            yield router.name, replay(policy)
 
 
 def _values(hits: Sequence[Hits], pool: float) -> dict[str, Value]:

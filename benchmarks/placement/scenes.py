@@ -19,8 +19,10 @@ POLICIES = (
     *("round_robin", "least_loaded", "prefix_threshold", "loadaware", "kv_cost", "lmetric", "scorers"),
     *("e2", "oracle_partition", "stretto"),
 )
-ABLATION = ("oracle", "e2 alone", "with load adjustment", "with prefill balancing", "with priority groups")
-"""Steps of the paper's ablation; each adds one mechanism to the one before."""
+ORACLES = ("oracle by load", "oracle")
+"""Partitions of all prefixes: into parts of equal load, or of as many key portions each, as in the paper."""
+ABLATION = (*ORACLES, "e2 alone", "with load adjustment", "with prefill balancing", "with priority groups")
+"""Steps of the paper's ablation, after a harder baseline; each adds one mechanism to the one before."""
 _ARRIVALS_SCALE = 0.7
 
 

@@ -82,6 +82,20 @@ class Deciding:
         self._table.changed(instance)
 
 
+def plain_work() -> int:
+    """Do a fixed piece of plain Python work, beside which decisions of different machines can be compared."""
+    counts: dict[tuple[int, int], int] = {}
+    for number in range(200):
+        key = number % 7, number % 11
+        counts[key] = counts.get(key, 0) + len(str(number))
+    return sum(sorted(counts.values()))
+
+
+def pieces_per_s(num: int, runs: int) -> list[float]:
+    """Return the pieces of `plain_work` per second of CPU in several runs."""
+    return [num / _cpu_s(lambda _: plain_work(), range(num)) for _ in range(runs)]
+
+
 def decisions_per_s(deciding: Deciding, stream: Iterator[bytes], num: int, runs: int) -> list[float]:
     """Return the decisions per second of CPU in several runs of `num` decisions."""
     found = []

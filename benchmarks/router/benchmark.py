@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
-from benchmarks.router.contestants import Running, contestants, origins, running
+from benchmarks.router.contestants import OTHERS_MISSING, Running, contestants, origins, running
 from benchmarks.router.load import BODY_BYTES, bodies, load
 
 COST = f"what a router costs, bodies of {BODY_BYTES / 1000:.1f} kB"
 MAX_ADDED_S = 0.0006
 MIN_REQUESTS = 1500
 MIN_EVENTS = 15000
-_MISSING = "others' routers are left out: not installed (`make router-env`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def measure(size: RouterSize, options: BenchmarkOptions) -> Report:
         Goal("ours: requests per second of a core", requests_per_s, MIN_REQUESTS, "higher"),
         Goal("ours: events per second of a core", events_per_s, MIN_EVENTS, "higher"),
     )
-    notes = () if len(entrants) > len(ours) else (_MISSING,)
+    notes = () if len(entrants) > len(ours) else (OTHERS_MISSING,)
     return Report("router", options.seed, asdict(size), tuple(rows), goals, notes)
 
 

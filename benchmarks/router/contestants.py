@@ -17,6 +17,7 @@ CLONE = Path(__file__).resolve().parents[2]
 VARIABLE = "STRETTO_ROUTER_PYTHON"
 PLACEMENTS = ("least_loaded", "stretto")
 """Policies with which our router runs: the cheapest to ask, and the one that asks most."""
+OTHERS_MISSING = "others' routers are left out: not installed (`make router-env`)"
 _PATIENCE_S = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -47,7 +48,17 @@ class Running:
 
 def contestants() -> list[Contestant]:
     """Return our router, with some policies, and the others that are installed."""
-    found = [Contestant(f"ours, {placement}", _ours(placement)) for placement in PLACEMENTS]
+    return [*map(ours, PLACEMENTS), *others()]
+
+
+def ours(placement: str) -> Contestant:
+    """Return our router with a placement policy."""
+    return Contestant(f"ours, {placement}", _ours(placement))
+
+
+def others() -> list[Contestant]:
+    """Return the routers by others that are installed."""
+    found = []
     python = Path(os.environ.get(VARIABLE) or CLONE / ".venv-router" / "bin" / "python")
     if python.exists():
         found.append(Contestant("sglang-router 0.3.2", _peer(str(python.parent / "sglang-router"))))

@@ -27,7 +27,7 @@ from benchmarks.emulate.servers import DEVICE, Measured, serving
 from benchmarks.placement.workloads import BLOCK_TOKENS, BlockIds, make_requests
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
-from benchmarks.router.contestants import Contestant, Running, contestants, running
+from benchmarks.router.contestants import OTHERS_MISSING, Contestant, Running, contestants, running
 from benchmarks.router.open_load import Asked, Streamed, ask_all
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
@@ -43,7 +43,6 @@ _MAX_TOKENS = 4096
 _FINISHED = "vllm:request_success_total"
 _PREDICTED = "stretto_router_cached_tokens_predicted_total"
 _COUNTED = (_FINISHED, PROMPT_TOKENS.name, CACHE_HITS.name, OUTPUT_TOKENS.name)
-_OTHERS_MISSING = "others' routers are left out: not installed (`make router-env`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def measure_fleet(size: FleetSize, options: BenchmarkOptions) -> Report:
         Goal("ours: hits predicted, relative error", max(errors, default=1.0), MAX_PREDICTION_ERROR, "lower"),
         *_goals_of_hits(rows, size),
     )
-    notes = () if len(entrants) > sum(_is_ours(one.name) for one in entrants) else (_OTHERS_MISSING,)
+    notes = () if len(entrants) > sum(_is_ours(one.name) for one in entrants) else (OTHERS_MISSING,)
     return Report("router", options.seed, asdict(size), tuple(rows), goals, notes)
 
 

@@ -24,7 +24,7 @@ EVENT = (
     b'data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m",'
     b'"choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}]}\n\n'
 )
-_MODELS = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
+MODELS = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _LAST = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
@@ -57,7 +57,7 @@ class Origin(asyncio.Protocol):
         """Answer."""
         body, self._body = self._body, b""
         if self._parser.get_method() != b"POST":
-            self._answer(_MODELS)
+            self._answer(MODELS)
         elif b'"stream":true' in body.replace(b" ", b""):
             self._transport.write(_STREAM_HEAD)
             asyncio.get_running_loop().call_later(EVENT_S, self._write_event, NUM_EVENTS)

@@ -54,24 +54,28 @@ class ClassesAboard:
 
     def observe(self, event: PlacementEvent) -> None:
         """Count requests that begin to run or have ended."""
-        match event:
-            case Dispatched(instance, request):
-                self._add(self._aboard.setdefault(instance, Aboard()), request, 1)
-            case Ended(instance, request) if instance in self._aboard:
-                self._add(self._aboard[instance], request, -1)
-            case Left(instance):
-                aboard = self._aboard.pop(instance, NOTHING)
-                self.num_latency -= aboard.num_latency
-                self.num_throughput -= aboard.num_throughput
+        if isinstance(event, Dispatched):
+            aboard = self._aboard.get(event.instance)
+            if aboard is None:
+                aboard = self._aboard[event.instance] = Aboard()
+            self._add(aboard, event.request, 1)
+        elif isinstance(event, Ended):
+            if (found := self._aboard.get(event.instance)) is not None:
+                self._add(found, event.request, -1)
+        elif isinstance(event, Left):
+            left = self._aboard.pop(event.instance, NOTHING)
+            self.num_latency -= left.num_latency
+            self.num_throughput -= left.num_throughput
 
     def _add(self, aboard: Aboard, request: PlacementRequest, sign: int) -> None:
+        num_tokens = sign * (request.num_tokens + request.expected_output)
         if request.purpose.preference == "latency":
             aboard.num_latency += sign
-            aboard.latency_tokens += sign * request.all_tokens
+            aboard.latency_tokens += num_tokens
             self.num_latency += sign
         else:
             aboard.num_throughput += sign
-            aboard.throughput_tokens += sign * request.all_tokens
+            aboard.throughput_tokens += num_tokens
             self.num_throughput += sign
 
 

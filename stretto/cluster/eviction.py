@@ -43,7 +43,7 @@ def victims(
 ) -> Iterator[Victim]:
     """Yield what an instance would evict to compute a request, the oldest first, at most 8 parts.
 
-    Nothing is known of an instance that reports its cache, or whose capacity is unknown.
+    Nothing is known of an instance whose capacity is unknown.
 
     Args:
         used_more_than: uses at the last use; parts with fewer, or as many, are left out.
@@ -54,7 +54,7 @@ def victims(
     num_new = (request.num_tokens - held_tokens) // key.block_tokens
     excess = cache.num_blocks + num_new - cache.capacity
     tree = index.tree(view.space) if excess > 0 else None
-    if tree is None or index.has_reports(view.id):
+    if tree is None:
         return
     size = key.block_tokens
     for run in islice(cache.used, _MAX_VICTIMS):

@@ -52,6 +52,10 @@ class HeldBlocks:
         """Return the hashes of the KV blocks that an instance's prefix cache is known to hold."""
         return frozenset(self._copies.get(instance, ()))
 
+    def is_empty(self, instance: InstanceId) -> bool:
+        """Return whether an instance's prefix cache is not known to hold any KV block."""
+        return not self._copies.get(instance)
+
     def num_held(self, instance: InstanceId, blocks: Sequence[BlockHash]) -> int:
         """Return the length of the longest prefix of `blocks` (the block hashes of a prompt) that an instance
         holds, in blocks.

@@ -7,6 +7,9 @@ it holds the prompts that were sent there, and evicts the least recently used be
 answer shows that fewer tokens were found than expected, all that is as old as the missing prefix is
 forgotten, and the capacity is taken to be what is left.
 
+Reports do not tell which blocks an instance will evict next. So the order of use is followed for all
+instances in the same way, and policies that price evictions ask `caches`.
+
 An index has no clock. Times come with the events.
 """
 
@@ -88,12 +91,14 @@ class _Member:
 
     Attributes:
         tree: tree of the prefixes of its space (tokenizer and block length); None without a space.
+        followed: tree that has what it would hold if it evicted what was used least recently; only while it
+            reports its cache. It stays empty if the size of the cache is unknown.
         cache_tokens: tokens that its prefix cache can hold.
         sent: requests that run or wait there, by the id of the object.
         num_running: number of blocks of these requests' prompts.
     """
 
-    __slots__ = ("cache_tokens", "id", "num_running", "sent", "space", "tree")
+    __slots__ = ("cache_tokens", "followed", "id", "num_running", "sent", "space", "tree")
 
     def __init__(
         self, instance: InstanceId, space: str, tree: PrefixTree | None, cache_tokens: float
@@ -101,6 +106,7 @@ class _Member:
         self.id = instance
         self.space = space
         self.tree = tree
+        self.followed: PrefixTree | None = None
         self.cache_tokens = cache_tokens
         self.sent: dict[int, _Sent] = {}
         self.num_running = 0
@@ -111,11 +117,13 @@ class PrefixIndex:
 
     Args:
         window_s: seconds after which what was not used is forgotten, where instances report nothing.
-        max_bytes: memory that the prefixes of one space (tokenizer and block length) may take.
+        max_bytes: memory that the prefixes of one space (tokenizer and block length) may take, and again
+            those of its instances that report their caches.
         rate_s: seconds after which a use of a prefix counts as 1/e of one.
 
     Attributes:
-        caches: what the trees believe of each instance that has a space (tokenizer and block length).
+        caches: what each instance that has a space (tokenizer and block length) would hold if it evicted what
+            was used least recently.
         now_s: time of the last request that was sent.
     """
 
@@ -125,6 +133,7 @@ class PrefixIndex:
         self.reported = HeldBlocks()
         self._settings = window_s, max_bytes, rate_s
         self._trees: dict[str, PrefixTree] = {}
+        self._followed: dict[str, PrefixTree] = {}
         self.caches: dict[InstanceId, Cache] = {}
         self._members: dict[InstanceId, _Member] = {}
         self._reporting: set[InstanceId] = set()
@@ -145,24 +154,27 @@ class PrefixIndex:
         member = self._members.get(instance)
         return None if member is None else member.space
 
-    def has_reports(self, instance: InstanceId) -> bool:
-        """Return whether an instance reports what its cache holds."""
-        return instance in self._reporting
+    def knows_size(self, instance: InstanceId) -> bool:
+        """Return whether the instance has said how much its prefix cache can hold."""
+        member = self._members.get(instance)
+        return member is not None and 0 < member.cache_tokens < math.inf
 
     def held(self, request: PlacementRequest) -> Held:
         """Return what instances hold of a request's prompt."""
         tokens: dict[InstanceId, int] = {}
-        masks: dict[str, list[tuple[int, int]]] = {}
+        looked_up: list[tuple[str, PrefixTree, bytes]] = []
         is_complete = not self._reporting
         for space, key in request.keys.items():
             if (tree := self._trees.get(space)) is None:
                 continue
             size, seen = key.block_tokens, 0
-            levels = masks[space] = tree.levels(pack(key.blocks))
-            for num_blocks, holders in reversed(levels):
-                if new := holders & ~seen:
+            data = pack(key.blocks)
+            looked_up.append((space, tree, data))
+            path, end = tree.path(data)
+            for run in reversed(path):
+                if new := run.holders & ~seen:
                     seen |= new
-                    num_tokens = num_blocks * size
+                    num_tokens = end * size
                     if num_tokens > request.num_tokens:
                         num_tokens = request.num_tokens
                     for instance in tree.instances_of(new):
@@ -170,6 +182,7 @@ class PrefixIndex:
                     if len(tokens) >= _MAX_HOLDERS:
                         is_complete = False
                         break
+                end = run.start
             if self._reporting:
                 for instance in self.reported.holders(key.blocks, _MAX_HOLDERS):
                     found = self.reported.num_held(instance, key.blocks) * size
@@ -179,7 +192,8 @@ class PrefixIndex:
             tokens[instance] = min(max(hinted, tokens.get(instance, 0)), request.num_tokens)
         if is_complete:
             return Held(tokens)
-        return Held(tokens, lambda view: self._num_held(request, masks, view))
+        levels = {space: tree.levels(data) for space, tree, data in looked_up}
+        return Held(tokens, lambda view: self._num_held(request, levels, view))
 
     def held_by(self, instance: InstanceId, request: PlacementRequest) -> int:
         """Return how many tokens an instance held of a request that runs or waits there, when it came."""
@@ -212,8 +226,9 @@ class PrefixIndex:
             case KVReport(instance=instance, events=events) if member := self._members.get(instance):
                 self.reported.apply(instance, events)
                 if instance not in self._reporting:
-                    self._reporting.add(instance)
-                    _keep_running(member)
+                    self._begin_reports(member)
+                elif member.followed is not None and self.reported.is_empty(instance):
+                    member.followed.clear(instance)
             case Joined(instance, space, cache_tokens):
                 self._join(instance, space, cache_tokens)
             case Emptied(instance):
@@ -230,16 +245,18 @@ class PrefixIndex:
             return
         member.sent.clear()
         member.num_running = 0
-        if member.tree is not None:
-            member.tree.clear(instance)
+        for tree in (member.tree, member.followed):
+            if tree is not None:
+                tree.clear(instance)
 
     def check_invariants(self) -> None:
         """Check that the parts of the index agree. For tests."""
         self.reported.check_invariants()
-        for tree in self._trees.values():
+        for tree in (*self._trees.values(), *self._followed.values()):
             tree.check_invariants()
         for member in self._members.values():
             assert member.tree is self._trees.get(member.space)
+            assert (member.followed is None) == (member.id not in self._reporting or member.tree is None)
             assert member.num_running == sum(one.num_blocks for one in member.sent.values())
 
     def _join(self, instance: InstanceId, space: str, cache_tokens: int | None) -> None:
@@ -254,13 +271,29 @@ class PrefixIndex:
 
     def _leave(self, instance: InstanceId) -> None:
         member = self._members.pop(instance, None)
-        if member is not None and member.tree is not None:
-            member.tree.leave(instance)
-            del self.caches[instance]
-            if not member.tree.instances:
-                del self._trees[member.space]
+        if member is not None:
+            self.caches.pop(instance, None)
+            for trees in (self._trees, self._followed):
+                if (tree := trees.get(member.space)) is not None:
+                    tree.leave(instance)
+                    if not tree.instances:
+                        del trees[member.space]
         self.reported.forget(instance)
         self._reporting.discard(instance)
+
+    def _begin_reports(self, member: _Member) -> None:
+        """Believe the reports of an instance from now on. They do not tell which blocks it will evict next:
+        that is followed in a tree of its own.
+        """
+        self._reporting.add(member.id)
+        if member.tree is None:
+            return
+        _keep_running(member)
+        tree = self._followed.get(member.space)
+        if tree is None:
+            tree = self._followed[member.space] = PrefixTree(*self._settings)
+        member.followed = tree
+        self.caches[member.id] = tree.join(member.id)
 
     def _send(self, instance: InstanceId, request: PlacementRequest) -> None:
         member = self._members.get(instance)
@@ -271,11 +304,13 @@ class PrefixIndex:
             return
         num_blocks = len(data) // HASH_BYTES
         member.num_running += num_blocks
-        most = member.cache_tokens / key.block_tokens
-        if instance in self._reporting:
+        followed = member.followed
+        if self.caches[instance].capacity > (most := member.cache_tokens / key.block_tokens):
+            (tree if followed is None else followed).limit(instance, most)
+        if followed is not None:
+            if most < math.inf:
+                followed.use(instance, data, self.now_s)
             _keep_running(member)
-        elif self.caches[instance].capacity > most:
-            tree.limit(instance, most)
         before, self._unbound = self._unbound, None
         num_held, used_s = tree.use(instance, data, self.now_s)
         if before is not None and before.request is request:
@@ -283,9 +318,10 @@ class PrefixIndex:
         member.sent[id(request)] = _Sent(request, key, num_blocks, num_held, used_s, self.now_s)
 
     def _end(self, instance: InstanceId, request: PlacementRequest, held_tokens: int | None) -> None:
-        sent, member = self._take(instance, request), self._members.get(instance)
-        if sent is None or member is None or held_tokens is None or instance in self._reporting:
+        sent = self._take(instance, request)
+        if sent is None or held_tokens is None or instance in self._reporting:
             return
+        member = self._members[instance]
         tree, key = member.tree, sent.key
         assert tree is not None, "requests are noted only where their space has a tree"
         cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
@@ -298,21 +334,20 @@ class PrefixIndex:
     def _take(self, instance: InstanceId, request: PlacementRequest) -> _Sent | None:
         """Take a request out of those that run or wait at an instance."""
         member = self._members.get(instance)
-        sent = None if member is None else member.sent.pop(id(request), None)
-        if member is not None and sent is not None:
-            member.num_running -= sent.num_blocks
-            if instance in self._reporting:
-                _keep_running(member)
+        if member is None or (sent := member.sent.pop(id(request), None)) is None:
+            return None
+        member.num_running -= sent.num_blocks
+        if instance in self._reporting:
+            _keep_running(member)
         return sent
 
     def _num_held(
-        self, request: PlacementRequest, masks: Mapping[str, list[tuple[int, int]]], view: InstanceView
+        self, request: PlacementRequest, levels: Mapping[str, list[tuple[int, int]]], view: InstanceView
     ) -> int:
         tree, key = self._trees.get(view.space), request.keys.get(view.space)
         if tree is None or key is None or (place := tree.place(view.id)) is None:
             return 0
-        levels = masks.get(view.space, ())
-        num_blocks = max((n for n, holders in levels if holders >> place & 1), default=0)
+        num_blocks = max((n for n, holders in levels.get(view.space, ()) if holders >> place & 1), default=0)
         if view.id in self._reporting:
             num_blocks = max(num_blocks, self.reported.num_held(view.id, key.blocks))
         return min(num_blocks * key.block_tokens, request.num_tokens)

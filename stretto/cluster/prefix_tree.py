@@ -31,6 +31,9 @@ from stretto.errors import InternalError
 _RUN_BYTES = 360
 """Memory of a run and of its place in one instance's order, without its blocks; as measured."""
 _EXPIRED_AT_ONCE = 4
+_NUM_PARTS = 256
+"""Parts of the dict of runs, by the first byte of a hash: a dict that grows is copied, which would take
+milliseconds if there was only one."""
 _MAX_KNOWN_SETS = 1024
 """Number of sets of instances whose ids are kept, because the same few sets are asked for again and again."""
 
@@ -75,9 +78,10 @@ class Cache:
         used: runs that it holds and the times of their last use, the least recently used first.
         num_blocks: number of blocks that it holds.
         capacity: number of blocks that it can hold at most.
+        since_s: time of the oldest use in `used`, or an earlier time.
     """
 
-    __slots__ = ("bit", "capacity", "instance", "num_blocks", "place", "used")
+    __slots__ = ("bit", "capacity", "instance", "num_blocks", "place", "since_s", "used")
 
     def __init__(self, instance: InstanceId, place: int, capacity: float) -> None:
         self.instance = instance
@@ -86,6 +90,7 @@ class Cache:
         self.used: OrderedDict[Run, float] = OrderedDict()
         self.num_blocks = 0
         self.capacity = capacity
+        self.since_s = math.inf
 
 
 class PrefixTree:
@@ -104,7 +109,7 @@ class PrefixTree:
         self.max_bytes = max_bytes
         self.rate_s = rate_s
         self.num_blocks = 0
-        self._first: dict[bytes, Run] = {}
+        self._first: tuple[dict[bytes, Run], ...] = tuple({} for _ in range(_NUM_PARTS))
         self._caches: dict[InstanceId, Cache] = {}
         self._at_place: list[Cache | None] = []
         self._ids_of: dict[int, tuple[InstanceId, ...]] = {}
@@ -115,7 +120,7 @@ class PrefixTree:
     @property
     def num_runs(self) -> int:
         """Number of runs in the tree."""
-        return len(self._first)
+        return sum(map(len, self._first))
 
     @property
     def num_bytes(self) -> int:
@@ -208,7 +213,9 @@ class PrefixTree:
         found, num_matched = self.path(data)
         path, cache = list(found), self._caches[instance]
         bit, used = cache.bit, cache.used
-        before = _before(cache, path, num_matched)
+        before = _before(cache, found, num_matched)
+        if now_s < cache.since_s:
+            cache.since_s = now_s
         if path and num_matched < path[-1].start + len(path[-1].blocks) // HASH_BYTES:
             is_whole = num_matched * HASH_BYTES == len(data) and path[-1].holders & bit
             if not is_whole:
@@ -219,13 +226,19 @@ class PrefixTree:
         if num_matched * HASH_BYTES < len(data):
             self._append(cache, path, data[num_matched * HASH_BYTES :], num_matched)
         for run in reversed(path):
-            if not run.holders & bit:
+            if run.holders & bit:
+                used.move_to_end(run)
+            else:
                 run.holders |= bit
+                num_blocks = len(run.blocks) // HASH_BYTES
                 self._num_entries += 1
-                self._count(cache, len(run.blocks) // HASH_BYTES)
+                self.num_blocks += num_blocks
+                cache.num_blocks += num_blocks
             used[run] = now_s
-            used.move_to_end(run)
-            run.uses = 1.0 + (self.recent_uses(run, now_s) if run.uses else 0.0)
+            uses = run.uses
+            if uses and now_s > run.used_s:
+                uses *= math.exp((run.used_s - now_s) / self.rate_s)
+            run.uses = 1.0 + uses
             run.used_s = now_s
         if cache.num_blocks > cache.capacity:
             self._evict_excess(cache)
@@ -252,7 +265,7 @@ class PrefixTree:
         cache = self._caches[instance]
         while num_blocks > 0 and cache.used:
             run = next(iter(cache.used))
-            size = run.num_blocks
+            size = len(run.blocks) // HASH_BYTES
             if size <= num_blocks:
                 self._drop(cache, run)
                 num_blocks -= size
@@ -275,10 +288,10 @@ class PrefixTree:
     def check_invariants(self) -> None:
         """Check that runs, holders and counts agree. For tests."""
         runs = {run for cache in self._caches.values() for run in cache.used}
-        assert runs == set(self._first.values())
+        assert runs == {run for part in self._first for run in part.values()}
         for run in runs:
             assert run.blocks
-            assert self._first[run.blocks[:HASH_BYTES]] is run
+            assert self._at(run.blocks).get(run.blocks[:HASH_BYTES]) is run
             assert run.num_children == sum(other.parent is run for other in runs)
             assert run.start == (run.parent.start + run.parent.num_blocks if run.parent else 0)
             assert run.parent is None or run.holders & ~run.parent.holders == 0
@@ -299,8 +312,9 @@ class PrefixTree:
         path: list[Run] = []
         at, first = 0, self._first
         parent: Run | None = None
-        while (run := first.get(data[at : at + HASH_BYTES])) is not None:
-            if run.parent is not parent or run.start * HASH_BYTES != at:
+        while at < len(data):
+            run = first[data[at]].get(data[at : at + HASH_BYTES])
+            if run is None or run.parent is not parent or run.start * HASH_BYTES != at:
                 break
             path.append(run)
             parent = run
@@ -309,6 +323,10 @@ class PrefixTree:
                 return tuple(path), (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
             at = end
         return tuple(path), at // HASH_BYTES
+
+    def _at(self, blocks: bytes) -> dict[bytes, Run]:
+        """Return the part of the dict of runs that a run which begins with these blocks belongs to."""
+        return self._first[blocks[0]]
 
     def _holding(self, holders: int) -> list[Cache]:
         found = []
@@ -338,7 +356,8 @@ class PrefixTree:
 
         Nothing happens if the hash of the first of them is in use at another place.
         """
-        if rest[:HASH_BYTES] in self._first:
+        part, first = self._at(rest), rest[:HASH_BYTES]
+        if first in part:
             return
         self._found = None
         last = path[-1] if path else None
@@ -346,7 +365,7 @@ class PrefixTree:
             last.blocks += rest
             self._count(cache, len(rest) // HASH_BYTES)
             return
-        run = self._first[rest[:HASH_BYTES]] = Run(rest, last, start)
+        run = part[first] = Run(rest, last, start)
         if last is not None:
             last.num_children += 1
         path.append(run)
@@ -358,14 +377,15 @@ class PrefixTree:
         For the instances that hold it the new run counts as used just now: it goes after its child.
         """
         cut = num_blocks * HASH_BYTES
-        if run.blocks[cut : cut + HASH_BYTES] in self._first:
+        rest = run.blocks[cut:]
+        if rest[:HASH_BYTES] in self._at(rest):
             return None
         self._found = None
         head = Run(run.blocks[:cut], run.parent, run.start)
         head.holders, head.uses, head.used_s, head.num_children = run.holders, run.uses, run.used_s, 1
-        run.blocks, run.parent, run.start = run.blocks[cut:], head, run.start + num_blocks
-        self._first[head.blocks[:HASH_BYTES]] = head
-        self._first[run.blocks[:HASH_BYTES]] = run
+        run.blocks, run.parent, run.start = rest, head, run.start + num_blocks
+        self._at(head.blocks)[head.blocks[:HASH_BYTES]] = head
+        self._at(rest)[rest[:HASH_BYTES]] = run
         for cache in self._holding(run.holders):
             cache.used[head] = cache.used[run]
             self._num_entries += 1
@@ -377,9 +397,9 @@ class PrefixTree:
         del cache.used[run]
         self._num_entries -= 1
         run.holders &= ~cache.bit
-        self._count(cache, -run.num_blocks)
+        self._count(cache, -(len(run.blocks) // HASH_BYTES))
         if not run.holders:
-            del self._first[run.blocks[:HASH_BYTES]]
+            del self._at(run.blocks)[run.blocks[:HASH_BYTES]]
             self._found = None
             if run.parent is not None:
                 run.parent.num_children -= 1
@@ -390,19 +410,24 @@ class PrefixTree:
 
     def _keep_up(self, cache: Cache, now_s: float) -> None:
         """Do a little upkeep: expiry for this instance and one other, and the bound of the memory."""
-        if self.window_s < math.inf:
-            expired_s = now_s - self.window_s
-            self._turn = (self._turn + 1) % len(self._at_place)
-            other = self._at_place[self._turn]
-            for one in (cache,) if other is None or other is cache else (cache, other):
-                if one.used and one.used[next(iter(one.used))] <= expired_s:
-                    self._forget_unused(one, expired_s, _EXPIRED_AT_ONCE)
+        expired_s = now_s - self.window_s
+        self._turn = (self._turn + 1) % len(self._at_place)
+        other = self._at_place[self._turn]
+        if cache.since_s <= expired_s:
+            self._expire_some(cache, expired_s)
+        if other is not None and other is not cache and other.since_s <= expired_s:
+            self._expire_some(other, expired_s)
         while _RUN_BYTES * self._num_entries + HASH_BYTES * self.num_blocks > self.max_bytes:
             largest = max(self._caches.values(), key=lambda one: len(one.used))
             self._drop(largest, next(iter(largest.used)))
 
+    def _expire_some(self, cache: Cache, expired_s: float) -> None:
+        """Forget a few runs that an instance has not used after `expired_s`."""
+        self._forget_unused(cache, expired_s, _EXPIRED_AT_ONCE)
+        cache.since_s = next(iter(cache.used.values()), math.inf)
 
-def _before(cache: Cache, path: list[Run], num_matched: int) -> tuple[int, float]:
+
+def _before(cache: Cache, path: Sequence[Run], num_matched: int) -> tuple[int, float]:
     """Return how many blocks of a path an instance holds, and when it last used the last of them."""
     for run in reversed(path):
         if run.holders & cache.bit:

@@ -18,6 +18,7 @@ from stretto.cluster.placement import (
     Choice,
     Dispatched,
     Emptied,
+    Ended,
     Joined,
     KeyUse,
     Left,
@@ -45,7 +46,7 @@ class ScoredPlacement(Placement):
         names: names of the terms, in order.
         index: what the instances hold.
         lowest: lowest score so far, while `terms` is called for one instance after the other. An instance
-            whose other terms exceed it needs no term that takes long.
+            some of whose terms exceed it needs no others: any terms with a higher sum may stand for its own.
     """
 
     binds: Binds = "final"
@@ -123,6 +124,8 @@ class ScoredPlacement(Placement):
         """Update the index of what instances hold, and whose turn it was, after an event."""
         unbound, self._unbound = self._unbound, None
         self.index.observe(event)
+        if isinstance(event, Ended):
+            return
         if isinstance(event, _PLACED):
             if event.request is not unbound:
                 self._last_turn[event.instance] = next(self._turns)

@@ -16,6 +16,9 @@ from stretto.cluster.placement import (
     Unbound,
 )
 
+_COMES = (Dispatched, Bound)
+_OF_REQUESTS = (Dispatched, Ended, Bound, Unbound)
+
 
 class Together:
     """The instances of task groups and jobs, as a placement policy is told of their requests."""
@@ -35,14 +38,15 @@ class Together:
 
     def observe(self, event: PlacementEvent) -> None:
         """Note where a request runs or waits from now on, or no longer does."""
-        match event:
-            case Bound(instance, request) | Dispatched(instance, request) if name := _name(request):
-                self._instances.setdefault(name, Counter())[instance] += 1
-            case Unbound(instance, request) | Ended(instance, request) if name := _name(request):
-                self._remove(name, instance)
-            case Left(instance):
-                for name in [name for name, found in self._instances.items() if instance in found]:
-                    self._forget(name, instance)
+        if isinstance(event, _OF_REQUESTS):
+            if name := _name(event.request):
+                if isinstance(event, _COMES):
+                    self._instances.setdefault(name, Counter())[event.instance] += 1
+                else:
+                    self._remove(name, event.instance)
+        elif isinstance(event, Left):
+            for name in [name for name, found in self._instances.items() if event.instance in found]:
+                self._forget(name, event.instance)
 
     def _remove(self, name: str, instance: InstanceId) -> None:
         found = self._instances.get(name)

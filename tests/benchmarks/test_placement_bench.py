@@ -15,13 +15,14 @@ from benchmarks.placement.hit_replay import Keyed, LRUCache, pooled_share, repla
 from benchmarks.placement.hits import HitScene, table_of
 from benchmarks.placement.latency import BOUND, RATIOS, Simulated, goals, simulate_scenes, where_we_lose
 from benchmarks.placement.machines import machine
-from benchmarks.placement.scenes import ABLATION, POLICIES, Scene, full_scenes, quick_scenes
+from benchmarks.placement.scenes import ABLATION, ORACLES, POLICIES, Scene, full_scenes, quick_scenes
 from benchmarks.placement.simulated import simulate
 from benchmarks.placement.workloads import SHAPES, make_requests, make_trace, poisson_s, study, write_trace
 from benchmarks.registry import BenchmarkOptions
 from stretto.agent_traces.formats import read_agent_trace
 from stretto.agent_traces.known_prompts import known_prompts
 from stretto.agent_traces.sharing import quantities, study_prompts
+from stretto.cluster.placements.oracle_partition import OraclePartition
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.errors import UserError
 
@@ -155,6 +156,24 @@ def test_the_oracle_knows_the_groups_of_all_requests() -> None:
     )
     possible = sum(one.found_tokens for one in study(requests)) / sum(one.num_tokens for one in requests)
     assert found.hit_share == pytest.approx(possible, rel=0.03)
+
+
+def test_the_papers_oracle_splits_key_portions_by_number_and_the_harder_one_by_load() -> None:
+    requests = make_requests("toolbench", 300, zipf=1.1)
+    trace = make_trace(requests, poisson_s(300, 10.0))
+    portions = dict(key_portions(requests, trace))
+    unevenness = {}
+    for name in ORACLES:
+        policy = new_policy(name, requests, trace, 3)()
+        assert isinstance(policy, OraclePartition)
+        parts = [[load for block, load in portions.items() if policy.parts[block] == n] for n in range(3)]
+        unevenness[name] = (
+            max(map(sum, parts)) / min(map(sum, parts)),
+            max(map(len, parts)) - min(map(len, parts)),
+        )
+    by_load, by_number = (unevenness[name] for name in ORACLES)
+    assert by_number[1] <= 1 < by_load[1]
+    assert by_load[0] < 1.2 < by_number[0]
 
 
 def test_prompts_without_sharing_share_nothing() -> None:

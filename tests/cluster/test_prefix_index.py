@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from stretto.cluster.eviction import victims
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.messages import KVReport
@@ -93,6 +94,30 @@ def test_an_instance_that_reports_is_believed() -> None:
     made.observe(KVReport("llm", 0, [AllBlocksCleared()]))
     assert made.held(ask(LONG)).tokens == {}
     made.check_invariants()
+
+
+def test_what_a_reporting_instance_will_evict_is_followed_and_counts_as_held_only_if_reported() -> None:
+    made = index(2, cache_tokens=80)
+    made.observe(KVReport("llm", 0, stored([5] * 4)))
+    for time_s, ids in enumerate((SHORT, [9] * 40, [8] * 20)):
+        request = ask(ids)
+        made.observe(Dispatched(0, request, float(time_s)))
+        made.observe(Ended(0, request))
+    assert made.held(ask(SHORT)).tokens == {}
+    victim, *_ = victims(made, ask([7] * 20), view(0), 0, 3.0)
+    assert (victim.num_tokens, victim.num_before) == (20, 0), "20 tokens of SHORT are left"
+    assert made.caches[0].num_blocks == 20
+    made.check_invariants()
+    made.observe(Left(0))
+    made.observe(Left(1))
+    made.check_invariants()
+
+
+def test_nothing_is_followed_of_a_reporting_instance_of_unknown_size() -> None:
+    made = index(1)
+    made.observe(KVReport("llm", 0, stored(SHORT)))
+    made.observe(Dispatched(0, ask(LONG), 1.0))
+    assert made.caches[0].num_blocks == 0
 
 
 def test_a_block_stored_twice_is_held_until_both_copies_are_removed() -> None:

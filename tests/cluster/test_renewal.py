@@ -1,4 +1,4 @@
-"""How fast caches are renewed, as the index and the tokens that are computed tell."""
+"""How fast caches are renewed, as the index tells."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from stretto.cluster.kv_events import BlockStored
+from stretto.cluster.kv_events import AllBlocksCleared, BlockStored
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import Dispatched, Emptied, Joined, Left, PlacementRequest, PromptKey
+from stretto.cluster.placement import Dispatched, Emptied, Ended, Joined, Left, PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
+from stretto.cluster.renewal import renewal_speed
 
 
 def request(name: str, num_blocks: int) -> PlacementRequest:
@@ -26,7 +27,7 @@ def policy(num: int, cache_tokens: int = 100) -> Stretto:
 
 
 def speeds(made: Stretto, instances: Sequence[int], now_s: float) -> list[float]:
-    return [made._renewal.speed(instance, now_s) for instance in instances]
+    return [renewal_speed(made.index, instance, now_s) for instance in instances]
 
 
 def test_a_cache_that_is_not_full_has_no_speed() -> None:
@@ -46,19 +47,17 @@ def test_a_full_cache_is_as_fast_as_its_oldest_prefix_is_young() -> None:
     assert speeds(made, (0, 1), 5.0) == [0.0, 0.0]
 
 
-def test_a_reported_cache_is_as_fast_as_its_capacity_is_computed() -> None:
-    """Instance 0 computes 100 tokens in 10 s and instance 1 in 20 s, but for what is held there already."""
+def test_a_cache_that_is_reported_is_as_fast_as_one_that_is_not() -> None:
+    """Instance 0 reports its cache, instance 1 does not, and both get the same requests."""
     made = policy(2)
-    held = request("held", 10)
-    stored = [BlockStored(block, b"", ()) for block in held.keys["s"].blocks]
-    for instance in (0, 1):
-        made.observe(KVReport("llm", instance, stored))
-    for second in range(41):
-        made.observe(Dispatched(0, request(f"a{second:02}", 1), float(second)))
-        if second % 2 == 0:
-            made.observe(Dispatched(1, request(f"b{second:02}", 1), float(second)))
-        made.observe(Dispatched(1, held, float(second)))
-    fast, slow = speeds(made, (0, 1), 40.0)
-    assert (fast, slow) == pytest.approx((0.1, 0.05), rel=0.1)
-    made.observe(Emptied(0))
-    assert speeds(made, (0, 1), 40.0) == [0.0, slow]
+    made.observe(KVReport("llm", 0, [BlockStored(b"elsewhere", b"", ())]))
+    for second in range(30):
+        one = request(f"{second % 7:02}", 1 + second % 4)
+        for instance in (0, 1):
+            made.observe(Dispatched(instance, one, float(second)))
+            made.observe(Ended(instance, one))
+        fast, slow = speeds(made, (0, 1), second + 1.0)
+        assert fast == slow
+    assert fast > 0.0
+    made.observe(KVReport("llm", 0, [AllBlocksCleared()]))
+    assert speeds(made, (0, 1), 30.0) == [0.0, slow], "it is empty now"

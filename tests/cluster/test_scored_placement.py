@@ -4,11 +4,15 @@ prefixes that are left out.
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Iterator
+
+import pytest
 
 from stretto.cluster.eviction import victims
 from stretto.cluster.instances import InstanceTable, InstanceView
-from stretto.cluster.placement import Dispatched, Joined, PlacementRequest, PromptKey
+from stretto.cluster.placement import Choice, Dispatched, Ended, Joined, PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PrefixHasher
 from stretto.costs.profile import Profile
@@ -67,3 +71,48 @@ def test_a_choice_depends_neither_on_the_order_of_instances_nor_on_unused_parts(
         policy.observe(Dispatched(choice.instance, request, now_s))
     assert num_damages > 0, "something that is used again is at stake"
     assert num_left_out > 0
+
+
+class Thorough(Stretto):
+    """The policy without short cuts: it prices all instances to the end."""
+
+    def terms(
+        self, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
+    ) -> tuple[float, ...]:
+        self.lowest = math.inf
+        return super().terms(request, view, held_tokens, now_s)
+
+
+def choices(policy: Stretto, seed: int) -> Iterator[Choice | None]:
+    """Choices of a policy in a random run with full caches, unlike loads and slow instances."""
+    draw = random.Random(seed)
+    table = InstanceTable(policy.load, with_full=True)
+    for instance in range(5):
+        policy.observe(Joined(instance, "s", 6000))
+        table.join(InstanceView(instance, GPU, 6000, num_slots=6, space="s"))
+    shared = [draw.randbytes(4 * 900) for _ in range(6)]
+    running: list[tuple[int, PlacementRequest]] = []
+    for number in range(200):
+        now_s, data = 0.1 * number, draw.choice(shared) + draw.randbytes(4 * draw.randrange(700))
+        for view in table:
+            view.prefill_s = draw.choice((0.0, 0.0, 0.05, 1.0))
+            view.slowness = draw.choice((1.0, 1.0, 1.0, 1.5, 4.0))
+            view.expected_output = draw.choice((20, 100))
+            table.changed(view.id)
+        keys = {"s": PromptKey(HASHER.hash_buffer(data, 0), 64)}
+        request = PlacementRequest(len(data) // 4, draw.choice((20, 20, 200)), keys)
+        choice = policy.choose(request, table, now_s)
+        yield choice
+        assert choice is not None
+        policy.observe(Dispatched(choice.instance, request, now_s))
+        running.append((choice.instance, request))
+        if len(running) > 20:
+            instance, ended = running.pop(draw.randrange(20))
+            policy.observe(Ended(instance, ended))
+        for view in table:
+            view.num_running = sum(instance == view.id for instance, _ in running)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_instances_that_cannot_win_need_not_be_priced_to_the_end(seed: int) -> None:
+    assert list(choices(Stretto(), seed)) == list(choices(Thorough(), seed))

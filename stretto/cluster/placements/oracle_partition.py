@@ -28,7 +28,7 @@ class OraclePartition(ScoredPlacement):
 
     def __init__(self, parts: Mapping[BlockHash, int] | None = None) -> None:
         super().__init__()
-        self._parts = parts or {}
+        self.parts = parts or {}
 
     def best(
         self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
@@ -46,10 +46,10 @@ class OraclePartition(ScoredPlacement):
 
     def _part(self, request: PlacementRequest) -> int:
         for key in request.keys.values():
-            if self._parts:
+            if self.parts:
                 for block in reversed(key.blocks):
-                    if block in self._parts:
-                        return self._parts[block]
+                    if block in self.parts:
+                        return self.parts[block]
             if key.blocks:
                 return int.from_bytes(key.blocks[0], "little") % 65_537
         return 0

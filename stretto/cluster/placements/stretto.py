@@ -38,7 +38,7 @@ from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
 from stretto.cluster.prefix_index import Held, PrefixIndex
-from stretto.cluster.renewal import Renewal
+from stretto.cluster.renewal import renewal_speed
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.cluster.together import Together
 from stretto.costs.profile import Profile
@@ -58,6 +58,11 @@ _RENEWAL_PRICE = 3.0
 1, four caches have 2 % fewer hits together than one of their size, and with 3 about 1 % fewer."""
 _APART_S = 0.05
 """Price of an instance that has no request of a request's task group or job, while another one has."""
+_CLEARLY = 1.000001
+"""Ratio to the lowest score from which an instance is not looked at further. It leaves room for rounding, so
+that ties are broken by rule."""
+_TOO_MANY = (math.inf,) * 9
+"""Terms of an instance whose score is known to exceed the lowest."""
 _Speeds: TypeAlias = tuple[float, float, float, float, float, float]
 
 
@@ -81,7 +86,6 @@ class Stretto(ScoredPlacement):
 
     def __init__(self, index: PrefixIndex | None = None) -> None:
         super().__init__(index)
-        self._renewal = Renewal(self.index)
         self._classes = ClassPrices()
         self._together = Together()
         self._siblings: Collection[InstanceId] = ()
@@ -117,21 +121,24 @@ class Stretto(ScoredPlacement):
         if known is None or known[0] is not view.profile:
             known = self._speeds[view.id] = view.profile, _speeds(view.profile)
         base_s, per_token_s, per_output_s, per_neighbour_s, chunk_s, delay = known[1]
-        num_running, output = view.num_running, request.expected_output
-        wait_s, slowness = request.start_s(view, now_s), 1.0
-        if view.slowness != 1.0:
-            wait_s /= view.slowness
-        if view.slowness >= _STRAGGLER * self._usual_slowness:
-            slowness = view.slowness / self._usual_slowness
-            wait_s *= slowness
+        num_running, output, slowness = view.num_running, request.expected_output, 1.0
         if request.computing:
             held_tokens = max(held_tokens, request.computing.get(view.id, 0))
+        if view.slowness >= _STRAGGLER * self._usual_slowness:
+            slowness = view.slowness / self._usual_slowness
         missing = request.num_tokens - held_tokens
         prefill_s = slowness * (base_s + per_token_s * missing)
         left_s = chunk_s * view.expected_output / 2
         neighbours_s = num_running * output * per_neighbour_s
         slowdown_s = neighbours_s + num_running * delay * (prefill_s if prefill_s < left_s else left_s)
         decode_s = slowness * (output * per_output_s + neighbours_s)
+        if prefill_s + slowdown_s + decode_s > _CLEARLY * self.lowest:
+            return _TOO_MANY
+        wait_s = request.start_s(view, now_s)
+        if view.slowness != 1.0:
+            wait_s /= view.slowness
+        if slowness != 1.0:
+            wait_s *= slowness
         busy_share = self._tokens_per_s * per_token_s
         idle_share = 1.0 - (busy_share if busy_share < _MOST_UTILISATION else _MOST_UTILISATION)
         later_s = self._requests_per_s * prefill_s * (wait_s + prefill_s / 2) / idle_share
@@ -157,9 +164,9 @@ class Stretto(ScoredPlacement):
         cache, tokens = self.index.caches.get(view.id), 0.0
         if cache is None:
             return tokens
-        if speed := self._renewal.speed(view.id, now_s):
+        if speed := renewal_speed(self.index, view.id, now_s):
             if self._mean_speed is None:
-                speeds = [self._renewal.speed(one.id, now_s) for one in self._options]
+                speeds = [renewal_speed(self.index, one.id, now_s) for one in self._options]
                 self._mean_speed = fmean(speeds) if all(speeds) else math.inf
             tokens = _RENEWAL_PRICE * speed / self._mean_speed * (request.num_tokens - held_tokens)
         if cache.num_blocks + request.num_tokens <= cache.capacity:
@@ -195,17 +202,15 @@ class Stretto(ScoredPlacement):
         self._num_requests = self._num_requests * faded + 1.0
         self._missing_tokens = self._missing_tokens * faded + missing
         self._counted_s = now_s
-        self._renewal.add(instance, missing, now_s)
 
     def observe(self, event: PlacementEvent) -> None:
-        """Update the index, the rates, how fast caches are renewed, and where classes and groups run."""
+        """Update the index, the rates, and where classes and groups run."""
         self._classes.observe(event)
         self._together.observe(event)
         super().observe(event)
 
     def instances_changed(self, event: Joined | Emptied | Left) -> None:
-        """Update how fast caches are renewed, and forget the speed of an instance that has left."""
-        self._renewal.observe(event)
+        """Forget the speed of an instance that has left."""
         if isinstance(event, Left):
             self._speeds.pop(event.instance, None)
 
