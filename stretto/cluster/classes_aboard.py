@@ -14,7 +14,15 @@ from dataclasses import dataclass
 
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Dispatched, Ended, Left, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import (
+    Bound,
+    Dispatched,
+    Ended,
+    Left,
+    PlacementEvent,
+    PlacementRequest,
+    Unbound,
+)
 
 LATENCY_TOKENS = 4096
 """Tokens in flight beside requests for latency, where it is not known how long steps take."""
@@ -24,12 +32,14 @@ LATENCY_STRETCH = 4 / 3
 
 @dataclass(slots=True)
 class Aboard:
-    """The requests that run at one instance: their number and their tokens, by class."""
+    """The requests at one instance: how many run, by class, and the tokens of those for throughput; how many
+    for latency wait there.
+    """
 
     num_latency: int = 0
     num_throughput: int = 0
-    latency_tokens: int = 0
     throughput_tokens: int = 0
+    num_waiting_latency: int = 0
 
 
 NOTHING = Aboard()
@@ -49,16 +59,21 @@ class ClassesAboard:
         self._aboard: dict[InstanceId, Aboard] = {}
 
     def of(self, instance: InstanceId) -> Aboard:
-        """Return what runs at an instance, by class. The caller must not change it."""
+        """Return what runs or waits at an instance, by class. The caller must not change it."""
         return self._aboard.get(instance, NOTHING)
 
     def observe(self, event: PlacementEvent) -> None:
-        """Count requests that begin to run or have ended."""
+        """Count requests that begin to run or have ended, and those that wait at an instance."""
         match event:
             case Dispatched(instance, request):
                 self._add(self._aboard.setdefault(instance, Aboard()), request, 1)
             case Ended(instance, request) if instance in self._aboard:
                 self._add(self._aboard[instance], request, -1)
+            case Bound(instance, request) if request.purpose.preference == "latency":
+                self._aboard.setdefault(instance, Aboard()).num_waiting_latency += 1
+            case Unbound(instance, request) if request.purpose.preference == "latency":
+                if instance in self._aboard:
+                    self._aboard[instance].num_waiting_latency -= 1
             case Left(instance):
                 aboard = self._aboard.pop(instance, NOTHING)
                 self.num_latency -= aboard.num_latency
@@ -67,7 +82,6 @@ class ClassesAboard:
     def _add(self, aboard: Aboard, request: PlacementRequest, sign: int) -> None:
         if request.purpose.preference == "latency":
             aboard.num_latency += sign
-            aboard.latency_tokens += sign * request.all_tokens
             self.num_latency += sign
         else:
             aboard.num_throughput += sign

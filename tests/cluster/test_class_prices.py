@@ -90,14 +90,16 @@ def test_where_the_requests_of_a_group_are() -> None:
     together.observe(Left(1))
     together.observe(Ended(1, sibling))
     together.observe(Ended(2, of_job))
-    assert len(together) == 0
+    assert not together.instances(sibling)
+    assert not together.instances(of_job)
 
 
 def test_siblings_of_one_instant_do_not_wait_for_an_answer_to_end() -> None:
     busy = view(0, 1, 600)
-    busy.num_waiting, busy.waiting_tokens, busy.waiting_s = 1, 600, 0.3
-    sibling = replace(BATCH, purpose=Purpose(group="g"))
-    assert sibling.start_s(busy, 0.0) == pytest.approx(0.3)
+    busy.num_decoding = 1
+    busy.num_waiting, busy.waiting_tokens, busy.waiting_s, busy.waiting_prefill_s = 1, 600, 0.3, 0.1
+    sibling = replace(BATCH, purpose=Purpose(job="j", group="g"))
+    assert sibling.start_s(busy, 0.0) == pytest.approx(0.1), "the prefill of the other one"
     assert BATCH.start_s(busy, 0.0) == pytest.approx(0.3 + busy.turn_s)
     busy.num_waiting, busy.waiting_tokens = 80, 48_000
     assert sibling.start_s(busy, 0.0) == pytest.approx(0.3 + busy.turn_s), "there is no room for all"

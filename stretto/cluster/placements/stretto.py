@@ -12,7 +12,8 @@ The terms, all in seconds:
   and by one more sequence in each step;
 - decode: of its own answer, beside those that run there;
 - later: the delay of the requests that will come before the instance has done all its prefills, this one
-  included: each of them waits for this prefill too;
+  included: each of them waits for this prefill too. The requests of jobs come in bursts, which the rate of
+  the last seconds does not foretell: each second of their prefills costs at least `_BURST_PRICE`;
 - move: what a move to another instance must save, where the request waits at one already;
 - class: what it costs that requests for latency and for throughput meet at an instance (`class_prices.py`);
 - apart: a little, where its siblings or the requests of its job are at other instances.
@@ -56,6 +57,10 @@ _MOVE_S = 0.05
 _RENEWAL_PRICE = 3.0
 """Price of a token that is new to a full cache of mean renewal, in prefills of a token. Found by trial: with
 1, four caches have 2 % fewer hits together than one of their size, and with 3 about 1 % fewer."""
+_BURST_PRICE = 0.25
+"""Least price in seconds of a second of a job's prefill, for those that come during it. At an instance that is
+busy for a share x of the time with requests like this one, x / (2 - 2 x) of them wait for it on average: the
+price is that of one that is busy for a third of the time."""
 _APART_S = 0.05
 """Price of an instance that has no request of a request's task group or job, while another one has."""
 _Speeds: TypeAlias = tuple[float, float, float, float, float, float]
@@ -130,11 +135,18 @@ class Stretto(ScoredPlacement):
         prefill_s = slowness * (base_s + per_token_s * missing)
         left_s = chunk_s * view.expected_output / 2
         neighbours_s = num_running * output * per_neighbour_s
-        slowdown_s = neighbours_s + num_running * delay * (prefill_s if prefill_s < left_s else left_s)
+        if request.purpose.job:
+            delay_s = min(per_token_s * missing, delay * left_s)
+            slowdown_s = num_running * (output * per_neighbour_s * _new_share(request, view) + delay_s)
+            neighbours_s *= _own_share(view)
+        else:
+            slowdown_s = neighbours_s + num_running * delay * (prefill_s if prefill_s < left_s else left_s)
         decode_s = slowness * (output * per_output_s + neighbours_s)
         busy_share = self._tokens_per_s * per_token_s
         idle_share = 1.0 - (busy_share if busy_share < _MOST_UTILISATION else _MOST_UTILISATION)
         later_s = self._requests_per_s * prefill_s * (wait_s + prefill_s / 2) / idle_share
+        if request.purpose.job and later_s < _BURST_PRICE * prefill_s:
+            later_s = _BURST_PRICE * prefill_s
         move_s = 0.0 if request.bound_to is None or request.bound_to == view.id else _MOVE_S
         class_s = self._classes.seconds(request, view, prefill_s, decode_s)
         apart_s = _APART_S if self._siblings and view.id not in self._siblings else 0.0
@@ -208,6 +220,16 @@ class Stretto(ScoredPlacement):
         self._renewal.observe(event)
         if isinstance(event, Left):
             self._speeds.pop(event.instance, None)
+
+
+def _new_share(request: PlacementRequest, view: InstanceView) -> float:
+    """Return which share of the tokens of a request no other request at an instance has."""
+    return request.new_tokens(view) / max(1, request.all_tokens)
+
+
+def _own_share(view: InstanceView) -> float:
+    """Return which share of their tokens the steps of an instance read, as they read shared ones once."""
+    return view.running_tokens / max(1, view.running_tokens + view.repeated_tokens)
 
 
 def _speeds(profile: Profile) -> _Speeds:
