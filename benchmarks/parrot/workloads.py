@@ -188,7 +188,17 @@ def mixed(seed: int, *, num: int = 40, chat_rate_per_s: float = 1.0, every_s: fl
 
 LOADS: Mapping[str, Callable[..., list[Arrival]]] = {
     function.__name__: function
-    for function in (chats, one_by_one, chain_in_chats, chains_in_parts, chains_at_once, copilot, gpts, agents, mixed)
+    for function in (
+        chats,
+        one_by_one,
+        chain_in_chats,
+        chains_in_parts,
+        chains_at_once,
+        copilot,
+        gpts,
+        agents,
+        mixed,
+    )
 }
 """Functions that make the loads, by name."""
 

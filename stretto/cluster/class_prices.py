@@ -3,7 +3,8 @@
 Nothing, where all requests are of one class. Else:
 
 - a request for latency takes room from those for throughput that run or wait at an instance, for as long as
-  it runs, unless another one for latency has taken it already, or waits there to take it;
+  it runs, unless another one for latency has taken it already or waits there to take it. At an instance with
+  few of them it takes the room of the next, so that they count there as on the average instance;
 - a request for throughput that has no room beside those for latency waits until one of them ends, and
   perhaps another one that comes meanwhile;
 - its prefill delays those for latency, whose seconds weigh more than those of others.
@@ -46,7 +47,8 @@ class ClassPrices:
             return 0.0
         room = latency_room(view, request)
         if is_for_latency:
-            num_others = min(aboard.throughput_tokens, view.running_tokens) + view.waiting_tokens
+            num_here = min(aboard.throughput_tokens, view.running_tokens) + view.waiting_tokens
+            num_others = max(num_here, self._aboard.throughput_tokens / max(1, self._aboard.num_instances))
             return (prefill_s + decode_s) * min(1.0, num_others / max(1, room))
         if not aboard.num_latency:
             return 0.0

@@ -18,6 +18,7 @@ from stretto.cluster.placement import (
     Bound,
     Dispatched,
     Ended,
+    Joined,
     Left,
     PlacementEvent,
     PlacementRequest,
@@ -52,10 +53,12 @@ class ClassesAboard:
     Attributes:
         num_latency: number of requests for latency that run at any instance.
         num_throughput: number of all other requests that run at any instance.
+        throughput_tokens: number of their tokens.
+        num_instances: number of instances that have joined.
     """
 
     def __init__(self) -> None:
-        self.num_latency = self.num_throughput = 0
+        self.num_latency = self.num_throughput = self.throughput_tokens = self.num_instances = 0
         self._aboard: dict[InstanceId, Aboard] = {}
 
     def of(self, instance: InstanceId) -> Aboard:
@@ -65,6 +68,8 @@ class ClassesAboard:
     def observe(self, event: PlacementEvent) -> None:
         """Count requests that begin to run or have ended, and those that wait at an instance."""
         match event:
+            case Joined():
+                self.num_instances += 1
             case Dispatched(instance, request):
                 self._add(self._aboard.setdefault(instance, Aboard()), request, 1)
             case Ended(instance, request) if instance in self._aboard:
@@ -75,9 +80,11 @@ class ClassesAboard:
                 if instance in self._aboard:
                     self._aboard[instance].num_waiting_latency -= 1
             case Left(instance):
+                self.num_instances -= 1
                 aboard = self._aboard.pop(instance, NOTHING)
                 self.num_latency -= aboard.num_latency
                 self.num_throughput -= aboard.num_throughput
+                self.throughput_tokens -= aboard.throughput_tokens
 
     def _add(self, aboard: Aboard, request: PlacementRequest, sign: int) -> None:
         if request.purpose.preference == "latency":
@@ -87,6 +94,7 @@ class ClassesAboard:
             aboard.num_throughput += sign
             aboard.throughput_tokens += sign * request.all_tokens
             self.num_throughput += sign
+            self.throughput_tokens += sign * request.all_tokens
 
 
 def latency_room(view: InstanceView, request: PlacementRequest) -> int:

@@ -473,9 +473,7 @@ class InstanceLoads:
         view.waiting_prefill_s = max(0.0, view.waiting_prefill_s + prefill_s) if view.num_waiting else 0.0
         self._table.changed(instance)
 
-    def _change(
-        self, instance: InstanceId, num_tokens: int, prefill_s: float, num_repeated: int = 0
-    ) -> None:
+    def _change(self, instance: InstanceId, num_tokens: int, prefill_s: float, num_repeated: int = 0) -> None:
         view = self._table.get(instance)
         if view is None:
             return

@@ -38,6 +38,8 @@ def view(instance: int = 0, num: int = 0, tokens: int = 0) -> InstanceView:
 
 def prices(*running: PlacementRequest) -> ClassPrices:
     found = ClassPrices()
+    for instance in range(2):
+        found.observe(Joined(instance, "", 50_000))
     for request in running:
         found.observe(Dispatched(0, request))
     return found
@@ -53,7 +55,12 @@ def test_a_chat_pays_for_the_room_that_it_takes_from_a_batch() -> None:
     """Room for eleven requests, as a step may take a third longer than 30 ms; five run there."""
     five = prices(*[BATCH] * 5)
     assert five.seconds(CHAT, view(0, 5, 3000), 0.1, 3.0) == pytest.approx(3.1 * 3000 / 6600)
-    assert five.seconds(CHAT, view(1), 0.1, 3.0) == 0.0
+    next_batch_s = 3.1 * 1500 / 6600
+    assert five.seconds(CHAT, view(1), 0.1, 3.0) == pytest.approx(next_batch_s), "where the next batch goes"
+    five.observe(Bound(1, CHAT))
+    assert five.seconds(CHAT, view(1), 0.1, 3.0) == 0.0, "another one waits to take it"
+    five.observe(Unbound(1, CHAT))
+    assert five.seconds(CHAT, view(1), 0.1, 3.0) == pytest.approx(next_batch_s)
     five.observe(Dispatched(0, CHAT))
     assert five.seconds(CHAT, view(0, 6, 3600), 0.1, 3.0) == 0.0, "another one has taken it"
 
