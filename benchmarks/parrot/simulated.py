@@ -148,8 +148,8 @@ def simulate(
 
 
 class _Watch(Observer):
-    """Notes the tokens of all requests, their seconds in an engine and the pace of their answers, and how much
-    KV is held.
+    """Notes the tokens of all requests, their seconds in an engine and the pace of answers, and how much KV
+    is held.
     """
 
     def __init__(self) -> None:

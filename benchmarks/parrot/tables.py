@@ -34,8 +34,8 @@ def scene_rows(ran: Ran) -> Iterator[Row]:
 
 
 def parts_rows(runs: Sequence[Ran]) -> Iterator[Row]:
-    """Yield which shares of a chain's latency are trips, waiting, and the work of the engine; then the paper's
-    own figure.
+    """Yield which shares of a chain's latency are trips, waiting, and the work of the engine; then what the
+    paper says.
     """
     found = [ran for ran in runs if ran.scene.figure == PARTS]
     for ran in found:

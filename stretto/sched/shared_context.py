@@ -100,8 +100,7 @@ class SharedContext:
         return num_tokens
 
     def _blocks(self, instance: InstanceId, request: PlacementRequest) -> tuple[Sequence[BlockHash], int]:
-        """Return the full blocks of a prompt, and the tokens of each; no blocks if the request is not compared
-        with others.
+        """Return the full blocks of a prompt, and the tokens of each. A request without a job has none.
 
         A prompt's number of tokens may be an estimate. Its blocks have no more tokens than that.
         """
