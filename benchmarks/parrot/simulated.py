@@ -7,7 +7,7 @@ characters, and an answer is as long as its call says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -92,7 +92,7 @@ def simulate(
         kv_tokens: number of tokens whose KV an instance can hold; None for as many as fit into the machine.
     """
     kv_tokens = kv_tokens or machine.kv_tokens
-    profile = machine.profile
+    profile = replace(machine.profile, reads_shared_once=contestant.reads_shared_once)
     engine = deploy(
         ENGINE,
         FakeLLM,

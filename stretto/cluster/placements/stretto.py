@@ -138,8 +138,8 @@ class Stretto(ScoredPlacement):
         neighbours_s = num_running * output * per_neighbour_s
         if request.purpose.job:
             delay_s = min(per_token_s * missing, delay * left_s)
-            slowdown_s = num_running * (output * per_neighbour_s * _new_share(request, view) + delay_s)
-            neighbours_s *= _own_share(view)
+            slowdown_s = num_running * delay_s + neighbours_s * _new_share(request, view)
+            neighbours_s *= _read_share(view)
         else:
             slowdown_s = neighbours_s + num_running * delay * (prefill_s if prefill_s < left_s else left_s)
         decode_s = slowness * (output * per_output_s + neighbours_s)
@@ -224,12 +224,16 @@ class Stretto(ScoredPlacement):
 
 
 def _new_share(request: PlacementRequest, view: InstanceView) -> float:
-    """Return which share of the tokens of a request no other request at an instance has."""
+    """Return which share of the tokens of a request the steps of an instance read for it alone."""
+    if not view.profile.reads_shared_once:
+        return 1.0
     return request.new_tokens(view) / max(1, request.all_tokens)
 
 
-def _own_share(view: InstanceView) -> float:
-    """Return which share of their tokens the steps of an instance read, as they read shared ones once."""
+def _read_share(view: InstanceView) -> float:
+    """Return which share of the tokens of running requests the steps of an instance read."""
+    if not view.profile.reads_shared_once:
+        return 1.0
     return view.running_tokens / max(1, view.running_tokens + view.repeated_tokens)
 
 
