@@ -136,7 +136,7 @@ class Stretto(ScoredPlacement):
         prefill_s = slowness * (base_s + per_token_s * missing)
         left_s = chunk_s * view.expected_output / 2
         neighbours_s = num_running * output * per_neighbour_s
-        if request.purpose.job:
+        if request.purpose.job and view.profile.reads_shared_once:
             delay_s = min(per_token_s * missing, delay * left_s)
             slowdown_s = num_running * delay_s + neighbours_s * _new_share(request, view)
             neighbours_s *= _read_share(view)
@@ -225,15 +225,11 @@ class Stretto(ScoredPlacement):
 
 def _new_share(request: PlacementRequest, view: InstanceView) -> float:
     """Return which share of the tokens of a request the steps of an instance read for it alone."""
-    if not view.profile.reads_shared_once:
-        return 1.0
     return request.new_tokens(view) / max(1, request.all_tokens)
 
 
 def _read_share(view: InstanceView) -> float:
     """Return which share of the tokens of running requests the steps of an instance read."""
-    if not view.profile.reads_shared_once:
-        return 1.0
     return view.running_tokens / max(1, view.running_tokens + view.repeated_tokens)
 
 
