@@ -55,7 +55,7 @@ def measure(size: ParrotSize, options: BenchmarkOptions) -> Report:
         "parrot",
         options.seed,
         asdict(size),
-        (*rows, *claims, *rates, *shared, *repeated_rows()),
+        (*rows, *tables.parts_rows(runs), *claims, *rates, *shared, *repeated_rows()),
         tuple(goals),
         (*_NOTES, *_missing(), *tables.losses(runs)),
     )
@@ -69,7 +69,7 @@ _NOTES = (
     "token_ms is the latency over the tokens of the results; filled is the share of prompt tokens that were "
     "computed; KV_GiB is the most that running requests held",
     "latency: requests wait in the service beyond 4,096 tokens on an instance, with ours beyond "
-    "four times what it holds; all others wait at the instance",
+    "what it holds, shared context counted once; all others wait at the instance",
 )
 
 

@@ -35,6 +35,8 @@ class Client(Protocol):
 
     ends_s: dict[int, float]
     """When the last result of each workflow came, in seconds, by the workflow's number."""
+    trips_s: dict[int, float]
+    """Seconds of all trips to the service and back of each workflow, by its number."""
 
     def on_reply(self, reply: Reply) -> None:
         """Called when a one-shot query ends."""
@@ -69,6 +71,7 @@ class CallClient:
 
     def __init__(self, arrivals: Sequence[Arrival], seed: int, *, declares_prefixes: bool) -> None:
         self.ends_s: dict[int, float] = {}
+        self.trips_s: dict[int, float] = {}
         self._arrivals = arrivals
         self._seed = seed
         self._declares_prefixes = declares_prefixes
@@ -114,9 +117,11 @@ class CallClient:
         parts = [answers[part.call] if isinstance(part, Output) else part for part in call.parts]
         if self._declares_prefixes:
             parts.insert(call.num_static, filler(query, 4))
-        at_s = now_s + trip_s(self._seed, query)
+        seconds = trip_s(self._seed, query)
+        self.trips_s[number] = self.trips_s.get(number, 0.0) + seconds
         graph = _request(call.num_output)
-        self._driver.submit(query, graph, {"prompt": SEPARATOR.join(parts)}, at_s=at_s, objective="latency")
+        inputs = {"prompt": SEPARATOR.join(parts)}
+        self._driver.submit(query, graph, inputs, at_s=now_s + seconds, objective="latency")
 
 
 class GraphClient:
@@ -128,6 +133,7 @@ class GraphClient:
         self, arrivals: Sequence[Arrival], seed: int, plans: PlanCache, passes: tuple[str, ...]
     ) -> None:
         self.ends_s: dict[int, float] = {}
+        self.trips_s: dict[int, float] = {}
         self._arrivals = arrivals
         self._seed = seed
         self._plans = plans
@@ -140,7 +146,8 @@ class GraphClient:
         self._driver = driver
         for number, arrival in enumerate(self._arrivals):
             workflow, query = arrival.workflow, str(number)
-            at_s = arrival.at_s + trip_s(self._seed, query)
+            self.trips_s[number] = trip_s(self._seed, query)
+            at_s = arrival.at_s + self.trips_s[number]
             plan = self._plans.plan_graph(workflow.graph(), self._passes)
             driver.send(Open(query, QueryRecord(criteria=workflow.criteria), self._passes), at_s)
             for name, text in workflow.texts.items():

@@ -13,10 +13,6 @@ from stretto.graph.passes.weigh import WEIGHED
 Caching = Literal["none", "static", "automatic"]
 LATENCY_TOKENS = 4096
 """Tokens in a batch of the latency-centric baseline, with which a step takes about 40 ms. Source: §8.1."""
-SHARED_BUDGET = 4
-"""Tokens in flight over those that an instance can hold, where requests share context: the service counts
-shared tokens once for each request, and the instance admits by the blocks that it has.
-"""
 _UNLIMITED = 1_000_000_000
 
 
@@ -29,7 +25,7 @@ class Contestant:
             its inputs are there.
         caching: prefixes that the engines find again: none, those that a developer declares, or all.
         budget_tokens: tokens in flight on an instance; beyond that requests wait in the service. None
-            stands for `SHARED_BUDGET` times as many as the instance can hold.
+            stands for as many as the instance can hold, shared ones counted once.
         placement: policy that chooses the instance of a request.
         policy: order of the requests that wait in the service.
         passes: rewriting passes for graphs.

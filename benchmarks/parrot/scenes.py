@@ -13,6 +13,7 @@ from benchmarks.parrot.contestants import CAPACITIES, OURS, is_there
 Quantity = Literal["mean_s", "per_token_s", "decode_s"]
 CALL_LEVEL = ("latency", "throughput")
 CACHED = ("static", "automatic")
+PARTS = "3a call by its parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def full_scenes() -> tuple[Scene, ...]:
     """Return all scenes of the paper's evaluation."""
     outputs, chunks = (25, 50, 75, 100), (512, 1024, 1536, 2048)
     return (
+        *(_in_parts(num, 3) for num in (150, 1000, 2000, 4000)),
         *(_chats(rate) for rate in (0.5, 1.0, 1.5)),
         *(_one("11a chain", "chain", f"output {n}", _CHAINS, num_output=n) for n in outputs),
         *(_one("11b chain", "chain", f"chunk {n}", _CHAINS, chunk_tokens=n) for n in chunks),
@@ -104,6 +106,12 @@ def quick_scenes() -> tuple[Scene, ...]:
 def _chats(rate_per_s: float) -> Scene:
     names, settings = tuple(one.name for one in CAPACITIES), {"rate_per_s": rate_per_s}
     return Scene("10 capacity", f"{rate_per_s:g}/s", "chats", settings, "A100, 13B", 1, names, ("chat",))
+
+
+def _in_parts(prompt_tokens: int, num: int) -> Scene:
+    settings = {"prompt_tokens": prompt_tokens, "rate_per_s": 1.0, "num": num}
+    name, contestants = f"prompt {prompt_tokens}", ("latency", "stretto")
+    return Scene(PARTS, name, "chains_in_parts", settings, "A100, 13B", 1, contestants, ("chain", "chat"))
 
 
 def _in_chats(rate_per_s: float, num: int) -> Scene:

@@ -7,12 +7,12 @@ characters, and an answer is as long as its call says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from benchmarks.parrot.clients import CallClient, Client, GraphClient, number_of
-from benchmarks.parrot.contestants import SHARED_BUDGET, Contestant
+from benchmarks.parrot.contestants import Contestant
 from benchmarks.parrot.machines import Machine
 from benchmarks.parrot.workflows import ENGINE, Arrival
 from stretto.deployment import deploy
@@ -25,7 +25,7 @@ from stretto.sim.agent_load import agent_tokens
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import as_max_tokens, filler_output
-from stretto.tasks import Done, Piece
+from stretto.tasks import Done, Piece, Started
 from stretto.trace.summary import quantile
 
 _BLOCK_TOKENS = 16
@@ -41,11 +41,15 @@ class Measured:
         latencies_s: seconds from each start to the last result, in order of the starts.
         per_token_s: the same, divided by the tokens of all results.
         decode_s: mean seconds of a token of an answer after the first.
+        trips_s: mean seconds of all trips of a workflow to the service and back.
+        engine_s: mean seconds that all calls of a workflow together took from the begin of their prefill.
     """
 
     latencies_s: Sequence[float]
     per_token_s: Sequence[float]
     decode_s: float
+    trips_s: float
+    engine_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def simulate(
         kv_tokens: number of tokens whose KV an instance can hold; None for as many as fit into the machine.
     """
     kv_tokens = kv_tokens or machine.kv_tokens
-    profile = machine.profile
+    profile = replace(machine.profile, reads_shared_once=contestant.reads_shared_once)
     engine = deploy(
         ENGINE,
         FakeLLM,
@@ -97,7 +101,7 @@ def simulate(
         profile=profile,
         kv_tokens=kv_tokens,
         max_running=_MAX_RUNNING,
-        max_batch=contestant.budget_tokens or SHARED_BUDGET * kv_tokens,
+        max_batch=contestant.budget_tokens,
         placement=contestant.placement,
         policy=contestant.policy,
         keeps_state=True,
@@ -144,13 +148,17 @@ def simulate(
 
 
 class _Watch(Observer):
-    """Notes the tokens of all requests, the pace of their answers, and how much KV is held."""
+    """Notes the tokens of all requests, their seconds in an engine and the pace of answers, and how much KV
+    is held.
+    """
 
     def __init__(self) -> None:
         self.driver: VirtualDriver | None = None
         self.filled_tokens = self.kv_peak_tokens = 0
         self.paces_s: dict[int, list[float]] = {}
+        self.engine_s: dict[int, float] = {}
         self._workflows: dict[int, int] = {}
+        self._starts_s: dict[int, float] = {}
         self._firsts_s: dict[int, float] = {}
 
     def on_action(self, action: Action, now_s: float) -> None:
@@ -161,11 +169,15 @@ class _Watch(Observer):
         if not isinstance(event, LLMReport):
             return
         match event.event:
+            case Started(task):
+                self._starts_s[task] = now_s
             case Piece(task):
                 self._firsts_s.setdefault(task, now_s)
             case Done(task, _, usage):
                 self.filled_tokens += usage.num_prompt_tokens - usage.num_cached_tokens
                 first_s, workflow = self._firsts_s.pop(task, None), self._workflows.pop(task)
+                took_s = now_s - self._starts_s.pop(task)
+                self.engine_s[workflow] = self.engine_s.get(workflow, 0.0) + took_s
                 if first_s is not None and usage.num_output_tokens > 1:
                     pace_s = (now_s - first_s) / (usage.num_output_tokens - 1)
                     self.paces_s.setdefault(workflow, []).append(pace_s)
@@ -192,6 +204,8 @@ def _measured(kind: str, arrivals: Sequence[Arrival], client: Client, watch: _Wa
         latencies_s,
         [latency_s / length for latency_s, length in zip(latencies_s, lengths, strict=True)],
         fmean(paces_s) if paces_s else 0.0,
+        fmean(client.trips_s[number] for number in numbers),
+        fmean(watch.engine_s[number] for number in numbers),
     )
 
 
@@ -202,5 +216,7 @@ def _summary(measured: Measured) -> dict[str, Any]:
         "per_token_s": fmean(measured.per_token_s),
         "per_token_p90_s": quantile(measured.per_token_s, 0.9),
         "decode_s": measured.decode_s,
+        "trips_s": measured.trips_s,
+        "engine_s": measured.engine_s,
         "latencies_s": list(measured.latencies_s),
     }

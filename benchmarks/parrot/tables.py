@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.parrot.contestants import OURS
 from benchmarks.parrot.runs import Ran
-from benchmarks.parrot.scenes import CLAIMS, RATE_CLAIMS, Claim
+from benchmarks.parrot.scenes import CLAIMS, PARTS, RATE_CLAIMS, Claim
 from benchmarks.report import Goal, Row, Value
 
 SPEED_UPS = "times better than the paper's baselines"
 RATES = "rate of GPTs with 100 ms for each token"
+CALL_PARTS = "Figure 3a: shares of the latency of calls"
 _STRONGEST = "automatic"
 _RATE_FIGURE, _RATE_KIND, _RATE_LIMIT_S = "17 GPTs", "GPTs", 0.1
 _TIE = 1.01
@@ -30,6 +31,26 @@ def scene_rows(ran: Ran) -> Iterator[Row]:
                 "filled": ran.total(name, "filled_tokens") / ran.total(name, "prompt_tokens"),
             }
             yield Row(f"Figure {scene.figure}, {kind}", f"{scene.name}, {name}", values, "simulated")
+
+
+def parts_rows(runs: Sequence[Ran]) -> Iterator[Row]:
+    """Yield which shares of a chain's latency are trips, waiting, and the work of the engine; then what the
+    paper says.
+    """
+    found = [ran for ran in runs if ran.scene.figure == PARTS]
+    for ran in found:
+        for name in ran.results:
+            mean_s, trips_s, engine_s = (
+                ran.mean(name, "chain", quantity) for quantity in ("mean_s", "trips_s", "engine_s")
+            )
+            values: dict[str, Value] = {
+                "trips": trips_s / mean_s,
+                "waits": 1 - (trips_s + engine_s) / mean_s,
+                "engine": engine_s / mean_s,
+            }
+            yield Row(CALL_PARTS, f"{ran.scene.name}, {name}", values, "simulated")
+    if found:
+        yield Row(CALL_PARTS, "paper: prompts of 150 to 4,000", {"engine": "0.3-0.7"}, "quoted")
 
 
 def claim_rows(runs: Sequence[Ran]) -> tuple[list[Row], list[Goal]]:

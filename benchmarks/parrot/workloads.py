@@ -106,6 +106,22 @@ def chain_in_chats(seed: int, *, rate_per_s: float, num: int = 5) -> list[Arriva
     return chains + (chats(seed, rate_per_s=rate_per_s, until_s=apart_s * num) if rate_per_s else [])
 
 
+def chains_in_parts(
+    seed: int, *, prompt_tokens: int, rate_per_s: float, num: int = 3, num_calls: int = 10
+) -> list[Arrival]:
+    """Return chains of `num_calls` calls whose prompts have `prompt_tokens` tokens, one every minute, beside
+    chats.
+    """
+    num_output, apart_s = 50, 60.0
+    chunk_tokens = prompt_tokens - _INSTRUCTION_TOKENS - num_output
+    chains = [
+        chain(f"document {number} of {seed}", num_calls * chunk_tokens, chunk_tokens, num_output)
+        for number in range(num)
+    ]
+    arrivals = [Arrival(10.0 + apart_s * number, one) for number, one in enumerate(chains)]
+    return arrivals + chats(seed, rate_per_s=rate_per_s, until_s=apart_s * num)
+
+
 def chains_at_once(seed: int, *, num: int, chunk_tokens: int = 1024, num_output: int = 50) -> list[Arrival]:
     """Return `num` chains that begin at the same time."""
     return [
@@ -172,7 +188,17 @@ def mixed(seed: int, *, num: int = 40, chat_rate_per_s: float = 1.0, every_s: fl
 
 LOADS: Mapping[str, Callable[..., list[Arrival]]] = {
     function.__name__: function
-    for function in (chats, one_by_one, chain_in_chats, chains_at_once, copilot, gpts, agents, mixed)
+    for function in (
+        chats,
+        one_by_one,
+        chain_in_chats,
+        chains_in_parts,
+        chains_at_once,
+        copilot,
+        gpts,
+        agents,
+        mixed,
+    )
 }
 """Functions that make the loads, by name."""
 

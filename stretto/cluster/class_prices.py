@@ -3,7 +3,8 @@
 Nothing, where all requests are of one class. Else:
 
 - a request for latency takes room from those for throughput that run or wait at an instance, for as long as
-  it runs, unless another one for latency has taken it already;
+  it runs, unless another one for latency has taken it already or waits there to take it. At an instance with
+  few of them it takes the room of the next, so that they count there as on the average instance;
 - a request for throughput that has no room beside those for latency waits until one of them ends, and
   perhaps another one that comes meanwhile;
 - its prefill delays those for latency, whose seconds weigh more than those of others.
@@ -31,7 +32,7 @@ class ClassPrices:
         self._aboard = ClassesAboard()
 
     def observe(self, event: PlacementEvent) -> None:
-        """Count requests that begin to run or have ended."""
+        """Count requests that begin to run or have ended, and those that wait at an instance."""
         self._aboard.observe(event)
 
     def seconds(
@@ -42,16 +43,17 @@ class ClassPrices:
         if not is_for_latency and not self._aboard.num_latency:
             return 0.0
         aboard = self._aboard.of(view.id)
-        if is_for_latency and aboard.num_latency:
+        if is_for_latency and aboard.num_latency + aboard.num_waiting_latency:
             return 0.0
         room = latency_room(view, request)
         if is_for_latency:
-            num_others = aboard.throughput_tokens + view.waiting_tokens
+            num_here = min(aboard.throughput_tokens, view.running_tokens) + view.waiting_tokens
+            num_others = max(num_here, self._aboard.throughput_tokens / max(1, self._aboard.num_instances))
             return (prefill_s + decode_s) * min(1.0, num_others / max(1, room))
         if not aboard.num_latency:
             return 0.0
         delay_s = (_LATENCY_WEIGHT - 1.0) * aboard.num_latency * prefill_s
-        if view.running_tokens + view.waiting_tokens + request.all_tokens <= room:
+        if view.running_tokens + view.waiting_tokens + request.new_tokens(view) <= room:
             return delay_s
         return delay_s + _TURNS * view.expected_output * view.profile.decode_s(view.num_running)
 
@@ -64,5 +66,5 @@ class ClassPrices:
         purpose = request.purpose
         if purpose.preference == "latency" or not self._aboard.of(view.id).num_latency:
             return True
-        has_room = view.running_tokens + request.all_tokens <= latency_room(view, request)
+        has_room = view.running_tokens + request.new_tokens(view) <= latency_room(view, request)
         return has_room or now_s >= purpose.yields_until_s

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Dispatched, Ended, Left, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import (
+    Bound,
+    Dispatched,
+    Ended,
+    Joined,
+    Left,
+    PlacementEvent,
+    PlacementRequest,
+    Unbound,
+)
 
 LATENCY_TOKENS = 4096
 """Tokens in flight beside requests for latency, where it is not known how long steps take."""
@@ -24,12 +33,14 @@ LATENCY_STRETCH = 4 / 3
 
 @dataclass(slots=True)
 class Aboard:
-    """The requests that run at one instance: their number and their tokens, by class."""
+    """The requests at one instance: how many run, by class, and the tokens of those for throughput; how many
+    for latency wait there.
+    """
 
     num_latency: int = 0
     num_throughput: int = 0
-    latency_tokens: int = 0
     throughput_tokens: int = 0
+    num_waiting_latency: int = 0
 
 
 NOTHING = Aboard()
@@ -42,41 +53,56 @@ class ClassesAboard:
     Attributes:
         num_latency: number of requests for latency that run at any instance.
         num_throughput: number of all other requests that run at any instance.
+        throughput_tokens: number of their tokens.
+        num_instances: number of instances that have joined.
     """
 
     def __init__(self) -> None:
-        self.num_latency = self.num_throughput = 0
+        self.num_latency = self.num_throughput = self.throughput_tokens = self.num_instances = 0
         self._aboard: dict[InstanceId, Aboard] = {}
 
     def of(self, instance: InstanceId) -> Aboard:
-        """Return what runs at an instance, by class. The caller must not change it."""
+        """Return what runs or waits at an instance, by class. The caller must not change it."""
         return self._aboard.get(instance, NOTHING)
 
     def observe(self, event: PlacementEvent) -> None:
-        """Count requests that begin to run or have ended."""
+        """Count requests that begin to run or have ended, and those that wait at an instance."""
         if isinstance(event, Dispatched):
-            aboard = self._aboard.get(event.instance)
-            if aboard is None:
-                aboard = self._aboard[event.instance] = Aboard()
-            self._add(aboard, event.request, 1)
+            self._add(self._of(event.instance), event.request, 1)
         elif isinstance(event, Ended):
             if (found := self._aboard.get(event.instance)) is not None:
                 self._add(found, event.request, -1)
+        elif isinstance(event, Bound):
+            if event.request.purpose.preference == "latency":
+                self._of(event.instance).num_waiting_latency += 1
+        elif isinstance(event, Unbound):
+            if event.request.purpose.preference == "latency" and event.instance in self._aboard:
+                self._aboard[event.instance].num_waiting_latency -= 1
+        elif isinstance(event, Joined):
+            self.num_instances += 1
         elif isinstance(event, Left):
+            self.num_instances -= 1
             left = self._aboard.pop(event.instance, NOTHING)
             self.num_latency -= left.num_latency
             self.num_throughput -= left.num_throughput
+            self.throughput_tokens -= left.throughput_tokens
+
+    def _of(self, instance: InstanceId) -> Aboard:
+        aboard = self._aboard.get(instance)
+        if aboard is None:
+            aboard = self._aboard[instance] = Aboard()
+        return aboard
 
     def _add(self, aboard: Aboard, request: PlacementRequest, sign: int) -> None:
         num_tokens = sign * (request.num_tokens + request.expected_output)
         if request.purpose.preference == "latency":
             aboard.num_latency += sign
-            aboard.latency_tokens += num_tokens
             self.num_latency += sign
         else:
             aboard.num_throughput += sign
             aboard.throughput_tokens += num_tokens
             self.num_throughput += sign
+            self.throughput_tokens += num_tokens
 
 
 def latency_room(view: InstanceView, request: PlacementRequest) -> int:

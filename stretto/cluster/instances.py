@@ -27,13 +27,18 @@ class InstanceView:
         state: only "serving" and "suspect" instances get work.
         num_running: number of requests that run there.
         num_decoding: number of running requests whose prefill is over.
-        running_tokens: number of tokens of the running requests, prompts and expected outputs together.
+        running_tokens: number of tokens of the running requests, prompts and expected outputs together. What
+            requests of jobs share counts once where the instance reports its cache. So it does in
+            `waiting_tokens`.
+        repeated_tokens: number of tokens of running prompts that do not count there, because another running
+            request has them too.
         prefill_s: predicted seconds of prefills that have not ended, each counted whole until its end.
         prefill_from_s: time from which the oldest of these prefills has been computed.
         expected_output: number of tokens of a typical answer.
         num_waiting: number of requests that wait in this instance's own queue until they fit.
         waiting_tokens: number of tokens of the waiting requests, prompts and expected outputs together.
         waiting_s: predicted seconds by which the waiting requests delay one more.
+        waiting_prefill_s: predicted seconds of their prefills, which are a part of that.
         slowness: measured seconds of its last answers over predicted ones, 1 if they hardly differ. Measured
             only where the policy lets requests wait at an instance ("early").
         probe_s: time from which a suspect instance may be tried with a request.
@@ -51,12 +56,14 @@ class InstanceView:
     num_running: int = 0
     num_decoding: int = 0
     running_tokens: int = 0
+    repeated_tokens: int = 0
     prefill_s: float = 0.0
     prefill_from_s: float = 0.0
     expected_output: int = 0
     num_waiting: int = 0
     waiting_tokens: int = 0
     waiting_s: float = 0.0
+    waiting_prefill_s: float = 0.0
     slowness: float = 1.0
     probe_s: float = 0.0
     per_resident_s: float | None = None

@@ -86,6 +86,8 @@ class PlacementRequest:
         bound_to: instance in whose own queue it waits already, when the policy is asked about it again.
         ahead_s: predicted seconds of the requests that wait before it in that queue.
         purpose: class, job and task group of the request.
+        aboard: number of tokens of the prompt's beginning that requests which run or wait at instances have
+            too, so that they take no more of the budget there. Known for requests of jobs alone.
     """
 
     num_tokens: int
@@ -98,33 +100,54 @@ class PlacementRequest:
     bound_to: InstanceId | None = None
     ahead_s: float = 0.0
     purpose: Purpose = Purpose()
+    aboard: Mapping[InstanceId, int] = field(default_factory=dict)
 
     @property
     def all_tokens(self) -> int:
         """Number of tokens of the prompt and of the expected output together."""
         return self.num_tokens + self.expected_output
 
+    def new_tokens(self, view: InstanceView) -> int:
+        """Return how many tokens the request adds to those in flight at an instance."""
+        if not self.aboard:
+            return self.num_tokens + self.expected_output
+        return self.num_tokens + self.expected_output - self.aboard.get(view.id, 0)
+
     def start_s(self, view: InstanceView, now_s: float) -> float:
         """Return the predicted seconds until the prefill of this request begins at an instance.
 
         The request waits for the rest of the prefills there, for the requests that wait before it, and until
-        its tokens fit. Siblings of a task group come at once: those that wait go out together if all fit.
+        its tokens fit. Requests of a job come together: where all that waits fits, it goes out at once, and
+        only its prefills are waited for.
         """
+        goes_out = bool(self.purpose.job) and self._fits_behind(view)
+        if goes_out and view.id != self.bound_to:
+            return view.slowness * _prefills_s(view, now_s)
         waiting_s = self.ahead_s if view.id == self.bound_to else view.waiting_s
         start_s = view.prefill_left_s(now_s) + waiting_s if view.prefill_s else waiting_s
         if (
             view.num_running >= view.num_slots
-            or 0 < view.running_tokens > view.capacity_tokens - self.num_tokens - self.expected_output
-            or (waiting_s and not (self.purpose.group and self._fits_behind(view)))
+            or 0 < view.running_tokens > view.capacity_tokens - self.new_tokens(view)
+            or (waiting_s and not goes_out)
         ):
             start_s += view.turn_s
         return view.slowness * start_s
 
     def _fits_behind(self, view: InstanceView) -> bool:
         """Whether this request and all that wait at an instance fit beside those that run there."""
-        num_tokens = view.running_tokens + view.waiting_tokens + self.all_tokens
+        num_tokens = view.running_tokens + view.waiting_tokens + self.new_tokens(view)
         num_requests = view.num_running + view.num_waiting
         return num_tokens <= view.capacity_tokens and num_requests < view.num_slots
+
+
+def _prefills_s(view: InstanceView, now_s: float) -> float:
+    """Return the predicted seconds of all prefills that run or wait at an instance.
+
+    They are computed in common steps, so that what a step takes anyway counts once.
+    """
+    prefills_s = view.waiting_prefill_s + (view.prefill_left_s(now_s) if view.prefill_s else 0.0)
+    num_prefills = view.num_waiting + view.num_running - view.num_decoding
+    return max(0.0, prefills_s - max(0, num_prefills - 1) * view.profile.base_s)
 
 
 @record

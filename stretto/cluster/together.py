@@ -26,10 +26,6 @@ class Together:
     def __init__(self) -> None:
         self._instances: dict[str, Counter[InstanceId]] = {}
 
-    def __len__(self) -> int:
-        """Return the number of groups and jobs that have a request at an instance."""
-        return len(self._instances)
-
     def instances(self, request: PlacementRequest) -> Collection[InstanceId]:
         """Return the instances at which requests of the same task group run or wait; of the same job, if a
         request is in no group.

@@ -34,6 +34,8 @@ class Profile:
         per_token_s: share of `per_unit_s` that is due to each token of a unit; batch engines only. 0 where
             times do not depend on lengths, or that is not known.
         unit_tokens: tokens of the unit that `per_unit_s` is the time of, as estimated from characters.
+        reads_shared_once: whether a step of decodes reads the context that several sequences share only once;
+            LLM engines only.
     """
 
     base_s: float = 0.0
@@ -43,6 +45,7 @@ class Profile:
     per_neighbour_s: float = 0.0
     per_token_s: float = 0.0
     unit_tokens: float = 0.0
+    reads_shared_once: bool = False
 
     def __post_init__(self) -> None:
         times_s = (self.base_s, self.per_unit_s, self.per_output_s, self.per_neighbour_s, self.per_token_s)

@@ -50,7 +50,7 @@ PROFILES: Mapping[str, Profile] = {
     "tools": Profile(base_s=0.05, per_unit_s=0.0, max_efficient_batch=1),
     "transforms": Profile(base_s=0.0002, per_unit_s=0.0001, max_efficient_batch=16),
     "web": Profile(base_s=0.3, per_unit_s=0.0, max_efficient_batch=8),
-    "llm": Profile(base_s=0.004, per_unit_s=0.00007, per_output_s=0.004),
+    "llm": Profile(base_s=0.004, per_unit_s=0.00007, per_output_s=0.004, reads_shared_once=True),
     "llm-server": Profile(base_s=0.05, per_unit_s=0.00013, per_output_s=0.015),
 }
 

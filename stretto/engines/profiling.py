@@ -140,7 +140,7 @@ def _profile_llm(
     """Measure an LLM engine and fit its profile.
 
     Prefills of several lengths give the time per prompt token; one decode gives the time per output token,
-    and several side by side the time that neighbours add.
+    and several side by side the time that neighbours add. Engines in process read shared context once.
     """
     ids, seeds = itertools.count(), itertools.count()
     measurements = []
@@ -177,6 +177,7 @@ def _profile_llm(
         max_efficient_batch=1,
         per_output_s=per_output_s,
         per_neighbour_s=max(0.0, step_s - per_output_s) / (_SIDE_BY_SIDE - 1),
+        reads_shared_once=True,
     )
     return measurements, profile
 

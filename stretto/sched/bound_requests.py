@@ -23,6 +23,7 @@ class BoundRequest:
 
     Attributes:
         share_s: predicted seconds by which it delays requests that wait behind it.
+        prefill_s: predicted seconds of its prefill, a part of these.
         at_s: time at which it was assigned.
     """
 
@@ -31,6 +32,7 @@ class BoundRequest:
     request: PlacementRequest
     choice: Choice
     share_s: float
+    prefill_s: float
     at_s: float
 
 
@@ -81,10 +83,11 @@ class BoundRequests:
         """Put a request (a queue entry of one item) into the queue of the instance that was chosen for it."""
         instance = choice.instance
         share_s = self._loads.share_s(request, choice.held_tokens, instance)
-        self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s, now_s)
+        prefill_s = self._loads.prefill_s(request.num_tokens - choice.held_tokens, instance)
+        self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s, prefill_s, now_s)
         nodes = self._of_query.setdefault(entry.query, {})
         nodes.setdefault(entry.request.node.id, {})[entry] = None
-        self._loads.wait(instance, request, share_s, now_s)
+        self._loads.wait(instance, request, share_s, prefill_s, now_s)
         self._sort(instance)
         self.queue(instance).add(entry)
 
@@ -147,7 +150,9 @@ class BoundRequests:
         for view in self._loads.views():
             waiting = [one for one in self._bound.values() if one.instance == view.id]
             assert view.num_waiting == len(waiting)
-            assert view.waiting_tokens == sum(one.request.all_tokens for one in waiting)
+            requests = [one.request for one in waiting]
+            num_repeated = self._loads.num_repeated(view.id, requests)
+            assert view.waiting_tokens == sum(one.all_tokens for one in requests) - num_repeated
             assert abs(view.waiting_s - sum(one.share_s for one in waiting)) < 1e-6
             assert not waiting or view.state == "serving"
 
@@ -160,7 +165,7 @@ class BoundRequests:
             del nodes[entry.request.node.id]
         if not nodes:
             del self._of_query[entry.query]
-        self._loads.wait_no_more(bound.instance, bound.request, bound.share_s)
+        self._loads.wait_no_more(bound.instance, bound.request, bound.share_s, bound.prefill_s)
         self._sort(bound.instance)
         return bound
 

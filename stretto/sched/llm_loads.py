@@ -1,13 +1,15 @@
 """The load of an LLM engine's instances, from which the placement policy chooses one for a request.
 
-A running request counts against an instance's budget with its prompt and the output expected of it. It
+A running request counts against an instance's budget with its prompt and the output expected of it. What
+requests of jobs share counts once, where the instance shares it (`shared_context.py`). A running request
 delays others by its prefill until its first output, and by its part of every step while it decodes: all
 sequences of an instance decode side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
@@ -29,6 +31,7 @@ from stretto.deployment import Engine, Replica
 from stretto.sched.expected_outputs import ExpectedOutputs
 from stretto.sched.request import Entry
 from stretto.sched.running_request import Running
+from stretto.sched.shared_context import SharedContext
 
 DEFAULT_BUDGET_TOKENS = 8192
 """Default budget of tokens in flight on an instance, if neither engine nor replica says how many fit."""
@@ -65,6 +68,8 @@ class InstanceLoads:
         self._bug: Exception | None = None
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
+        self._running_context = SharedContext()
+        self._context = SharedContext()
         self._slowness: dict[InstanceId, float] = {}
         self._in_time_s: dict[InstanceId, float] = {}
 
@@ -85,7 +90,9 @@ class InstanceLoads:
         instance now. It answers without asking the placement policy.
         """
         num_tokens = entry.num_units(entry.lo, entry.lo + 1) + self._outputs.expected(entry.request)
-        return self._table.roomiest >= self._table.room_for(num_tokens) or self._table.has_suspects
+        if self._table.roomiest >= self._table.room_for(num_tokens) or self._table.has_suspects:
+            return True
+        return bool(entry.demand.job and self._running_context)
 
     @property
     def may_bind(self) -> bool:
@@ -111,6 +118,8 @@ class InstanceLoads:
             self._tell(Joined(instance, space, replica.kv_tokens))
             view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
             self._table.join(view)
+            self._running_context.join(instance, space)
+            self._context.join(instance, space)
 
     def leave(self, instance: InstanceId) -> None:
         """Remove an instance from those that the placement policy may choose, so that it gets no more work;
@@ -122,6 +131,8 @@ class InstanceLoads:
             self._in_time_s.pop(instance, None)
             self._tell(Left(instance))
             self._table.leave(instance)
+            self._running_context.leave(instance)
+            self._context.leave(instance)
             del self._output_keys[instance]
 
     def set_suspect(self, instance: InstanceId, *, is_suspect: bool, probe_s: float = 0.0) -> None:
@@ -159,7 +170,10 @@ class InstanceLoads:
             running.first_s = view.prefill_left_s(running.handed_s) + running.prefill_s
             if view.num_running == view.num_decoding:
                 view.prefill_from_s = running.handed_s
-        self._change(running.instance, running.num_tokens, running.prefill_s)
+        num_shared = self._running_context.add(running.instance, running.placed)
+        self._change(running.instance, running.num_tokens, running.prefill_s, num_shared)
+        waited_for = num_shared - self._context.add(running.instance, running.placed)
+        self._change_waiting(running.instance, 0, waited_for, 0.0, 0.0)
         if (view := self._table.get(running.instance)) is not None:
             running.num_resident = view.running_tokens
 
@@ -209,7 +223,10 @@ class InstanceLoads:
         self._tell(Ended(running.instance, running.placed, held_tokens))
         if running.is_decoding and (view := self._table.get(running.instance)) is not None:
             view.num_decoding -= 1
-        self._change(running.instance, -running.num_tokens, -running.prefill_s)
+        num_shared = self._running_context.remove(running.instance, running.placed)
+        self._change(running.instance, -running.num_tokens, -running.prefill_s, -num_shared)
+        waited_for = self._context.remove(running.instance, running.placed) - num_shared
+        self._change_waiting(running.instance, 0, waited_for, 0.0, 0.0)
 
     def wrote(self, running: Running, num_tokens: int, now_s: float) -> None:
         """Count `num_tokens` more output tokens of a running request. Its prefill is over.
@@ -229,23 +246,34 @@ class InstanceLoads:
             self._set_decoding(running, now_s)
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
-    def wait(self, instance: InstanceId, request: PlacementRequest, seconds: float, now_s: float) -> None:
+    def wait(
+        self,
+        instance: InstanceId,
+        request: PlacementRequest,
+        seconds: float,
+        prefill_s: float,
+        now_s: float,
+    ) -> None:
         """Add a request to the load of the instance in whose queue it waits from now on.
 
-        `seconds` is the predicted time by which it delays the next request there.
+        `seconds` is the predicted time by which it delays the next request there, of which `prefill_s` is the
+        prefill.
         """
         self._tell(Bound(instance, request, now_s))
-        self._change_waiting(instance, 1, request.all_tokens, seconds)
+        num_tokens = request.all_tokens - self._context.add(instance, request)
+        self._change_waiting(instance, 1, num_tokens, seconds, prefill_s)
 
-    def wait_no_more(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
+    def wait_no_more(
+        self, instance: InstanceId, request: PlacementRequest, seconds: float, prefill_s: float
+    ) -> None:
         """Take a request out of the waiting load of an instance, because it has left that instance's queue:
         it starts, moves or was cancelled.
 
-        `seconds` is by how much later the request behind it was expected to start because of it, as was told
-        when it joined the queue.
+        `seconds` and `prefill_s` are those that were told when it joined the queue.
         """
         self._tell(Unbound(instance, request))
-        self._change_waiting(instance, -1, -request.all_tokens, -seconds)
+        num_tokens = request.all_tokens - self._context.remove(instance, request)
+        self._change_waiting(instance, -1, -num_tokens, -seconds, -prefill_s)
 
     def choose(self, request: PlacementRequest, now_s: float, like: object = None) -> Choice | None:
         """Return which instance the placement policy (the rule for this) chooses for a request; None if the
@@ -301,6 +329,8 @@ class InstanceLoads:
         the others.
         """
         view = self._table.get(instance)
+        if num_shared := self._running_context.tokens(instance, request):
+            request = replace(request, aboard={instance: num_shared})
         return view is not None and self._placement.admits(request, view, now_s)
 
     def has_room(self, instance: InstanceId, request: PlacementRequest) -> bool:
@@ -309,9 +339,11 @@ class InstanceLoads:
         A request that is larger than the whole budget of the instance fits when the instance is empty.
         """
         view = self._table.get(instance)
-        return view is not None and self._table.has_room(
-            instance, max(1, min(request.all_tokens, view.capacity_tokens))
-        )
+        if view is None:
+            return False
+        num_shared = self._running_context.tokens(instance, request)
+        room = min(request.all_tokens, view.capacity_tokens) - num_shared
+        return self._table.has_room(instance, max(1, room))
 
     def view(self, instance: InstanceId) -> InstanceView | None:
         """Return the state of an instance as the placement policy (the rule that chooses instances) sees it;
@@ -349,11 +381,22 @@ class InstanceLoads:
             running = self._running[view.id].values()
             assert view.num_running == len(running)
             assert view.num_decoding == sum(one.is_decoding for one in running)
-            assert view.running_tokens == sum(one.num_tokens for one in running)
-            num_planned = sum(one.placed.all_tokens for one in running)
+            placed = [one.placed for one in running]
+            num_repeated = self._running_context.num_repeated(view.id, placed)
+            assert view.repeated_tokens == num_repeated
+            assert view.running_tokens == sum(one.num_tokens for one in running) - num_repeated
+            num_planned = sum(one.all_tokens for one in placed) - num_repeated
             assert num_planned <= view.capacity_tokens or len(running) == 1
             assert len(running) <= view.num_slots
         assert self._num_running == sum(map(len, self._running.values()))
+
+    def num_repeated(self, instance: InstanceId, waiting: Collection[PlacementRequest]) -> int:
+        """Return how many tokens of requests that wait at an instance count no more, because others that run
+        or wait there have them too. For tests: computed anew.
+        """
+        running = [one.placed for one in self._running.get(instance, {}).values()]
+        context = self._context
+        return context.num_repeated(instance, [*running, *waiting]) - context.num_repeated(instance, running)
 
     def views(self) -> Iterable[InstanceView]:
         """Return the states of all instances that may take work, as the placement policy (the rule that
@@ -369,6 +412,8 @@ class InstanceLoads:
             self._running.pop(instance, None)
 
     def _choose(self, request: PlacementRequest, table: InstanceTable, now_s: float) -> Choice | None:
+        if aboard := self._context.by_instance(request):
+            request = replace(request, aboard=aboard)
         choice = self._placement.choose(request, table, now_s)
         if choice is not None and table.get(choice.instance) is None:
             raise ValueError(
@@ -416,22 +461,26 @@ class InstanceLoads:
             return self._engine.max_batch
         return replica.kv_tokens or DEFAULT_BUDGET_TOKENS
 
-    def _change_waiting(self, instance: InstanceId, num: int, num_tokens: int, seconds: float) -> None:
+    def _change_waiting(
+        self, instance: InstanceId, num: int, num_tokens: int, seconds: float, prefill_s: float
+    ) -> None:
         view = self._table.get(instance)
-        if view is None:
+        if view is None or not (num or num_tokens):
             return
         view.num_waiting += num
         view.waiting_tokens += num_tokens
         view.waiting_s = max(0.0, view.waiting_s + seconds) if view.num_waiting else 0.0
+        view.waiting_prefill_s = max(0.0, view.waiting_prefill_s + prefill_s) if view.num_waiting else 0.0
         self._table.changed(instance)
 
-    def _change(self, instance: InstanceId, num_tokens: int, prefill_s: float) -> None:
+    def _change(self, instance: InstanceId, num_tokens: int, prefill_s: float, num_repeated: int = 0) -> None:
         view = self._table.get(instance)
         if view is None:
             return
         running = self._running[instance]
         view.num_running = len(running)
-        view.running_tokens += num_tokens
+        view.running_tokens += num_tokens - num_repeated
+        view.repeated_tokens += num_repeated
         view.prefill_s = view.prefill_s + prefill_s if running else 0.0
         view.expected_output = self._outputs.typical
         self._table.changed(instance)

@@ -74,9 +74,15 @@ _PROFILE = {
     "per_neighbour_s": SECONDS,
     "per_token_s": SECONDS,
     "unit_tokens": SECONDS,
+    "reads_shared_once": FLAG,
 }
 # Files of earlier versions lack these. Their engines have equal replicas, made of `instances` and `profile`.
-_PROFILE_DEFAULTS = {"per_neighbour_s": 0.0, "per_token_s": 0.0, "unit_tokens": 0.0}
+_PROFILE_DEFAULTS = {
+    "per_neighbour_s": 0.0,
+    "per_token_s": 0.0,
+    "unit_tokens": 0.0,
+    "reads_shared_once": False,
+}
 _PLACEMENT = "least_seconds"
 _QUERY_DEFAULTS = {"tenant": "", "objective": "throughput", "deadline_s": None}
 _GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}

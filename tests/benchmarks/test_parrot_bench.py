@@ -18,7 +18,7 @@ from benchmarks.parrot.machines import MACHINES, a100
 from benchmarks.parrot.recorded import RecordedCall, in_rounds, infinite_share, load_calls
 from benchmarks.parrot.repeated import repeated_tokens
 from benchmarks.parrot.runs import Ran, run_scenes
-from benchmarks.parrot.scenes import Scene, full_scenes, quick_scenes
+from benchmarks.parrot.scenes import PARTS, Scene, full_scenes, quick_scenes
 from benchmarks.parrot.sharing import CASES, read_by_eight
 from benchmarks.parrot.simulated import Outcome, simulate
 from benchmarks.parrot.workflows import Arrival, Call, Output, Workflow
@@ -113,15 +113,17 @@ def test_equal_seeds_give_equal_runs_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize("is_chain", [False, True])
-def test_one_answer_with_eight_readers_is_filled_once_on_one_instance(is_chain: bool) -> None:
+def test_one_answer_with_eight_readers_is_filled_once_among_four_instances(is_chain: bool) -> None:
     workflow = read_by_eight(is_chain=is_chain)
     num_others = workflow.prompt_tokens - 8 * 640
-    assert run("stretto", workflow).filled_tokens <= num_others + 1.1 * 640
+    assert run("stretto", workflow, num_instances=4).filled_tokens <= num_others + 1.1 * 640
 
 
-def test_calls_over_one_text_share_it_unless_they_differ_near_its_beginning() -> None:
+@pytest.mark.parametrize("name", ["automatic", "parrot", "stretto"])
+def test_calls_over_one_text_share_it_unless_they_differ_near_its_beginning(name: str) -> None:
     for case in CASES:
-        filled = run("automatic", *(arrival.workflow for arrival in case.arrivals(0.0))).filled_tokens
+        workflows = [arrival.workflow for arrival in case.arrivals(0.0)]
+        filled = run(name, *workflows, num_instances=4).filled_tokens
         assert (filled < 5000) == case.can_share, case.name
 
 
@@ -161,6 +163,22 @@ def test_all_scenes_name_contestants_machines_and_loads_that_exist() -> None:
         assert scene.machine in MACHINES
         kinds = {arrival.workflow.kind for arrival in make_load(scene.load, 0, scene.settings)}
         assert set(scene.kinds) == kinds
+
+
+def test_the_parts_of_a_call_add_up_and_graphs_make_one_trip() -> None:
+    by_call, as_graph = run("throughput", chain_of_three()), run("stretto", chain_of_three())
+    for outcome, num_trips in ((by_call, 3), (as_graph, 1)):
+        (measured,) = outcome.kinds.values()
+        assert 0.2 * num_trips <= measured.trips_s <= 0.3 * num_trips
+        assert measured.trips_s + measured.engine_s == pytest.approx(latency_s(outcome)), "nothing waits"
+
+
+def test_the_shares_of_parts_are_those_of_the_latency() -> None:
+    scene = replace(toy(), figure=PARTS)
+    kind = {"mean_s": 10.0, "trips_s": 2.0, "engine_s": 5.0}
+    rows = list(tables.parts_rows([Ran(scene, {"latency": [{"kinds": {"chain": kind}}]}), ran(toy(), {})]))
+    assert rows[0].values == pytest.approx({"trips": 0.2, "waits": 0.3, "engine": 0.5})
+    assert [row.origin for row in rows] == ["simulated", "quoted"]
 
 
 def toy(name: str = "output 5") -> Scene:

@@ -38,6 +38,8 @@ def view(instance: int = 0, num: int = 0, tokens: int = 0) -> InstanceView:
 
 def prices(*running: PlacementRequest) -> ClassPrices:
     found = ClassPrices()
+    for instance in range(2):
+        found.observe(Joined(instance, "", 50_000))
     for request in running:
         found.observe(Dispatched(0, request))
     return found
@@ -53,7 +55,12 @@ def test_a_chat_pays_for_the_room_that_it_takes_from_a_batch() -> None:
     """Room for eleven requests, as a step may take a third longer than 30 ms; five run there."""
     five = prices(*[BATCH] * 5)
     assert five.seconds(CHAT, view(0, 5, 3000), 0.1, 3.0) == pytest.approx(3.1 * 3000 / 6600)
-    assert five.seconds(CHAT, view(1), 0.1, 3.0) == 0.0
+    next_batch_s = 3.1 * 1500 / 6600
+    assert five.seconds(CHAT, view(1), 0.1, 3.0) == pytest.approx(next_batch_s), "where the next batch goes"
+    five.observe(Bound(1, CHAT))
+    assert five.seconds(CHAT, view(1), 0.1, 3.0) == 0.0, "another one waits to take it"
+    five.observe(Unbound(1, CHAT))
+    assert five.seconds(CHAT, view(1), 0.1, 3.0) == pytest.approx(next_batch_s)
     five.observe(Dispatched(0, CHAT))
     assert five.seconds(CHAT, view(0, 6, 3600), 0.1, 3.0) == 0.0, "another one has taken it"
 
@@ -90,14 +97,16 @@ def test_where_the_requests_of_a_group_are() -> None:
     together.observe(Left(1))
     together.observe(Ended(1, sibling))
     together.observe(Ended(2, of_job))
-    assert len(together) == 0
+    assert not together.instances(sibling)
+    assert not together.instances(of_job)
 
 
 def test_siblings_of_one_instant_do_not_wait_for_an_answer_to_end() -> None:
     busy = view(0, 1, 600)
-    busy.num_waiting, busy.waiting_tokens, busy.waiting_s = 1, 600, 0.3
-    sibling = replace(BATCH, purpose=Purpose(group="g"))
-    assert sibling.start_s(busy, 0.0) == pytest.approx(0.3)
+    busy.num_decoding = 1
+    busy.num_waiting, busy.waiting_tokens, busy.waiting_s, busy.waiting_prefill_s = 1, 600, 0.3, 0.1
+    sibling = replace(BATCH, purpose=Purpose(job="j", group="g"))
+    assert sibling.start_s(busy, 0.0) == pytest.approx(0.1), "the prefill of the other one"
     assert BATCH.start_s(busy, 0.0) == pytest.approx(0.3 + busy.turn_s)
     busy.num_waiting, busy.waiting_tokens = 80, 48_000
     assert sibling.start_s(busy, 0.0) == pytest.approx(0.3 + busy.turn_s), "there is no room for all"

@@ -172,7 +172,7 @@ def test_what_has_left_is_forgotten() -> None:
     assert fleet.send(maps[1]) == [0]
     fleet.policy.observe(Ended(1, maps[0]))
     fleet.policy.observe(Ended(0, maps[1]))
-    assert not len(fleet.policy._together)
+    assert not fleet.policy._together.instances(maps[0])
 
 
 def view_of(profile: Profile, running_tokens: int = 0, num_running: int = 0) -> InstanceView:
@@ -208,7 +208,7 @@ def test_counts_of_classes() -> None:
         aboard.observe(Dispatched(instance, request))
     assert (aboard.num_latency, aboard.num_throughput) == (1, 2)
     found = aboard.of(0)
-    assert (found.num_latency, found.latency_tokens, found.throughput_tokens) == (1, 10, 20)
+    assert (found.num_latency, found.num_throughput, found.throughput_tokens) == (1, 1, 20)
     aboard.observe(Left(0))
     aboard.observe(Ended(0, talk))
     aboard.observe(Ended(1, work))

@@ -221,6 +221,19 @@ def test_strictest_class_on_board_limits_the_tokens() -> None:
     assert [sequence.id for sequence in machine.running] == [9, 0]
 
 
+def test_the_strictest_class_on_board_counts_shared_blocks_once() -> None:
+    """Each of three sequences has 8 tokens that all have, 4 of its own and 4 to come."""
+    machine = scheduler()
+    kv = CheckedKV(machine)
+    for number in range(3):
+        tokens = prompt(8) + prompt(4, 50 + number)
+        machine.add(TokenSequence(number, tokens, 4, capacity_tokens=24), 0.0)
+    step(machine, kv)
+    step(machine, kv)
+    assert [sequence.id for sequence in machine.running] == [0, 1]
+    assert run_all(machine, kv) == [0, 1, 2]
+
+
 def ends(machine: LocalScheduler) -> list[int]:
     """Run to the end; return the sequences in the order in which they end."""
     return run_all(machine, CheckedKV(machine))

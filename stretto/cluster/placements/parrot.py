@@ -81,12 +81,13 @@ class Parrot(Placement):
 
     def _fits(self, request: PlacementRequest, view: InstanceView, room: int) -> bool:
         """Whether a request fits at an instance, beside what runs there and with the room of its class."""
-        if view.state != "serving" or view.room_tokens < room:
+        num_shared = request.aboard.get(view.id, 0)
+        if view.state != "serving" or view.room_tokens < max(1, room - num_shared):
             return False
         is_for_latency = request.purpose.preference == "latency" or self._aboard.of(view.id).num_latency > 0
         if not view.num_running or not is_for_latency:
             return True
-        return view.running_tokens + request.all_tokens <= latency_room(view, request)
+        return view.running_tokens + request.new_tokens(view) <= latency_room(view, request)
 
     def _find(self, request: PlacementRequest, options: Sequence[InstanceView]) -> InstanceView:
         """Return the instance that is hurt least by a request, of those with room for it (FindEngine)."""
