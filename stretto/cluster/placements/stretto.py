@@ -9,7 +9,8 @@ The terms, all in seconds:
   where all caches are full, a price of each new token: the faster the instance's cache is renewed compared
   with the others, the higher, so that all keep prefixes for about the same time;
 - slowdown: the delay of all requests that run there, by the prefill in as many of their steps as are left,
-  and by one more sequence in each step;
+  and by one more sequence in each step. It counts as often as a step there takes the time of one alone, for
+  requests that stay longer are beside more others, and delay them;
 - decode: of its own answer, beside those that run there;
 - later: the delay of the requests that will come before the instance has done all its prefills, this one
   included: each of them waits for this prefill too. The requests of jobs come in bursts, which the rate of
@@ -69,7 +70,7 @@ _CLEARLY = 1.000001
 that ties are broken by rule."""
 _TOO_MANY = (math.inf,) * 9
 """Terms of an instance whose score is known to exceed the lowest."""
-_Speeds: TypeAlias = tuple[float, float, float, float, float, float]
+_Speeds: TypeAlias = tuple[float, float, float, float, float, float, float]
 
 
 class Stretto(ScoredPlacement):
@@ -126,7 +127,7 @@ class Stretto(ScoredPlacement):
         known = self._speeds.get(view.id)
         if known is None or known[0] is not view.profile:
             known = self._speeds[view.id] = view.profile, _speeds(view.profile)
-        base_s, per_token_s, per_output_s, per_neighbour_s, chunk_s, delay = known[1]
+        base_s, per_token_s, per_output_s, per_neighbour_s, crowding, chunk_s, delay = known[1]
         num_running, output, slowness = view.num_running, request.expected_output, 1.0
         if request.computing:
             held_tokens = max(held_tokens, request.computing.get(view.id, 0))
@@ -142,6 +143,7 @@ class Stretto(ScoredPlacement):
             neighbours_s *= _read_share(view)
         else:
             slowdown_s = neighbours_s + num_running * delay * (prefill_s if prefill_s < left_s else left_s)
+            slowdown_s *= 1.0 + num_running * crowding
         decode_s = slowness * (output * per_output_s + neighbours_s)
         if prefill_s + slowdown_s + decode_s > _CLEARLY * self.lowest:
             return _TOO_MANY
@@ -239,9 +241,9 @@ def _read_share(view: InstanceView) -> float:
 
 
 def _speeds(profile: Profile) -> _Speeds:
-    """Return the times of a profile: the base, a token, a step of decodes, a neighbour in it, a step with a
-    chunk of a prefill, and by which share of this step it delays a decode: the rest is what a decode takes
-    anyway.
+    """Return the times of a profile: the base, a token, a step of decodes, a neighbour in it and the share of
+    the step that this is, a step with a chunk of a prefill, and by which share of this step it delays a
+    decode: the rest is what a decode takes anyway.
     """
     chunk_s = profile.base_s + profile.per_unit_s * _CHUNK_TOKENS
     delay = max(0.0, 1.0 - profile.per_output_s / chunk_s) if chunk_s else 0.0
@@ -250,6 +252,7 @@ def _speeds(profile: Profile) -> _Speeds:
         profile.per_unit_s,
         profile.per_output_s,
         profile.per_neighbour_s,
+        profile.per_neighbour_s / profile.per_output_s if profile.per_output_s else 0.0,
         chunk_s,
         delay,
     )
