@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from stretto.errors import ConfigError, TemplateError, UserError
-from stretto.graph.graph import WHEN, Arg, Constant, Ref, Slot
+from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Ref, Slot
 from stretto.programs.conversations import Conversation
 from stretto.programs.current import needed_client
-from stretto.programs.fragment import Build
+from stretto.programs.fragment import Build, Form
 from stretto.programs.operators import TRANSFORMS
 from stretto.programs.outputs import Input, Output
 from stretto.programs.places import check_places, with_kinds
@@ -82,6 +82,13 @@ class Function:
         lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
         self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
         check_places(self.name, self._parts, self._signature.parameters, declared)
+        self.form = Form(
+            self.name,
+            self.engine,
+            self._parts,
+            tuple((name, one.steps, one.form) for name, one in self.outputs.items()),
+            tuple(self._steps.items()),
+        )
 
     @property
     def engines(self) -> Mapping[str, str]:
@@ -113,7 +120,8 @@ class Function:
     def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:
         """Add the steps of a call to the graph of a fragment: a prefill and a decode for each output.
 
-        What an earlier output of the same prompt stands for is its text, as data.
+        What an earlier output of the same prompt stands for is what the LLM has generated: its tokens, where
+        the same LLM goes on, with all white space.
         """
         known = {port: self._transformed(build, arg) for port, arg in inputs.items()}
         prompt: list[Constant | Slot] = []
@@ -127,8 +135,9 @@ class Function:
                 output = self._generate(build, part.name, prompt, known, when)
                 steps = self.outputs[part.name].steps
                 refs[part.name] = self._add_transform(build, output, steps) if steps else output.ref
-                known[part.name] = output
-                prompt.append(Slot(part.name))
+                answer = replace(output, port=f"{part.name}.{ANSWER}", ref=replace(output.ref, port=ANSWER))
+                known |= {part.name: output, answer.port: answer}
+                prompt.append(Slot(answer.port))
         return refs
 
     def _transformed(self, build: Build, arg: Arg) -> Arg:

@@ -15,7 +15,13 @@ from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
-from stretto.runtime.input_checks import check_bind, check_criteria, check_deadline, check_variable
+from stretto.runtime.input_checks import (
+    check_bind,
+    check_criteria,
+    check_deadline,
+    check_values,
+    check_variable,
+)
 from stretto.runtime.slots import Slots
 from stretto.tasks import Objective
 
@@ -48,6 +54,9 @@ class Session:
 
     A session holds a slot of the runtime while its graphs have variables to produce. It waits for none, and
     an idle one holds none.
+
+    Attributes:
+        passes: names of the optimisation passes for its graphs.
     """
 
     def __init__(
@@ -57,10 +66,12 @@ class Session:
         plan: Plan,
         loop: asyncio.AbstractEventLoop,
         slots: Slots,
+        passes: tuple[str, ...] = (),
     ) -> None:
         self.id = query_id
         self._post = post
         self._plan = plan
+        self.passes = passes
         self._loop = loop
         self._slots = slots
         self._num_to_come = 0
@@ -87,6 +98,7 @@ class Session:
         bind: Mapping[str, str] | None = None,
         *,
         configuration: Configuration | None = None,
+        values: Mapping[str, object] | None = None,
     ) -> None:
         """Add a graph (an app) to the session; it starts to run as far as its inputs have values.
 
@@ -97,15 +109,19 @@ class Session:
             app: a template or a graph, which is compiled with the passes of the session, or what that gave.
             bind: names of variables for inputs and outputs whose own names differ.
             configuration: settings of a template, by component.
+            values: values of inputs that are no variables, by the names of the inputs.
 
         Raises:
             UserError: the graph does not fit: an engine is missing, it has no input or output that `bind`
-                names, or a variable has a value already, or is read and produced by it.
+                or `values` names, or a variable has a value already, or is read and produced by it.
         """
         self._check_open()
-        egraph, bind = self._plan(app, configuration), {} if bind is None else bind
+        egraph = self._plan(app, configuration)
+        bind = {} if bind is None else bind
+        values = {} if values is None else values
         check_bind(bind, egraph)
-        read = dict.fromkeys(bind.get(name, name) for name in egraph.inputs)
+        check_values(values, egraph)
+        read = dict.fromkeys([bind.get(name, name) for name in egraph.inputs if name not in values])
         made = [bind.get(name, name) for name, _, _ in egraph.outputs]
         if clash := next((name for name in made if name in read), None):
             raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
@@ -115,7 +131,7 @@ class Session:
         self._note_to_come(len(made))
         for name in read:
             self._variable(name)
-        self._post(Extend(self.id, egraph, dict(bind)))
+        self._post(Extend(self.id, egraph, dict(bind), values))
 
     def provide(self, name: str, value: object) -> None:
         """Set a variable of the session to a value, or to a `Failure`.

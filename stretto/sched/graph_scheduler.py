@@ -155,6 +155,10 @@ class GraphScheduler:
         except BadReply as error:
             self._fail(self.nodes[node_id], error)
 
+    def has_opened(self, node: Node) -> bool:
+        """Return whether a node (step) has begun and not ended, so that its work may be at an engine."""
+        return self._states[node.id] in ("open", "flowing")
+
     def conceal(self, name: str) -> None:
         """Show callers no more text under the name of a variable, because that variable was given up."""
         self._shown.conceal(name)
@@ -331,15 +335,19 @@ class GraphScheduler:
             self._end_with(node, result)
         elif node.fused is not None:
             assert isinstance(result, tuple)
-            kv, decoded = result
+            kv, *decoded = result
             decode = self.nodes[node.fused]
-            self._check_pieces(decode, decoded)
+            self._check_pieces(decode, decoded[0])
             self._end(node, [kv])
-            self._end(decode, [decoded])
+            self._end(decode, decoded)
         elif len(node.outs) == 1:
             if node.decode is not None:
                 self._check_pieces(node, result)
             self._end(node, [True if node.is_effect else result])
+        elif node.decode is not None:
+            assert isinstance(result, tuple)
+            self._check_pieces(node, result[0])
+            self._end(node, result)
         else:
             self._end(node, by_port(node, result))
 

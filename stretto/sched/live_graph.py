@@ -45,6 +45,8 @@ class LiveGraph:
         woken: ids of nodes that may go on, as something they wait for has come, perhaps more than once or in
             vain; the graph scheduler takes them out.
         settled: (name, value) of watched values that have been set; the graph scheduler takes them out.
+        is_in_order: whether each node is known to have a larger id than all that it waits for. That ends with
+            a graph whose output an earlier node waits for.
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,7 @@ class LiveGraph:
         self.effects: dict[int, None] = {}
         self.woken: deque[int] = deque()
         self.settled: list[tuple[str, object]] = []
+        self.is_in_order = True
         self._num_ids = 0
         self._readers: dict[int, tuple[tuple[int, int], ...]] = {}
         self._producers: dict[int, int] = {}
@@ -78,6 +81,7 @@ class LiveGraph:
             raise CapacityError(
                 f"the graph has grown beyond {MAX_NODES} primitives", step=under.name if under else None
             )
+        self.is_in_order = (self.is_in_order or not self.nodes) and under is None and egraph.is_in_order
         base, num_inputs = self._num_ids, len(egraph.inputs)
         self._num_ids += len(egraph.nodes)
         ids = [*(inputs[name] for name in egraph.inputs), *self.values.add(egraph.num_values - num_inputs)]
@@ -167,6 +171,8 @@ class LiveGraph:
         if (value := self.values[source]) is not UNSET:
             self._pass_on(value, Link(index, value=target))
         else:
+            if target in self._readers or target in self._links.sources:
+                self.is_in_order = False
             self._links.add(source, Link(index, value=target))
 
     def link_to_node(self, source: int, index: int | None, node: Node) -> None:
