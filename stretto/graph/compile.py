@@ -19,10 +19,11 @@ from stretto.graph.passes.weigh import Verdict
 from stretto.graph.reuse import PromptReuse, find_reuse
 from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.graph.verify import sort_topologically
+from stretto.record import record
 from stretto.tasks import Decode
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class In:
     """One in port (named input) of a compiled node (step of an app): which value it reads, and how.
 
@@ -50,7 +51,7 @@ class In:
         object.__setattr__(self, "blocks", self.piece is None and not self.is_hint)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Node:
     """A compiled primitive: one step of an `ExecutionGraph`, with integer ids instead of names.
 
@@ -369,27 +370,49 @@ def rebase(
         under: node that `egraph` replaces, if any; its depth and path are added to those of the new nodes,
             and it passes its strategy on to those without one.
     """
-    depth, path_s = (0, 0.0) if under is None else (under.depth, under.path_s)
-    return [
-        replace(
-            node,
-            id=node.id + node_base,
-            ins=tuple(replace(arg, value=values[arg.value]) for arg in node.ins),
-            outs=tuple(values[value] for value in node.outs),
-            after=tuple(other + node_base for other in node.after),
-            depth=node.depth + depth,
-            path_s=node.path_s + path_s,
-            strategy=node.strategy
-            if under is None or node.strategy != NO_STRATEGY
-            else under.strategy.passed_on(node.engine),
-            fused=None if node.fused is None else node.fused + node_base,
-            fused_into=None if node.fused_into is None else node.fused_into + node_base,
-            hints=tuple(other + node_base for other in node.hints),
-            hint_from=tuple(other + node_base for other in node.hint_from),
-            reuse=node.reuse if under is None or node.reuse is None else node.reuse.grown(),
-        )
-        for node in egraph.nodes
-    ]
+    return [_rebased(node, node_base, values, under) for node in egraph.nodes]
+
+
+def _rebased(node: Node, base: int, values: Sequence[int], under: Node | None) -> Node:
+    """Return a node with new ids; written out, as it is made for every step of a session."""
+    depth, path_s, strategy, reuse = node.depth, node.path_s, node.strategy, node.reuse
+    if under is not None:
+        depth += under.depth
+        path_s += under.path_s
+        reuse = None if reuse is None else reuse.grown()
+        if strategy == NO_STRATEGY:
+            strategy = under.strategy.passed_on(node.engine)
+    return Node(
+        node.id + base,
+        node.name,
+        node.op,
+        node.spec,
+        node.engine,
+        tuple(
+            [
+                In(arg.port, values[arg.value], arg.index, arg.each, arg.piece, arg.optional, arg.is_hint)
+                for arg in node.ins
+            ]
+        ),
+        tuple([values[value] for value in node.outs]),
+        tuple([other + base for other in node.after]),
+        node.num_blocking,
+        node.is_mapped,
+        node.is_effect,
+        node.prompt,
+        node.config,
+        depth,
+        path_s,
+        node.decode,
+        None if node.fused is None else node.fused + base,
+        None if node.fused_into is None else node.fused_into + base,
+        tuple([other + base for other in node.hints]),
+        tuple([other + base for other in node.hint_from]),
+        node.template,
+        node.own_s,
+        strategy,
+        reuse,
+    )
 
 
 def _compile_ins(primitive: Primitive, spec: OpSpec, values: Mapping[tuple[str, str], int]) -> tuple[In, ...]:

@@ -68,6 +68,9 @@ class Function:
         self.engine = engine
         declared = _declared(function, Output)
         self._signature = _input_signature(function, declared)
+        parameters = self._signature.parameters.values()
+        is_plain = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+        self._ports = tuple(self._signature.parameters) if is_plain else None
         self._steps = {name: one.steps for name, one in _declared(function, Input).items()}
         parts = parse(dedent(function.__doc__), self.name)
         parts = with_kinds(self.name, parts, self._signature.parameters, declared)
@@ -177,6 +180,17 @@ class Function:
         decoded = build.add(name, "decode", [Arg("kv", kv, is_mapped)], engine=self.engine, config=settings)
         return Arg(output, decoded, is_mapped)
 
+    def _inputs(self, args: tuple[object, ...], keywords: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the arguments of a call by the names of the inputs."""
+        if self._ports is not None and not keywords and len(args) == len(self._ports):
+            return dict(zip(self._ports, args, strict=True))
+        try:
+            bound = self._signature.bind(*args, **keywords)
+        except TypeError as error:
+            raise UserError(f"{self.name}: {error}") from error
+        bound.apply_defaults()
+        return bound.arguments
+
     def _call(
         self,
         each: str | None,
@@ -195,12 +209,8 @@ class Function:
                 )
             given[name] = variable
         rest = {name: value for name, value in keywords.items() if name not in given}
-        try:
-            bound = self._signature.bind(*args, **rest)
-        except TypeError as error:
-            raise UserError(f"{self.name}: {error}") from error
-        bound.apply_defaults()
-        results = client.call(self, bound.arguments, tuple(self.outputs), given=given, each=each, when=when)
+        inputs = self._inputs(args, rest)
+        results = client.call(self, inputs, tuple(self.outputs), given=given, each=each, when=when)
         found = tuple(results[name] for name in self.outputs)
         return found[0] if len(found) == 1 else found
 

@@ -23,6 +23,7 @@ from stretto.runtime.input_checks import (
     check_variable,
 )
 from stretto.runtime.slots import Slots
+from stretto.sched.values import UNSET
 from stretto.tasks import Objective
 
 
@@ -35,11 +36,31 @@ class _Variable:
 
     Attributes:
         is_made: whether a graph produces it.
+        value: its value or failure; `UNSET` before that has come.
     """
 
-    coming: asyncio.Future[object]
     is_made: bool = False
+    value: object = UNSET
     pieces: list[str] = field(default_factory=list)
+    waiting: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def has_come(self) -> bool:
+        """Return whether the variable has its value, or has failed."""
+        return self.value is not UNSET
+
+    def settle(self, value: object) -> None:
+        """Set the variable to its value, and wake those who wait."""
+        self.value = value
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiting.clear()
+
+    def result(self) -> object:
+        """Return the value that has come. Raises what the variable has failed with."""
+        if isinstance(self.value, Failure):
+            raise self.value.error
+        return self.value
 
 
 Plan = Callable[[Template | Graph | ExecutionGraph, Configuration | None], ExecutionGraph]
@@ -186,25 +207,33 @@ class Session:
         """
         check_criteria(criteria)
         check_deadline(deadline_s)
-        coming = self._variable(name).coming
-        if coming.done():
-            return _result(coming)
+        variable = self._variable(name)
+        if variable.has_come():
+            return _result(variable)
         self._check_open()
         due_s = None if deadline_s is None else self._loop.time() + deadline_s
         want = Want(self.id, name, criteria, due_s)
         self._post(want)
-        return self._wait(coming, want, deadline_s)
+        return self._wait(variable, want, deadline_s)
 
-    async def _wait(self, coming: asyncio.Future[object], want: Want, deadline_s: float | None) -> object:
-        try:
-            async with asyncio.timeout_at(want.deadline_s):
-                await asyncio.shield(coming)
-        except TimeoutError:
-            raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
-        finally:
-            if want.deadline_s is not None or not coming.done():  # its wants have ended with it
-                self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
-        return await _result(coming)
+    async def _wait(self, variable: _Variable, want: Want, deadline_s: float | None) -> object:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        if not variable.has_come():
+            variable.waiting.append(waiter)
+            try:
+                if want.deadline_s is None:
+                    await waiter
+                else:
+                    async with asyncio.timeout_at(want.deadline_s):
+                        await waiter
+            except TimeoutError:
+                raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
+            finally:
+                if not variable.has_come():
+                    variable.waiting.remove(waiter)
+                if want.deadline_s is not None or not variable.has_come():  # its wants have ended with it
+                    self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
+        return variable.result()
 
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
@@ -221,7 +250,7 @@ class Session:
         """
         check_criteria(criteria)
         variable = self._variable(name)
-        if variable.coming.done():
+        if variable.has_come():
             async for piece in self._pieces(variable):
                 yield piece
             return
@@ -230,7 +259,7 @@ class Session:
             async for piece in self._pieces(variable):
                 yield piece
         finally:
-            if not variable.coming.done():
+            if not variable.has_come():
                 self._post(Unwant(self.id, name, criteria))
 
     async def _pieces(self, variable: _Variable) -> AsyncIterator[str]:
@@ -241,11 +270,8 @@ class Session:
                 text = "".join(pieces)
                 sent += len(text)
                 yield text
-            elif variable.coming.done():
-                value = variable.coming.result()
-                if isinstance(value, Failure):
-                    raise value.error
-                if text := _shown(value)[sent:]:
+            elif variable.has_come():
+                if text := _shown(variable.result())[sent:]:
                     yield text
                 return
             else:
@@ -261,7 +287,7 @@ class Session:
         variable = self._variables.pop(name, None)
         if variable is None:
             return
-        if not variable.coming.done():
+        if not variable.has_come():
             self._dropped.setdefault(name, deque()).append(variable)
         self._made.discard(name)
         self._post(Drop(self.id, name))
@@ -298,7 +324,7 @@ class Session:
             variable = dropped.popleft()
             if not dropped:
                 del self._dropped[name]
-        variable.coming.set_result(value)
+        variable.settle(value)
         self._news.set()
         if variable.is_made:
             self._note_to_come(-1)
@@ -310,8 +336,8 @@ class Session:
         error = reply.error or QueryEnded("the session was closed")
         dropped = (one for many in self._dropped.values() for one in many)
         for variable in (*self._variables.values(), *dropped):
-            if not variable.coming.done():
-                variable.coming.set_result(Failure(error))
+            if not variable.has_come():
+                variable.settle(Failure(error))
         self._end.set_result(None)
         self._news.set()
         self._note_to_come(-self._num_to_come)
@@ -319,7 +345,7 @@ class Session:
     def _variable(self, name: str) -> _Variable:
         check_variable(name)
         if name not in self._variables:
-            self._variables[name] = _Variable(self._loop.create_future())
+            self._variables[name] = _Variable()
         return self._variables[name]
 
     def _note_to_come(self, num: int) -> None:
@@ -356,9 +382,6 @@ def _shown(value: object) -> str:
         raise UserError(f"the value cannot be streamed: {error}; use get") from error
 
 
-async def _result(coming: asyncio.Future[object]) -> object:
+async def _result(variable: _Variable) -> object:
     """Return the value of a variable that has come. Raises what it has failed with."""
-    value = coming.result()
-    if isinstance(value, Failure):
-        raise value.error
-    return value
+    return variable.result()

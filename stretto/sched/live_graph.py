@@ -157,6 +157,15 @@ class LiveGraph:
         """
         return value_id in self._watched
 
+    def is_untouched(self, value_id: int) -> bool:
+        """Return whether a watched value is not set, and no node (step) and no link leads to or from it."""
+        return (
+            self.values[value_id] is UNSET
+            and self.values.has_one_user(value_id)
+            and value_id not in self._links.sources
+            and self._links.behind_value(value_id) is None
+        )
+
     def unwatch(self, value_id: int) -> None:
         """Stop keeping a value that was watched, and no longer add it to `settled` when it is set."""
         del self._watched[value_id]

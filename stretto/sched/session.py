@@ -274,6 +274,16 @@ class Session:
         variable = self._variables.get(name)
         if variable is None and index is None and not live.is_watched(value_id):
             self._watch(name, value_id)
+        elif (
+            variable is not None
+            and index is None
+            and live.is_untouched(variable)
+            and not live.is_watched(value_id)
+        ):
+            live.unwatch(variable)
+            self._watch(name, value_id)
+            if (asked := self._asked.pop(variable, None)) is not None:
+                self._asked[value_id] = asked
         elif variable is not None and live.waits_for(value_id, variable):
             live.bring(variable, Failure(UserError(f"the variable {name!r} would come of itself")))
         else:
@@ -306,9 +316,9 @@ class Session:
     def _deduce(self) -> None:
         """Correct the demands on nodes after what has changed; note which have changed."""
         graph = self.graph
-        if graph.demands is None:
-            return
         graph.has_expanded = False
+        if graph.demands is None or not graph.changed:
+            return
         found = deduce(graph.live, graph.demands, self._asked, self._demand(None, None), graph.changed)
         self._is_behind = bool(graph.changed)
         graph.outcome.demands += graph.groups.update(found)
