@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, reduce
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -97,7 +97,7 @@ def _is_as_strict(one: Demand, other: Demand) -> bool:
 
 NOBODY = Demand(None)
 """Demand on a node whose results are not needed yet."""
-MOST_AT_ONCE = 2048
+MOST_AT_ONCE = 1024
 """Number of nodes whose demands are corrected before others have a turn: some ms of work."""
 
 
@@ -138,14 +138,14 @@ def deduce(
 
     def of(node: Node) -> Demand | None:
         nodes, values = live.reached(node)
-        found = [asked[value_id] for value_id in values if value_id in asked]
-        found += [demands[node_id] for node_id in nodes if node_id in demands]
-        if node.id in live.effects:
-            found.append(of_effects)
-        if not found:
-            return None
-        joined = found[0] if len(found) == 1 else reduce(Demand.joined, found)
-        return joined.before(node.own_s, int(node.op == "decode"))
+        joined = of_effects if node.id in live.effects else None
+        for value_id in values:
+            if (demand := asked.get(value_id)) is not None:
+                joined = demand if joined is None else joined.joined(demand)
+        for node_id in nodes:
+            if (demand := demands.get(node_id)) is not None:
+                joined = demand if joined is None else joined.joined(demand)
+        return None if joined is None else joined.before(node.own_s, node.op == "decode")
 
     order = None if live.is_in_order else _sources_first(live, changed)
     places = None if order is None else {node_id: place for place, node_id in enumerate(order)}

@@ -163,7 +163,7 @@ class LiveGraph:
             self.values[value_id] is UNSET
             and self.values.has_one_user(value_id)
             and value_id not in self._links.sources
-            and self._links.behind_value(value_id) is None
+            and value_id not in self._links.to_value
         )
 
     def unwatch(self, value_id: int) -> None:
@@ -206,18 +206,20 @@ class LiveGraph:
         while source is not None:
             if (producer := self._producers.get(source)) is not None:
                 return self.nodes[producer]
-            source = self._links.behind_value(source)
+            source = self._links.to_value.get(source)
         return None
 
     def sources(self, node: Node) -> list[Node]:
         """Return the nodes (steps) that a node waits for: those whose outputs it reads, those it has to
         follow, and for an `expand` node (replaced by a subgraph) the one that produces its result.
         """
-        found = [self.producer(arg.value) for arg in node.ins]
-        found += [self.nodes.get(before) for before in node.after]
-        if (value_id := self._links.behind_node(node.id)) is not None:
-            found.append(self.producer(value_id))
-        return [source for source in found if source is not None]
+        found = [source for arg in node.ins if (source := self.producer(arg.value)) is not None]
+        if node.after:
+            found += [self.nodes[before] for before in node.after if before in self.nodes]
+        value_id = self._links.behind_node(node.id)
+        if value_id is not None and (source := self.producer(value_id)) is not None:
+            found.append(source)
+        return found
 
     def waits_for(self, value_id: int, other: int) -> bool:
         """Return whether the value `value_id` cannot be set before the value `other`: it comes of it, by
@@ -228,7 +230,7 @@ class LiveGraph:
             value = values.pop()
             if value == other:
                 return True
-            found = [self._links.behind_value(value)]
+            found = [self._links.to_value.get(value)]
             nodes = [self._producers[value]] if value in self._producers else []
             for node in (self.nodes[one] for one in nodes if one in self.nodes):
                 found += [arg.value for arg in node.ins if not arg.is_hint]
@@ -239,17 +241,23 @@ class LiveGraph:
             values += new
         return False
 
-    def reached(self, node: Node) -> tuple[list[int], list[int]]:
+    def reached(self, node: Node) -> tuple[Sequence[int], Sequence[int]]:
         """Return the ids of the nodes (steps) that wait for a node, some of which may have ended, and the ids
         of all values that the node will set, itself or by a chain of linked values.
 
         The waiting nodes are those that have the node among their `sources`.
         """
+        outs, links = node.outs, self._links.sources
+        if len(outs) == 1 and outs[0] not in links and node.id not in self._followers:  # nearly all nodes
+            readers = self._readers.get(outs[0], ())
+            if len(readers) < 2:
+                return [reader for reader, _ in readers], outs
+            return list(dict.fromkeys([reader for reader, _ in readers])), outs
         nodes = dict.fromkeys(self._followers.get(node.id, ()))
-        values = list(node.outs)
+        values = list(outs)
         for value_id in values:  # grows meanwhile
             nodes.update((reader, None) for reader, _ in self._readers.get(value_id, ()))
-            for link in self._links.sources.get(value_id, ()):
+            for link in links.get(value_id, ()):
                 if link.value is not None:
                     values.append(link.value)
                 if link.node is not None:
