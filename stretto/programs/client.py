@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Token
 from types import TracebackType
@@ -51,7 +51,6 @@ class Client:
         self._session: Session | None = None
         self._lock = threading.Lock()
         self.ledger = Ledger()
-        self._checked: set[Hashable] = set()
         self._pending: list[Call] = []
         self._num_holding = 0
         self._running: dict[str, asyncio.Future[None]] = {}
@@ -125,9 +124,7 @@ class Client:
         """
         if self._opened().is_closed():
             raise UserError(f"{work.name}: the session is closed")
-        if (form := work.form) not in self._checked:
-            check_engines(work, self._runtime.deployments)
-            self._checked.add(form)
+        check_engines(work, self._runtime.deployments)
         if when is not None and not isinstance(when, SemanticVariable):
             raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
         constants = {

@@ -46,6 +46,9 @@ class Function:
         conversation: form of conversation that the prompt is put into; None for none.
         settings: settings of all outputs, the fields of `stretto.tasks.Decode`.
 
+    Attributes:
+        engines: the engines that a call needs, and the kind of each.
+
     Raises:
         TemplateError: the prompt does not fit the parameters; the message names the place.
         ConfigError: a setting is unknown, or its value cannot be used.
@@ -84,6 +87,8 @@ class Function:
             raise ConfigError(f"{self.name}: {error.message}") from error
         lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
         self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
+        transforms = any(self._steps.values()) or any(output.steps for output in self.outputs.values())
+        self.engines: Mapping[str, str] = {engine: "llm", **({TRANSFORMS: "batch"} if transforms else {})}
         check_places(self.name, self._parts, self._signature.parameters, declared)
         self.form = Form(
             self.name,
@@ -92,12 +97,6 @@ class Function:
             tuple((name, one.steps, one.form) for name, one in self.outputs.items()),
             tuple(self._steps.items()),
         )
-
-    @property
-    def engines(self) -> Mapping[str, str]:
-        """The engines that a call needs, and the kind of each."""
-        transforms = any(self._steps.values()) or any(output.steps for output in self.outputs.values())
-        return {self.engine: "llm", **({TRANSFORMS: "batch"} if transforms else {})}
 
     def __call__(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
         """Submit a call and return the variables of its outputs; see the class."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -48,13 +49,17 @@ class _Variable:
         """Return whether the variable has its value, or has failed."""
         return self.value is not UNSET
 
-    def settle(self, value: object) -> None:
-        """Set the variable to its value, and wake those who wait."""
-        self.value = value
+    def wake(self) -> None:
+        """Wake those who wait, as there is more text, or the value."""
         for waiter in self.waiting:
             if not waiter.done():
                 waiter.set_result(None)
         self.waiting.clear()
+
+    def settle(self, value: object) -> None:
+        """Set the variable to its value, and wake those who wait."""
+        self.value = value
+        self.wake()
 
     def result(self) -> object:
         """Return the value that has come. Raises what the variable has failed with."""
@@ -99,7 +104,6 @@ class Session:
         self._variables: dict[str, _Variable] = {}
         self._dropped: dict[str, deque[_Variable]] = {}
         self._made: set[str] = set()
-        self._news = asyncio.Event()
         self._end: asyncio.Future[None] = loop.create_future()
 
     async def __aenter__(self) -> Session:
@@ -217,23 +221,26 @@ class Session:
         return self._wait(variable, want, deadline_s)
 
     async def _wait(self, variable: _Variable, want: Want, deadline_s: float | None) -> object:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        if not variable.has_come():
-            variable.waiting.append(waiter)
-            try:
-                if want.deadline_s is None:
-                    await waiter
-                else:
-                    async with asyncio.timeout_at(want.deadline_s):
-                        await waiter
-            except TimeoutError:
-                raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
-            finally:
-                if not variable.has_come():
-                    variable.waiting.remove(waiter)
-                if want.deadline_s is not None or not variable.has_come():  # its wants have ended with it
-                    self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
+        try:
+            async with nullcontext() if deadline_s is None else asyncio.timeout_at(want.deadline_s):
+                while not variable.has_come():
+                    await self._more(variable)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
+        finally:
+            if want.deadline_s is not None or not variable.has_come():  # its wants have ended with it
+                self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
         return variable.result()
+
+    async def _more(self, variable: _Variable) -> None:
+        """Wait until a variable has more text, or its value."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        variable.waiting.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in variable.waiting:
+                variable.waiting.remove(waiter)
 
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
@@ -275,8 +282,7 @@ class Session:
                     yield text
                 return
             else:
-                self._news.clear()
-                await self._news.wait()
+                await self._more(variable)
 
     def drop(self, name: str) -> None:
         """Give a variable of the session up: cancel the work that only serves it, and free its value. Its
@@ -309,7 +315,7 @@ class Session:
         """
         variable = self._dropped[name][0] if name in self._dropped else self._variable(name)
         variable.pieces.append(text)
-        self._news.set()
+        variable.wake()
 
     def on_settled(self, name: str, value: object) -> None:
         """Set a variable to its value or failure, which callers that wait for it then get. Called by the
@@ -325,7 +331,6 @@ class Session:
             if not dropped:
                 del self._dropped[name]
         variable.settle(value)
-        self._news.set()
         if variable.is_made:
             self._note_to_come(-1)
 
@@ -339,7 +344,6 @@ class Session:
             if not variable.has_come():
                 variable.settle(Failure(error))
         self._end.set_result(None)
-        self._news.set()
         self._note_to_come(-self._num_to_come)
 
     def _variable(self, name: str) -> _Variable:

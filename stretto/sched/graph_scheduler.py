@@ -21,7 +21,6 @@ Source: Teola §5.1. Differs: streams, absent values, failures that flow, and gr
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from stretto.core import ABSENT, AbsentType, Failure
@@ -182,16 +181,20 @@ class GraphScheduler:
         """
         self._num_spliced = 0
         woken = self.live.woken
-        if len(woken) > 1:
-            woken = self.live.woken = deque(sorted(woken))
-        while woken and self._num_spliced < TURN_PRIMITIVES:
-            node = self.nodes.get(woken.popleft())
+        woken.sort()
+        num_done = 0
+        for node_id in woken:  # grows meanwhile
+            if self._num_spliced >= TURN_PRIMITIVES:
+                break
+            num_done += 1
+            node = self.nodes.get(node_id)
             if node is None:
                 continue
             try:
                 self._go_on(node)
             except StrettoError as error:
                 self._fail(node, error)
+        del woken[:num_done]
         self.outcome.is_paused = bool(woken)
 
     def take_outcome(self) -> Outcome:

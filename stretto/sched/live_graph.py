@@ -8,7 +8,6 @@ Nodes leave when they have ended. Nothing here knows what a node does.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,7 +52,7 @@ class LiveGraph:
         self.nodes: dict[int, Node] = {}
         self.values = Values()
         self.effects: dict[int, None] = {}
-        self.woken: deque[int] = deque()
+        self.woken: list[int] = []
         self.settled: list[tuple[str, object]] = []
         self.is_in_order = True
         self._num_ids = 0
@@ -107,6 +106,9 @@ class LiveGraph:
             self.values.leave(arg.value)
         for follower in self._followers.pop(node.id, ()):
             self._unblock(follower)
+        if not self.nodes:  # an idle session keeps no empty tables
+            for table in (self.nodes, self.blocking, self._producers, self._readers, self._followers):
+                table.clear()
 
     def cut(self, node: Node) -> None:
         """Disconnect the outputs of a cancelled node (step), so that they will be neither read nor passed
