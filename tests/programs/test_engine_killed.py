@@ -51,6 +51,5 @@ def test_an_engine_that_dies_in_mid_generation_costs_a_retry() -> None:
         y, z = told("this")
         said = " ".join(["word"] * 10)
         assert (y.get(timeout_s=60), z.get(timeout_s=60)) == (said, said)
-        assert runtime.system.is_idle()
     assert story.has_died
     assert story.prompts == ["Tell this: "] * 2 + [f"Tell this: {said}, and then: "]
