@@ -185,8 +185,10 @@ class System:
                 self._wake(now_s)
             case _:
                 if event.query in self.queries:
-                    with self._bugs_end([event.query]):
+                    try:
                         self._in_session(event, now_s)
+                    except Exception as error:
+                        self._end_all([event.query], error)
 
     @contextmanager
     def _bugs_end(self, queries: Iterable[str]) -> Iterator[None]:
