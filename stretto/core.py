@@ -125,6 +125,21 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenIds:
+    """The tokens that an LLM has generated, as far as they make up a text.
+
+    Attributes:
+        tokenizer: name of the tokenizer to which the ids belong.
+        num_chars: number of leading characters of the text that the tokens stand for. The rest of the text
+            has no tokens: it is the beginning of a token whose end a stop string has cut off.
+    """
+
+    tokenizer: str
+    ids: tuple[int, ...]
+    num_chars: int
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A part of a prompt whose text is known: a constant of the prompt template, or the value of a variable.
 
@@ -136,11 +151,19 @@ class Segment:
             constants may hold special tokens; a variable's text is data and is never parsed again.
         role: role of the message that begins with this segment ("system", "user" or "assistant"); None for a
             segment that goes on with the message before it. A prompt without roles is a message of the user.
+        tokens: tokens that an LLM has generated as this text; None for any other text. An engine with another
+            tokenizer uses the text.
     """
 
     text: str
     name: str | None = None
     role: str | None = None
+    tokens: TokenIds | None = None
+
+
+def answer_segment(text: str, tokens: TokenIds | None = None) -> Segment:
+    """Return a text that an LLM has generated as a segment of a later prompt."""
+    return Segment(text, "answer", tokens=tokens)
 
 
 Prompt: TypeAlias = tuple[Segment, ...]
@@ -158,14 +181,18 @@ def num_common_segments(prompt: Prompt, other: Prompt) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KV:
-    """The result of a prefill step: a hint that `instance` of an LLM engine has cached the keys and values of
-    `prompt`.
+    """The result of a prefill step, or of the port `kv` of a decode: a hint that `instance` of an LLM engine
+    has cached the keys and values of `prompt`, and of what was generated after it.
 
     A hint is never needed for a right answer, because every task carries its whole prompt.
+
+    Attributes:
+        answer: text that a decode has generated after the prompt, as it was generated; None after a prefill.
     """
 
     prompt: Prompt
     instance: int | None = None
+    answer: Segment | None = None
 
 
 def as_text(value: object) -> str:

@@ -76,12 +76,13 @@ class Extend:
     """Event to the schedulers: a caller adds one more graph (app) to a session.
 
     `bind` maps names of the graph's inputs and outputs to names of the session's variables, where these
-    differ.
+    differ. `values` are the values of inputs that are no variables, by the names of the inputs.
     """
 
     query: str
     egraph: ExecutionGraph
     bind: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
 
 
 @record

@@ -45,7 +45,7 @@ def record(
 
 def _pickle_by_position(made: type) -> None:
     """Let objects of a record pickle as their class and the values of their fields, without the names."""
-    names = [field.name for field in fields(made)]
+    names = [field.name for field in fields(made) if field.init]
     if len(names) > 1:
         get = attrgetter(*names)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from stretto.core import Prompt
+from stretto.core import Prompt, Segment
 from stretto.errors import StrettoError
 from stretto.record import record
 
@@ -66,8 +66,8 @@ class Decode:
         schema_if_able: whether `json_schema` is a wish, which only engines that are known to be able to hold
             an output to it follow; else all others refuse it.
         regex: regular expression that the whole output matches; needs the package llguidance.
-        strip: whether white space around a text is dropped. If it is kept, the text is what the KV was
-            computed of, and a prompt that goes on from it can use that.
+        strip: whether white space around a text is dropped. A prompt that goes on from the output has it all
+            the same.
         logprobs: number of most likely tokens whose log-probabilities are reported, besides that of the
             chosen token; None for no report.
     """
@@ -137,6 +137,8 @@ class LLMTask:
         item: index of the list item that it is for; 0 where its step is applied once.
         silence_s: seconds for which the instance may report nothing while it generates; 0 where somebody
             reads parts of the output before its end, so that they are wanted as they come.
+        is_continued: whether a later prompt goes on from its output, so that `Done` has to say what was
+            written.
     """
 
     id: int
@@ -149,6 +151,7 @@ class LLMTask:
     generated: tuple[int, ...] = ()
     item: int = 0
     silence_s: float = 0.0
+    is_continued: bool = False
 
 
 @record
@@ -201,11 +204,14 @@ class Done:
     """Event of an LLM engine: a task has ended.
 
     `value` is its whole output: a str, a list of str for a decode with `items`, or None for a prefill.
+    `written` is the text as it was generated, without end token and stop string, and with all white space;
+    None unless the task asks for it.
     """
 
     task: int
     value: object
     usage: Usage = Usage()
+    written: Segment | None = None
 
 
 @record

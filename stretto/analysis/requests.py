@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stretto.errors import GraphError
-from stretto.graph.graph import Constant, Graph, Primitive, Slot
+from stretto.graph.graph import ANSWER, Constant, Graph, Primitive, Slot
 from stretto.graph.ops import OPS, Ops
 
 
@@ -122,6 +122,9 @@ def _request(graph: Graph, decode: Primitive, makes: str, name_of: Callable[[str
     prefill = None if kv is None else graph.by_name.get(kv.ref.name)
     if prefill is None or prefill.op != "prefill":
         raise GraphError(f"%{decode.name}: it continues no prefill of the graph")
-    of_port = {arg.port: name_of(arg.ref.name, arg.ref.port) for arg in prefill.args}
+    of_port = {
+        arg.port: name_of(arg.ref.name, "" if arg.ref.port == ANSWER else arg.ref.port)
+        for arg in prefill.args
+    }
     prompt = tuple(Slot(of_port[part.port]) if isinstance(part, Slot) else part for part in prefill.prompt)
     return Request(decode.name, prompt, tuple(dict.fromkeys(of_port.values())), makes)

@@ -37,12 +37,16 @@ class PromptTokenizer:
     A prompt without roles becomes the user's message. The template's text before each message is part of the
     prompt; its text after the last one is `end_of(prompt)`, which the caller appends before decoding.
 
+    Attributes:
+        name: path of the folder. Tokens that an LLM has generated are taken as they are if they belong to it.
+
     Raises:
         ConfigError: the folder's tokenizer cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
         """Load the tokenizer from `folder`. Raises ConfigError if it cannot be used."""
+        self.name = str(folder.resolve())
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         if not tokenizer.is_fast:
             raise ConfigError(f"{folder}: the tokenizer has no tokenizer.json form")
@@ -77,7 +81,10 @@ class PromptTokenizer:
             try:
                 if segment.role is not None and number > 0:
                     tokens += self._constant(next(before))
-                if segment.name is None:
+                if segment.tokens is not None and segment.tokens.tokenizer == self.name:
+                    tokens += segment.tokens.ids
+                    tokens += self._data(segment.text[segment.tokens.num_chars :])
+                elif segment.name is None:
                     tokens += self._constant(segment.text)
                 else:
                     tokens += self._data(segment.text)

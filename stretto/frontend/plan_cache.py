@@ -5,8 +5,9 @@ The second query with the same settings costs a dictionary look-up: a graph hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from typing import TypeAlias, TypeVar
 
 from stretto.errors import ConfigError
 from stretto.frontend.choices import NAMES
@@ -21,6 +22,10 @@ from stretto.graph.verify import verify
 from stretto.vocabulary import DEFAULT, Vocabulary
 
 _MAX_CACHED = 1024
+
+Names: TypeAlias = tuple[str, ...]
+
+T = TypeVar("T")
 
 
 class PlanCache:
@@ -49,6 +54,7 @@ class PlanCache:
         self._num_running = num_running
         self._plans: dict[object, ExecutionGraph] = {}
         self._of_templates: dict[object, ExecutionGraph] = {}
+        self._of_forms: dict[object, tuple[ExecutionGraph, Names]] = {}
 
     def plan(
         self,
@@ -105,6 +111,29 @@ class PlanCache:
         """
         num_others = self._num_others(passes, is_running=True)
         return self._compiled(graph, passes, num_others, is_verified=False)
+
+    def plan_form(
+        self, form: Hashable, build: Callable[[], tuple[Graph, Names]], passes: tuple[str, ...]
+    ) -> tuple[ExecutionGraph, Names]:
+        """Return the compiled form of a graph that joins a session, and the names of its inputs and outputs.
+
+        The graph is built only if none of this form was compiled before.
+
+        Args:
+            form: key that is equal only for equal graphs.
+            build: function that returns the graph and the names.
+
+        Raises:
+            GraphError: the graph does not verify.
+        """
+        num_others = self._num_others(passes, is_running=True)
+        key = form, passes, num_others
+        found = self._of_forms.get(key)
+        if found is None:
+            graph, names = build()
+            found = self._compiled(graph, passes, num_others, is_verified=False), names
+            _remember(self._of_forms, key, found)
+        return found
 
     def expand(self, body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
         """Return the compiled graph that replaces an `expand` primitive, a step that becomes a graph once its
@@ -165,7 +194,7 @@ def _types(graph: Graph) -> tuple[type, ...]:
     return tuple(type(value) for primitive in graph for _, value in primitive.config)
 
 
-def _remember(plans: dict[object, ExecutionGraph], key: object, plan: ExecutionGraph) -> None:
+def _remember(plans: dict[object, T], key: object, plan: T) -> None:
     """Add a plan to a cache, in place of the oldest one if it is full."""
     if len(plans) >= _MAX_CACHED:
         del plans[next(iter(plans))]

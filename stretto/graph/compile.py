@@ -7,22 +7,23 @@ A *value* is an out port of a primitive, or a graph input; nodes and values are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError
-from stretto.graph.graph import HINT, WHEN, Constant, Graph, Primitive, Slot
+from stretto.graph.graph import HINT, WHEN, Constant, Graph, Primitive, Ref, Slot
 from stretto.graph.ops import OPS, Ops, OpSpec
 from stretto.graph.passes.weigh import Verdict
 from stretto.graph.reuse import PromptReuse, find_reuse
 from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.graph.verify import sort_topologically
+from stretto.record import record
 from stretto.tasks import Decode
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class In:
     """One in port (named input) of a compiled node (step of an app): which value it reads, and how.
 
@@ -50,13 +51,14 @@ class In:
         object.__setattr__(self, "blocks", self.piece is None and not self.is_hint)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Node:
     """A compiled primitive: one step of an `ExecutionGraph`, with integer ids instead of names.
 
     Attributes:
         ins: the in ports. One that reads a stream has a `piece`.
-        outs: ids of the produced values, in the order of the op's out ports.
+        outs: ids of the produced values, in the order of the op's out ports. A decode has a second one, the
+            KV of what it has generated, if something reads that.
         after: nodes that must end first although this node reads nothing from them (ORDER edges).
         num_blocking: number of in ports and ORDER predecessors that must be complete before the node can
             start. Hints and streams do not count.
@@ -190,6 +192,7 @@ class ExecutionGraph:
         verdicts: decisions about the passes that were weighed.
         tables: the same connections as a running graph keeps them.
         is_one_call: whether it is a prefill of its inputs with a decode of text, which run as one request.
+        is_in_order: whether each node has a larger number than all that it waits for.
     """
 
     graph: Graph
@@ -206,9 +209,12 @@ class ExecutionGraph:
     verdicts: tuple[Verdict, ...] = ()
     tables: Tables = field(init=False)
     is_one_call: bool = field(init=False)
+    is_in_order: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_one_call", self._is_one_call())
+        is_in_order = all(node < follower for node, all_ in enumerate(self.followers) for follower in all_)
+        object.__setattr__(self, "is_in_order", is_in_order)
         object.__setattr__(self, "tables", Tables.of(self.nodes, self.readers, self.followers))
 
     def _is_one_call(self) -> bool:
@@ -247,8 +253,9 @@ def compile_graph(
     """
     values: dict[tuple[str, str], int] = {(name, ""): i for i, (name, _) in enumerate(graph.inputs)}
     node_ids = {primitive.name: i for i, primitive in enumerate(graph.primitives)}
+    read = {(ref.name, ref.port) for ref in _refs(graph)}
     for primitive in graph:
-        for port in ops.spec(primitive).outputs:
+        for port in _out_ports(primitive, ops, read):
             values[primitive.name, port] = len(values)
     after: list[list[int]] = [[] for _ in graph.primitives]
     followers: list[list[int]] = [[] for _ in graph.primitives]
@@ -274,7 +281,7 @@ def compile_graph(
     for node_id, (primitive, ins) in enumerate(zip(graph.primitives, all_ins, strict=True)):
         spec = ops[primitive.op]
         config = dict(primitive.config)
-        outs = tuple(values[primitive.name, port] for port in spec.outputs)
+        outs = tuple(values[primitive.name, port] for port in _out_ports(primitive, ops, read))
         reads = [all_ins[reader][position] for out in outs for reader, position in readers[out]]
         is_needed = followers[node_id] or ops.is_effect(primitive) or not needed.isdisjoint(outs)
         only_hints = not is_needed and all(arg.is_hint for arg in reads)
@@ -324,6 +331,21 @@ def compile_graph(
     )
 
 
+def _refs(graph: Graph) -> Iterator[Ref]:
+    for primitive in graph:
+        for arg in primitive.args:
+            yield arg.ref
+    for _, ref in graph.outputs:
+        yield ref
+
+
+def _out_ports(primitive: Primitive, ops: Ops, read: Collection[tuple[str, str]]) -> list[str]:
+    """Return the out ports of a primitive: those of its op, with the optional ones that something reads."""
+    spec = ops.spec(primitive)
+    optional = (port.name for port in spec.optional_outputs)
+    return [*spec.outputs, *(port for port in optional if (primitive.name, port) in read)]
+
+
 def _engine_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Return a node for each engine, and kind of engine, that the nodes need or fall back on."""
     found: dict[tuple[str, str | None], Node] = {}
@@ -348,27 +370,49 @@ def rebase(
         under: node that `egraph` replaces, if any; its depth and path are added to those of the new nodes,
             and it passes its strategy on to those without one.
     """
-    depth, path_s = (0, 0.0) if under is None else (under.depth, under.path_s)
-    return [
-        replace(
-            node,
-            id=node.id + node_base,
-            ins=tuple(replace(arg, value=values[arg.value]) for arg in node.ins),
-            outs=tuple(values[value] for value in node.outs),
-            after=tuple(other + node_base for other in node.after),
-            depth=node.depth + depth,
-            path_s=node.path_s + path_s,
-            strategy=node.strategy
-            if under is None or node.strategy != NO_STRATEGY
-            else under.strategy.passed_on(node.engine),
-            fused=None if node.fused is None else node.fused + node_base,
-            fused_into=None if node.fused_into is None else node.fused_into + node_base,
-            hints=tuple(other + node_base for other in node.hints),
-            hint_from=tuple(other + node_base for other in node.hint_from),
-            reuse=node.reuse if under is None or node.reuse is None else node.reuse.grown(),
-        )
-        for node in egraph.nodes
-    ]
+    return [_rebased(node, node_base, values, under) for node in egraph.nodes]
+
+
+def _rebased(node: Node, base: int, values: Sequence[int], under: Node | None) -> Node:
+    """Return a node with new ids; written out, as it is made for every step of a session."""
+    depth, path_s, strategy, reuse = node.depth, node.path_s, node.strategy, node.reuse
+    if under is not None:
+        depth += under.depth
+        path_s += under.path_s
+        reuse = None if reuse is None else reuse.grown()
+        if strategy == NO_STRATEGY:
+            strategy = under.strategy.passed_on(node.engine)
+    return Node(
+        node.id + base,
+        node.name,
+        node.op,
+        node.spec,
+        node.engine,
+        tuple(
+            [
+                In(arg.port, values[arg.value], arg.index, arg.each, arg.piece, arg.optional, arg.is_hint)
+                for arg in node.ins
+            ]
+        ),
+        tuple([values[value] for value in node.outs]),
+        tuple([other + base for other in node.after]),
+        node.num_blocking,
+        node.is_mapped,
+        node.is_effect,
+        node.prompt,
+        node.config,
+        depth,
+        path_s,
+        node.decode,
+        None if node.fused is None else node.fused + base,
+        None if node.fused_into is None else node.fused_into + base,
+        tuple([other + base for other in node.hints]),
+        tuple([other + base for other in node.hint_from]),
+        node.template,
+        node.own_s,
+        strategy,
+        reuse,
+    )
 
 
 def _compile_ins(primitive: Primitive, spec: OpSpec, values: Mapping[tuple[str, str], int]) -> tuple[In, ...]:

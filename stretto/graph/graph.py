@@ -28,6 +28,9 @@ ConfigItems: TypeAlias = tuple[tuple[str, "Scalar | tuple[Scalar, ...]"], ...]
 
 HINT = "hint"
 """Name of the optional port of a prefill that takes a KV hint."""
+ANSWER = "kv"
+"""Name of the out port of a decode with the KV of its prompt and of what it has generated. A prompt that goes
+on from there has this value in place of the text, so that the tokens stand in it as they were generated."""
 WHEN = "when"
 """Name of the guard port that every primitive may have: if its value is absent, the primitive is skipped."""
 
@@ -129,6 +132,18 @@ class Primitive:
             if arg.port == port:
                 return arg
         return None
+
+    def num_continued(self) -> int:
+        """Return how many leading parts of a prompt were computed by a decode that the prompt goes on from;
+        0 if it goes on from none.
+        """
+        answers = {arg.port for arg in self.args if arg.ref.port == ANSWER and arg.port != HINT}
+        places = [
+            place
+            for place, part in enumerate(self.prompt, start=1)
+            if isinstance(part, Slot) and part.port in answers
+        ]
+        return max(places, default=0)
 
     def is_mapped(self) -> bool:
         """Return whether the primitive (step) is applied to every item of a list."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from stretto.core import ABSENT, Hit, as_text, document_order
 from stretto.costs.tokens import num_tokens
 from stretto.errors import BadReply, ConfigError, GraphError
-from stretto.graph.graph import HINT, Primitive
+from stretto.graph.graph import ANSWER, HINT, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
 
 Inputs: TypeAlias = Mapping[str, object]
@@ -45,6 +45,7 @@ class OpSpec:
         result: type of one application's value, or a function of the primitive and its argument types.
         runs_on: kind of engine, "batch" or "llm"; None when the graph scheduler evaluates the op itself.
         outputs: names of the out ports; ("",) is the single unnamed one.
+        optional_outputs: further out ports with their types, which a step has where something reads them.
         flatten: one application yields a list; a mapped op yields the lists joined into one.
         units: function from the inputs of one application to its work (for example pairs to score);
             None counts 1.
@@ -61,6 +62,7 @@ class OpSpec:
     result: str | Callable[[Primitive, Sequence[str]], str]
     runs_on: str | None = "batch"
     outputs: tuple[str, ...] = ("",)
+    optional_outputs: tuple[Port, ...] = ()
     flatten: bool = False
     units: Callable[[Inputs], int] | None = None
     tokens: Callable[[Inputs], int] | None = None
@@ -274,7 +276,7 @@ _SPECS = (
     OpSpec("call", (Port("inputs", variadic=True),), _result_setting),
     OpSpec("transform", (Port("value"),), "any"),
     OpSpec("prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"),
-    OpSpec("decode", (Port("kv", "kv"),), _decoded, runs_on="llm"),
+    OpSpec("decode", (Port("kv", "kv"),), _decoded, runs_on="llm", optional_outputs=(Port(ANSWER, "kv"),)),
     OpSpec(
         "condition",
         (Port("value"),),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stretto.graph.graph import HINT, Constant, Graph, Primitive, Ref
+from stretto.graph.graph import ANSWER, HINT, Constant, Graph, Primitive, Ref
 from stretto.graph.verify import sort_topologically
 
 _NO_END = "expand"
@@ -144,7 +144,8 @@ def _parts(graph: Graph, primitive: Primitive) -> list[Hashable]:
         assert arg is not None
         if arg.each:
             break
-        keys.append((arg.ref,))
+        ref = arg.ref
+        keys.append((Ref(ref.name, "", ref.index) if ref.port == ANSWER else ref,))
     return keys
 
 

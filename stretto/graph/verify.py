@@ -12,7 +12,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 
 from stretto.errors import GraphError
-from stretto.graph.graph import HINT, WHEN, Arg, Graph, Primitive, Ref, Slot
+from stretto.graph.graph import ANSWER, HINT, WHEN, Arg, Graph, Primitive, Ref, Slot
 from stretto.graph.ops import OPS, Ops, OpSpec, Port
 from stretto.graph.types import accepts, is_promptable, item_type, list_of
 
@@ -111,6 +111,8 @@ def _verify_primitive(
         result = list_of(result)
     for port_name in spec.outputs:
         types[primitive.name, port_name] = result
+    for port in spec.optional_outputs:
+        types[primitive.name, port.name] = port.type if origin is None else list_of(port.type)
     origins[primitive.name] = primitive.name if origin is None or spec.flatten else origin
 
 
@@ -123,7 +125,8 @@ def _verify_port(where: str, primitive: Primitive, port: Port | None, arg: Arg, 
         raise GraphError(f"{where}: {primitive.op} has no port {arg.port!r}")
     if not accepts(port.type, type_):
         raise GraphError(f"{where}: port {arg.port!r} takes {port.type}, %{arg.ref} is {type_}")
-    if primitive.op == "prefill" and arg.port != HINT and not is_promptable(type_):
+    is_answer = arg.ref.port == ANSWER and type_ == "kv"
+    if primitive.op == "prefill" and arg.port != HINT and not (is_answer or is_promptable(type_)):
         raise GraphError(f"{where}: port {arg.port!r}: a {type_} cannot stand in a prompt")
 
 

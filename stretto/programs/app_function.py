@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,11 @@ class App:
             for primitive in self._graph
             if primitive.engine is not None and (kind := ops.spec(primitive).runs_on) is not None
         }
+
+    @property
+    def form(self) -> Hashable:
+        """A key that no other app has."""
+        return self
 
     @property
     def engines(self) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ from stretto.core import Failure
 from stretto.errors import StrettoError, UserError
 from stretto.programs.current import CURRENT
 from stretto.programs.engine_checks import check_engines
-from stretto.programs.fragment import Call, Work, fragment
+from stretto.programs.fragment import Call, Fragment, Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable, produced
@@ -135,13 +135,12 @@ class Client:
         guard = None if when is None else when.name_in(self)
         made = {name: variable.name_in(self) for name, variable in (given or {}).items()}
         read = {
-            name: value.name_in(self) if isinstance(value, SemanticVariable) else self.ledger.new_name(name)
+            name: value.name_in(self) if isinstance(value, SemanticVariable) else None
             for name, value in inputs.items()
         }
         results = {name: (given or {}).get(name) or produced(self, name) for name in outputs}
         produces = {name: variable.name_in(self) for name, variable in results.items()}
-        known = {read[name]: value for name, value in constants.items()}
-        call = Call(work, read, produces, each, guard, known)
+        call = Call(work, read, produces, constants, each, guard)
         self.ledger.note_call(call, made)
         with self._lock:
             self._pending.append(call)
@@ -316,13 +315,13 @@ class Client:
             self._submit(calls)
 
     def _submit(self, calls: list[Call]) -> None:
-        """Add calls to the session as one fragment. Python values among their inputs are variables that
-        nobody else knows, so they are given up at once: the fragment has them.
-        """
-        graph, bind = fragment(calls, self.ledger.is_set)
+        """Add calls to the session as one fragment. One that is refused fails its own variables."""
         session = self._opened()
         try:
-            session.extend(graph, bind)
+            fragment = Fragment(calls, self.ledger.is_set)
+            egraph, names = self._runtime.plan_cache.plan_form(fragment.form, fragment.build, session.passes)
+            bind, values = fragment.bind(names)
+            session.extend(egraph, bind, values=values)
         except StrettoError as error:
             if len(calls) > 1:
                 for call in calls:
@@ -331,8 +330,3 @@ class Client:
             for variable in calls[0].outputs.values():
                 with suppress(UserError):  # the session has ended, and all its variables have failed
                     session.provide(variable, Failure(error.at(calls[0].work.name)))
-            return
-        constants = {name: value for call in calls for name, value in call.constants.items()}
-        for name, value in constants.items():
-            session.provide(name, value)
-            session.drop(name)

@@ -7,11 +7,12 @@ same form are the same graph, which is compiled once, whatever their variables a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field
 from typing import Protocol
 
 from stretto.graph.graph import Arg, Graph, Primitive, PromptParts, Ref, config_items
+from stretto.record import record
 
 
 class Build:
@@ -45,12 +46,33 @@ class Build:
         return Ref(unique)
 
 
+class Form:
+    """A key that keeps its hash, as it is looked up with each call."""
+
+    __slots__ = ("_hash", "_key")
+
+    def __init__(self, *key: Hashable) -> None:
+        self._key = key
+        self._hash = hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Form) and self._key == other._key)
+
+
 class Work(Protocol):
     """What a call does, such as a semantic function: it adds its steps to the graph of a fragment."""
 
     @property
     def name(self) -> str:
         """The name of the function, which names its steps too."""
+        ...
+
+    @property
+    def form(self) -> Hashable:
+        """A key that is equal for works that add the same steps."""
         ...
 
     @property
@@ -72,78 +94,131 @@ class Work(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """A call that waits to be submitted.
 
     Attributes:
-        inputs, outputs: name of the session's variable for each input and output of the work.
+        inputs: name of the session's variable for each input of the work, in the order of its ports; None for
+            one whose value stands in `constants`.
+        outputs: name of the session's variable for each output.
         each: input that is a list, to each of whose items the work is applied; None for none.
         when: variable without whose value the call is skipped.
-        constants: values of those inputs' variables that are Python values, which no other call reads.
-        reads: variables that the call waits for: all but the constants.
+        reads: variables that the call waits for.
     """
 
     work: Work
-    inputs: Mapping[str, str]
+    inputs: Mapping[str, str | None]
     outputs: Mapping[str, str]
+    constants: Mapping[str, object]
     each: str | None = None
     when: str | None = None
-    constants: Mapping[str, object] = field(default_factory=dict)
     reads: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         guard = () if self.when is None else (self.when,)
-        read = (name for name in self.inputs.values() if name not in self.constants)
-        object.__setattr__(self, "reads", (*read, *guard))
+        read = (*[name for name in self.inputs.values() if name is not None], *guard)
+        object.__setattr__(self, "reads", read)
 
 
-def fragment(calls: Sequence[Call], has_value: Callable[[str], bool]) -> tuple[Graph, dict[str, str]]:
-    """Return the graph of calls, and for each of its inputs and outputs the variable that it is.
+class Fragment:
+    """Calls that are submitted together, and the form of their graph.
 
     The calls must not wait for each other in a circle. `has_value` says of a variable whether the client has
     set it; all other inputs are late.
+
+    Attributes:
+        form: key that is equal for fragments with equal graphs.
     """
-    build = Build()
-    made = {variable for call in calls for variable in call.outputs.values()}
-    constants = {variable for call in calls for variable in call.constants}
-    late: set[str] = set()
-    refs: dict[str, Ref] = {}
-    inputs: list[tuple[str, str]] = []
-    outputs: list[tuple[str, Ref]] = []
-    bind: dict[str, str] = {}
 
-    def ref_of(variable: str, stem: str) -> Ref:
-        if variable not in refs:
-            assert variable not in made
+    def __init__(self, calls: Sequence[Call], has_value: Callable[[str], bool]) -> None:
+        self._calls = calls if len(calls) == 1 else _producers_first(calls)
+        self._bound: list[tuple[str | None, object]] = []
+        self._late: list[bool] = []
+        numbers: dict[str, int] = {}
+        forms: list[Hashable] = []
+        for call in self._calls:
+            read: list[int | None] = []
+            for port, variable in call.inputs.items():
+                if variable is None:
+                    self._bound.append((None, call.constants[port]))
+                    read.append(None)
+                else:
+                    read.append(self._number(variable, numbers, has_value))
+            when = None if call.when is None else self._number(call.when, numbers, has_value)
+            forms.append((call.work.form, tuple(call.inputs), tuple(read), call.each, when))
+            for variable in call.outputs.values():
+                numbers[variable] = len(numbers)
+                self._bound.append((variable, None))
+        self.form: Hashable = tuple(forms), tuple(self._late)
+
+    def _number(self, variable: str, numbers: dict[str, int], has_value: Callable[[str], bool]) -> int:
+        number = numbers.get(variable)
+        if number is None:
+            number = numbers[variable] = len(numbers)
+            self._bound.append((variable, None))
+            self._late.append(not has_value(variable))
+        return number
+
+    def bind(self, names: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
+        """Return the variables and the constant values that the inputs and outputs are, by `names`, which
+        come from `build`.
+        """
+        bind: dict[str, str] = {}
+        values: dict[str, object] = {}
+        for name, (variable, constant) in zip(names, self._bound, strict=True):
+            if variable is None:
+                values[name] = constant
+            else:
+                bind[name] = variable
+        return bind, values
+
+    def build(self) -> tuple[Graph, tuple[str, ...]]:
+        """Return the graph, and the names of its inputs and outputs in the order in which calls have them."""
+        build = Build()
+        late = iter(self._late)
+        refs: dict[str, Ref] = {}
+        inputs: list[str] = []
+        late_inputs: set[str] = set()
+        outputs: list[tuple[str, Ref]] = []
+        names: list[str] = []
+
+        def new_input(stem: str) -> Ref:
             name = build.new_name(stem)
-            inputs.append((name, "any"))
-            bind[name] = variable
-            refs[variable] = Ref(name)
-            if variable not in constants and not has_value(variable):
-                late.add(name)
-        return refs[variable]
+            inputs.append(name)
+            names.append(name)
+            return Ref(name)
 
-    for call in _producers_first(calls):
-        args = {
-            port: Arg(port, ref_of(variable, port), port == call.each)
-            for port, variable in call.inputs.items()
-        }
-        when = None if call.when is None else ref_of(call.when, "when")
-        for port, ref in call.work.lower(build, args, when).items():
-            refs[call.outputs[port]] = ref
-            name = build.new_name(port)
-            outputs.append((name, ref))
-            bind[name] = call.outputs[port]
-    graph = Graph(
-        "fragment",
-        tuple(inputs),
-        tuple(build.primitives),
-        tuple(build.order),
-        tuple(outputs),
-        frozenset(late),
-    )
-    return graph, bind
+        def ref_of(variable: str | None, stem: str) -> Ref:
+            if variable is None:
+                return new_input(stem)
+            if variable not in refs:
+                refs[variable] = new_input(stem)
+                if next(late):
+                    late_inputs.add(refs[variable].name)
+            return refs[variable]
+
+        for call in self._calls:
+            args = {
+                port: Arg(port, ref_of(variable, port), port == call.each)
+                for port, variable in call.inputs.items()
+            }
+            when = None if call.when is None else ref_of(call.when, "when")
+            made = call.work.lower(build, args, when)
+            for port, variable in call.outputs.items():
+                refs[variable] = made[port]
+                name = build.new_name(port)
+                outputs.append((name, made[port]))
+                names.append(name)
+        graph = Graph(
+            "fragment",
+            tuple((name, "any") for name in inputs),
+            tuple(build.primitives),
+            tuple(build.order),
+            tuple(outputs),
+            frozenset(late_inputs),
+        )
+        return graph, tuple(names)
 
 
 def _producers_first(calls: Sequence[Call]) -> list[Call]:

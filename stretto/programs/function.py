@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from stretto.errors import ConfigError, TemplateError, UserError
-from stretto.graph.graph import WHEN, Arg, Constant, Ref, Slot
+from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Ref, Slot
 from stretto.programs.conversations import Conversation
 from stretto.programs.current import needed_client
-from stretto.programs.fragment import Build
+from stretto.programs.fragment import Build, Form
 from stretto.programs.operators import TRANSFORMS
 from stretto.programs.outputs import Input, Output
 from stretto.programs.places import check_places, with_kinds
@@ -46,6 +46,9 @@ class Function:
         conversation: form of conversation that the prompt is put into; None for none.
         settings: settings of all outputs, the fields of `stretto.tasks.Decode`.
 
+    Attributes:
+        engines: the engines that a call needs, and the kind of each.
+
     Raises:
         TemplateError: the prompt does not fit the parameters; the message names the place.
         ConfigError: a setting is unknown, or its value cannot be used.
@@ -68,6 +71,9 @@ class Function:
         self.engine = engine
         declared = _declared(function, Output)
         self._signature = _input_signature(function, declared)
+        parameters = self._signature.parameters.values()
+        is_plain = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+        self._ports = tuple(self._signature.parameters) if is_plain else None
         self._steps = {name: one.steps for name, one in _declared(function, Input).items()}
         parts = parse(dedent(function.__doc__), self.name)
         parts = with_kinds(self.name, parts, self._signature.parameters, declared)
@@ -81,13 +87,16 @@ class Function:
             raise ConfigError(f"{self.name}: {error.message}") from error
         lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
         self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
-        check_places(self.name, self._parts, self._signature.parameters, declared)
-
-    @property
-    def engines(self) -> Mapping[str, str]:
-        """The engines that a call needs, and the kind of each."""
         transforms = any(self._steps.values()) or any(output.steps for output in self.outputs.values())
-        return {self.engine: "llm", **({TRANSFORMS: "batch"} if transforms else {})}
+        self.engines: Mapping[str, str] = {engine: "llm", **({TRANSFORMS: "batch"} if transforms else {})}
+        check_places(self.name, self._parts, self._signature.parameters, declared)
+        self.form = Form(
+            self.name,
+            self.engine,
+            self._parts,
+            tuple((name, one.steps, one.form) for name, one in self.outputs.items()),
+            tuple(self._steps.items()),
+        )
 
     def __call__(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
         """Submit a call and return the variables of its outputs; see the class."""
@@ -113,7 +122,8 @@ class Function:
     def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:
         """Add the steps of a call to the graph of a fragment: a prefill and a decode for each output.
 
-        What an earlier output of the same prompt stands for is its text, as data.
+        What an earlier output of the same prompt stands for is what the LLM has generated: its tokens, where
+        the same LLM goes on, with all white space.
         """
         known = {port: self._transformed(build, arg) for port, arg in inputs.items()}
         prompt: list[Constant | Slot] = []
@@ -127,8 +137,9 @@ class Function:
                 output = self._generate(build, part.name, prompt, known, when)
                 steps = self.outputs[part.name].steps
                 refs[part.name] = self._add_transform(build, output, steps) if steps else output.ref
-                known[part.name] = output
-                prompt.append(Slot(part.name))
+                answer = replace(output, port=f"{part.name}.{ANSWER}", ref=replace(output.ref, port=ANSWER))
+                known |= {part.name: output, answer.port: answer}
+                prompt.append(Slot(answer.port))
         return refs
 
     def _transformed(self, build: Build, arg: Arg) -> Arg:
@@ -168,6 +179,17 @@ class Function:
         decoded = build.add(name, "decode", [Arg("kv", kv, is_mapped)], engine=self.engine, config=settings)
         return Arg(output, decoded, is_mapped)
 
+    def _inputs(self, args: tuple[object, ...], keywords: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the arguments of a call by the names of the inputs."""
+        if self._ports is not None and not keywords and len(args) == len(self._ports):
+            return dict(zip(self._ports, args, strict=True))
+        try:
+            bound = self._signature.bind(*args, **keywords)
+        except TypeError as error:
+            raise UserError(f"{self.name}: {error}") from error
+        bound.apply_defaults()
+        return bound.arguments
+
     def _call(
         self,
         each: str | None,
@@ -186,12 +208,8 @@ class Function:
                 )
             given[name] = variable
         rest = {name: value for name, value in keywords.items() if name not in given}
-        try:
-            bound = self._signature.bind(*args, **rest)
-        except TypeError as error:
-            raise UserError(f"{self.name}: {error}") from error
-        bound.apply_defaults()
-        results = client.call(self, bound.arguments, tuple(self.outputs), given=given, each=each, when=when)
+        inputs = self._inputs(args, rest)
+        results = client.call(self, inputs, tuple(self.outputs), given=given, each=each, when=when)
         found = tuple(results[name] for name in self.outputs)
         return found[0] if len(found) == 1 else found
 

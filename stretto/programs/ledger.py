@@ -18,10 +18,10 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
-        self._given: set[str] = set()
+        self._given: dict[str, None] = {}
         self._made: dict[str, tuple[str, ...]] = {}
-        self._set: set[str] = set()
-        self._awaited: set[str] = set()
+        self._set: dict[str, None] = {}
+        self._awaited: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._made)
@@ -39,7 +39,7 @@ class Ledger:
             if is_given and stem in self._counts:
                 raise UserError(f"there is a variable {stem!r} already")
             if is_given:
-                self._given.add(stem)
+                self._given[stem] = None
             number = self._counts[stem] = self._counts.get(stem, 0) + 1
         return stem if number == 1 else f"{stem}.{number}"
 
@@ -58,7 +58,7 @@ class Ledger:
             UserError: it has one already, or a call produces it.
         """
         self.note_native(name, ())
-        self._set.add(name)
+        self._set[name] = None
 
     def note_native(self, name: str, reads: tuple[str, ...]) -> None:
         """Note that a function of the client will make a value for a variable of the variables `reads`.
@@ -96,22 +96,23 @@ class Ledger:
         with self._lock:
             for name in names:
                 self._made.pop(name, None)
-                self._set.discard(name)
-                self._awaited.discard(name)
+                self._set.pop(name, None)
+                self._awaited.pop(name, None)
 
     def free(self, name: str) -> None:
         """Let the name of a variable that was given up be given again, if the user had given it."""
         with self._lock:
             if name in self._given and self._counts[name] == 1:
                 del self._counts[name]
-            self._given.discard(name)
+            self._given.pop(name, None)
 
     def _add(self, names: Collection[str], reads: tuple[str, ...]) -> None:
         """Note of what variables are made, and which ones they are made of that do not exist yet."""
         for name in names:
             self._made[name] = reads
-        self._awaited.difference_update(names)
-        self._awaited.update(name for name in reads if name not in self._made)
+        for name in names:
+            self._awaited.pop(name, None)
+        self._awaited.update((name, None) for name in reads if name not in self._made)
 
     def _circle(self, reads: tuple[str, ...], ends: Collection[str]) -> list[str]:
         """Return the variables on a way from one of `ends` to a variable in `reads` that is made of it; empty

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -34,6 +34,11 @@ class Operator:
     config: Mapping[str, object] = field(default_factory=dict)
     outputs: Mapping[str, str] | None = None
     engine: str | None = None
+
+    @property
+    def form(self) -> Hashable:
+        """A key that is equal for operators of the same op and settings."""
+        return self.name, self.op, tuple(self.config.items()), self.engine
 
     @property
     def engines(self) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from stretto.errors import ConfigError
@@ -38,6 +38,11 @@ class Output:
     def __init__(self, *, transform: str | Sequence[str] = (), **settings: object) -> None:
         self.steps = steps_of(transform)
         self.settings = checked(settings)
+
+    @property
+    def form(self) -> Hashable:
+        """A key that is equal for outputs with equal settings of equal types (1 is not True)."""
+        return tuple((name, type(value), value) for name, value in self.settings.items())
 
     def within(self, settings: Mapping[str, object]) -> Output:
         """Return this output with `settings` where it has none of its own."""

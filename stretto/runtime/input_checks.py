@@ -104,6 +104,14 @@ def check_bind(bind: object, egraph: ExecutionGraph) -> None:
         check_variable(variable)
 
 
+def check_values(values: object, egraph: ExecutionGraph) -> None:
+    """Check that `values` maps names of inputs of a graph to values. Raises UserError."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"values must map names of inputs to values, got {reprlib.repr(values)}")
+    if unknown := [name for name in values if name not in egraph.inputs]:
+        raise UserError(f"{egraph.graph.name} has no input {reprlib.repr(unknown[0])}")
+
+
 def check_variable(name: object) -> None:
     """Check that `name` can name a variable of a session. Raises UserError."""
     if not isinstance(name, str):

@@ -178,7 +178,8 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
     try:
         match action:
             case Settled(_, _, value):
-                return replace(action, value=load(value))
+                loaded = load(value)
+                return action if loaded is value else replace(action, value=loaded)
             case Reply(query, outputs, None) if outputs:
                 return Reply(query, load_inputs(outputs), None, action.usage)
     except EngineFailure as error:

@@ -268,7 +268,8 @@ class Runtime:
                 app = self.plan_cache.plan_graph(app, names)
             return self._plan(app, configuration, names, is_running=True)
 
-        session = Session(query_id, self._post, plan, asyncio.get_running_loop(), self._queries.slots)
+        loop = asyncio.get_running_loop()
+        session = Session(query_id, self._post, plan, loop, self._queries.slots, names)
         self._queries.add(session)
         self._post(Open(query_id, record, names))
         return session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -15,8 +16,15 @@ from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
-from stretto.runtime.input_checks import check_bind, check_criteria, check_deadline, check_variable
+from stretto.runtime.input_checks import (
+    check_bind,
+    check_criteria,
+    check_deadline,
+    check_values,
+    check_variable,
+)
 from stretto.runtime.slots import Slots
+from stretto.sched.values import UNSET
 from stretto.tasks import Objective
 
 
@@ -29,11 +37,35 @@ class _Variable:
 
     Attributes:
         is_made: whether a graph produces it.
+        value: its value or failure; `UNSET` before that has come.
     """
 
-    coming: asyncio.Future[object]
     is_made: bool = False
+    value: object = UNSET
     pieces: list[str] = field(default_factory=list)
+    waiting: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def has_come(self) -> bool:
+        """Return whether the variable has its value, or has failed."""
+        return self.value is not UNSET
+
+    def wake(self) -> None:
+        """Wake those who wait, as there is more text, or the value."""
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiting.clear()
+
+    def settle(self, value: object) -> None:
+        """Set the variable to its value, and wake those who wait."""
+        self.value = value
+        self.wake()
+
+    def result(self) -> object:
+        """Return the value that has come. Raises what the variable has failed with."""
+        if isinstance(self.value, Failure):
+            raise self.value.error
+        return self.value
 
 
 Plan = Callable[[Template | Graph | ExecutionGraph, Configuration | None], ExecutionGraph]
@@ -48,6 +80,9 @@ class Session:
 
     A session holds a slot of the runtime while its graphs have variables to produce. It waits for none, and
     an idle one holds none.
+
+    Attributes:
+        passes: names of the optimisation passes for its graphs.
     """
 
     def __init__(
@@ -57,17 +92,18 @@ class Session:
         plan: Plan,
         loop: asyncio.AbstractEventLoop,
         slots: Slots,
+        passes: tuple[str, ...] = (),
     ) -> None:
         self.id = query_id
         self._post = post
         self._plan = plan
+        self.passes = passes
         self._loop = loop
         self._slots = slots
         self._num_to_come = 0
         self._variables: dict[str, _Variable] = {}
         self._dropped: dict[str, deque[_Variable]] = {}
         self._made: set[str] = set()
-        self._news = asyncio.Event()
         self._end: asyncio.Future[None] = loop.create_future()
 
     async def __aenter__(self) -> Session:
@@ -87,6 +123,7 @@ class Session:
         bind: Mapping[str, str] | None = None,
         *,
         configuration: Configuration | None = None,
+        values: Mapping[str, object] | None = None,
     ) -> None:
         """Add a graph (an app) to the session; it starts to run as far as its inputs have values.
 
@@ -97,15 +134,19 @@ class Session:
             app: a template or a graph, which is compiled with the passes of the session, or what that gave.
             bind: names of variables for inputs and outputs whose own names differ.
             configuration: settings of a template, by component.
+            values: values of inputs that are no variables, by the names of the inputs.
 
         Raises:
             UserError: the graph does not fit: an engine is missing, it has no input or output that `bind`
-                names, or a variable has a value already, or is read and produced by it.
+                or `values` names, or a variable has a value already, or is read and produced by it.
         """
         self._check_open()
-        egraph, bind = self._plan(app, configuration), {} if bind is None else bind
+        egraph = self._plan(app, configuration)
+        bind = {} if bind is None else bind
+        values = {} if values is None else values
         check_bind(bind, egraph)
-        read = dict.fromkeys(bind.get(name, name) for name in egraph.inputs)
+        check_values(values, egraph)
+        read = dict.fromkeys([bind.get(name, name) for name in egraph.inputs if name not in values])
         made = [bind.get(name, name) for name, _, _ in egraph.outputs]
         if clash := next((name for name in made if name in read), None):
             raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
@@ -115,7 +156,7 @@ class Session:
         self._note_to_come(len(made))
         for name in read:
             self._variable(name)
-        self._post(Extend(self.id, egraph, dict(bind)))
+        self._post(Extend(self.id, egraph, dict(bind), values))
 
     def provide(self, name: str, value: object) -> None:
         """Set a variable of the session to a value, or to a `Failure`.
@@ -170,25 +211,36 @@ class Session:
         """
         check_criteria(criteria)
         check_deadline(deadline_s)
-        coming = self._variable(name).coming
-        if coming.done():
-            return _result(coming)
+        variable = self._variable(name)
+        if variable.has_come():
+            return _result(variable)
         self._check_open()
         due_s = None if deadline_s is None else self._loop.time() + deadline_s
         want = Want(self.id, name, criteria, due_s)
         self._post(want)
-        return self._wait(coming, want, deadline_s)
+        return self._wait(variable, want, deadline_s)
 
-    async def _wait(self, coming: asyncio.Future[object], want: Want, deadline_s: float | None) -> object:
+    async def _wait(self, variable: _Variable, want: Want, deadline_s: float | None) -> object:
         try:
-            async with asyncio.timeout_at(want.deadline_s):
-                await asyncio.shield(coming)
+            async with nullcontext() if deadline_s is None else asyncio.timeout_at(want.deadline_s):
+                while not variable.has_come():
+                    await self._more(variable)
         except TimeoutError:
             raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
         finally:
-            if want.deadline_s is not None or not coming.done():  # its wants have ended with it
+            if want.deadline_s is not None or not variable.has_come():  # its wants have ended with it
                 self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
-        return await _result(coming)
+        return variable.result()
+
+    async def _more(self, variable: _Variable) -> None:
+        """Wait until a variable has more text, or its value."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        variable.waiting.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in variable.waiting:
+                variable.waiting.remove(waiter)
 
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
@@ -205,7 +257,7 @@ class Session:
         """
         check_criteria(criteria)
         variable = self._variable(name)
-        if variable.coming.done():
+        if variable.has_come():
             async for piece in self._pieces(variable):
                 yield piece
             return
@@ -214,7 +266,7 @@ class Session:
             async for piece in self._pieces(variable):
                 yield piece
         finally:
-            if not variable.coming.done():
+            if not variable.has_come():
                 self._post(Unwant(self.id, name, criteria))
 
     async def _pieces(self, variable: _Variable) -> AsyncIterator[str]:
@@ -225,16 +277,12 @@ class Session:
                 text = "".join(pieces)
                 sent += len(text)
                 yield text
-            elif variable.coming.done():
-                value = variable.coming.result()
-                if isinstance(value, Failure):
-                    raise value.error
-                if text := _shown(value)[sent:]:
+            elif variable.has_come():
+                if text := _shown(variable.result())[sent:]:
                     yield text
                 return
             else:
-                self._news.clear()
-                await self._news.wait()
+                await self._more(variable)
 
     def drop(self, name: str) -> None:
         """Give a variable of the session up: cancel the work that only serves it, and free its value. Its
@@ -245,7 +293,7 @@ class Session:
         variable = self._variables.pop(name, None)
         if variable is None:
             return
-        if not variable.coming.done():
+        if not variable.has_come():
             self._dropped.setdefault(name, deque()).append(variable)
         self._made.discard(name)
         self._post(Drop(self.id, name))
@@ -267,7 +315,7 @@ class Session:
         """
         variable = self._dropped[name][0] if name in self._dropped else self._variable(name)
         variable.pieces.append(text)
-        self._news.set()
+        variable.wake()
 
     def on_settled(self, name: str, value: object) -> None:
         """Set a variable to its value or failure, which callers that wait for it then get. Called by the
@@ -282,8 +330,7 @@ class Session:
             variable = dropped.popleft()
             if not dropped:
                 del self._dropped[name]
-        variable.coming.set_result(value)
-        self._news.set()
+        variable.settle(value)
         if variable.is_made:
             self._note_to_come(-1)
 
@@ -294,16 +341,15 @@ class Session:
         error = reply.error or QueryEnded("the session was closed")
         dropped = (one for many in self._dropped.values() for one in many)
         for variable in (*self._variables.values(), *dropped):
-            if not variable.coming.done():
-                variable.coming.set_result(Failure(error))
+            if not variable.has_come():
+                variable.settle(Failure(error))
         self._end.set_result(None)
-        self._news.set()
         self._note_to_come(-self._num_to_come)
 
     def _variable(self, name: str) -> _Variable:
         check_variable(name)
         if name not in self._variables:
-            self._variables[name] = _Variable(self._loop.create_future())
+            self._variables[name] = _Variable()
         return self._variables[name]
 
     def _note_to_come(self, num: int) -> None:
@@ -340,9 +386,6 @@ def _shown(value: object) -> str:
         raise UserError(f"the value cannot be streamed: {error}; use get") from error
 
 
-async def _result(coming: asyncio.Future[object]) -> object:
+async def _result(variable: _Variable) -> object:
     """Return the value of a variable that has come. Raises what it has failed with."""
-    value = coming.result()
-    if isinstance(value, Failure):
-        raise value.error
-    return value
+    return variable.result()

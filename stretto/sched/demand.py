@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, reduce
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from stretto.graph.compile import Node
@@ -96,6 +97,8 @@ def _is_as_strict(one: Demand, other: Demand) -> bool:
 
 NOBODY = Demand(None)
 """Demand on a node whose results are not needed yet."""
+MOST_AT_ONCE = 1024
+"""Number of nodes whose demands are corrected before others have a turn: some ms of work."""
 
 
 @lru_cache(maxsize=4096)
@@ -113,7 +116,8 @@ def deduce(
     demands: dict[int, Demand],
     asked: Mapping[int, Demand],
     of_effects: Demand,
-    changed: Iterable[int],
+    changed: dict[int, None],
+    most: int = MOST_AT_ONCE,
 ) -> list[tuple[Node, Demand]]:
     """Correct how urgently each node (step) is needed; return (node, new demand) pairs of the nodes for which
     that has changed, in order of their ids.
@@ -127,51 +131,68 @@ def deduce(
         of_effects: demand on each effect (step that changes something outside the app) that has still to
             happen.
         changed: ids of nodes that are new, or for which other nodes wait, or values are asked for, than at
-            the last call. Some may have ended.
+            the last call. Some may have ended. Those that have been looked at are taken out; what is left is
+            for the next call.
+        most: number of nodes after whose change to stop.
     """
 
     def of(node: Node) -> Demand | None:
         nodes, values = live.reached(node)
-        found = [asked[value_id] for value_id in values if value_id in asked]
-        found += [demands[node_id] for node_id in nodes if node_id in demands]
-        if node.id in live.effects:
-            found.append(of_effects)
-        return reduce(Demand.joined, found).before(node.own_s, int(node.op == "decode")) if found else None
+        joined = of_effects if node.id in live.effects else None
+        for value_id in values:
+            if (demand := asked.get(value_id)) is not None:
+                joined = demand if joined is None else joined.joined(demand)
+        for node_id in nodes:
+            if (demand := demands.get(node_id)) is not None:
+                joined = demand if joined is None else joined.joined(demand)
+        return None if joined is None else joined.before(node.own_s, node.op == "decode")
 
-    nodes = (live.nodes[node_id] for node_id in changed if node_id in live.nodes)
-    stale = {node.id for node in nodes if of(node) != demands.get(node.id)}
+    order = None if live.is_in_order else _sources_first(live, changed)
+    places = None if order is None else {node_id: place for place, node_id in enumerate(order)}
+    latest_first = [
+        -(node_id if places is None else places[node_id]) for node_id in changed if node_id in live.nodes
+    ]
+    heapify(latest_first)
     found: dict[int, tuple[Node, Demand]] = {}
-    for node, sources in reversed(_sources_first(live, sorted(stale))):
-        if node.id not in stale or (demand := of(node)) == demands.get(node.id):
+    while latest_first and len(found) < most:
+        place = -heappop(latest_first)
+        node = live.nodes[place if order is None else order[place]]
+        del changed[node.id]
+        demand = of(node)
+        if demand == demands.get(node.id):
             continue
-        stale.update(source.id for source in sources)
-        found[node.id] = node, NOBODY if demand is None else demand
         if demand is None:
             del demands[node.id]
+            found[node.id] = node, NOBODY
         else:
             demands[node.id] = demand
+            found[node.id] = node, demand
+        for source in live.sources(node):
+            if source.id not in changed:
+                changed[source.id] = None
+                heappush(latest_first, -(source.id if places is None else places[source.id]))
+    if not latest_first:
+        changed.clear()
     return [found[node_id] for node_id in sorted(found)]
 
 
-def _sources_first(live: LiveGraph, ends: list[int]) -> list[tuple[Node, list[Node]]]:
-    """Return the nodes that `ends` depend on, `ends` included, with what each reads, sources first."""
-    order: list[tuple[Node, list[Node]]] = []
+def _sources_first(live: LiveGraph, ends: Iterable[int]) -> list[int]:
+    """Return the nodes that `ends` depend on, `ends` included, sources first."""
+    order: list[int] = []
     seen: set[int] = set()
     for end in ends:
-        if end in seen:
+        if end in seen or end not in live.nodes:
             continue
         seen.add(end)
-        found = live.sources(live.nodes[end])
-        stack = [(live.nodes[end], found, iter(found))]
+        stack = [(end, iter(live.sources(live.nodes[end])))]
         while stack:
-            node, sources, unseen = stack[-1]
+            node_id, unseen = stack[-1]
             for source in unseen:
                 if source.id not in seen:
                     seen.add(source.id)
-                    found = live.sources(source)
-                    stack.append((source, found, iter(found)))
+                    stack.append((source.id, iter(live.sources(source))))
                     break
             else:
-                order.append((node, sources))
+                order.append(node_id)
                 stack.pop()
     return order

@@ -21,7 +21,6 @@ Source: Teola §5.1. Differs: streams, absent values, failures that flow, and gr
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from stretto.core import ABSENT, AbsentType, Failure
@@ -155,6 +154,10 @@ class GraphScheduler:
         except BadReply as error:
             self._fail(self.nodes[node_id], error)
 
+    def has_opened(self, node: Node) -> bool:
+        """Return whether a node (step) has begun and not ended, so that its work may be at an engine."""
+        return self._states[node.id] in ("open", "flowing")
+
     def conceal(self, name: str) -> None:
         """Show callers no more text under the name of a variable, because that variable was given up."""
         self._shown.conceal(name)
@@ -178,16 +181,20 @@ class GraphScheduler:
         """
         self._num_spliced = 0
         woken = self.live.woken
-        if len(woken) > 1:
-            woken = self.live.woken = deque(sorted(woken))
-        while woken and self._num_spliced < TURN_PRIMITIVES:
-            node = self.nodes.get(woken.popleft())
+        woken.sort()
+        num_done = 0
+        for node_id in woken:  # grows meanwhile
+            if self._num_spliced >= TURN_PRIMITIVES:
+                break
+            num_done += 1
+            node = self.nodes.get(node_id)
             if node is None:
                 continue
             try:
                 self._go_on(node)
             except StrettoError as error:
                 self._fail(node, error)
+        del woken[:num_done]
         self.outcome.is_paused = bool(woken)
 
     def take_outcome(self) -> Outcome:
@@ -331,15 +338,19 @@ class GraphScheduler:
             self._end_with(node, result)
         elif node.fused is not None:
             assert isinstance(result, tuple)
-            kv, decoded = result
+            kv, *decoded = result
             decode = self.nodes[node.fused]
-            self._check_pieces(decode, decoded)
+            self._check_pieces(decode, decoded[0])
             self._end(node, [kv])
-            self._end(decode, [decoded])
+            self._end(decode, decoded)
         elif len(node.outs) == 1:
             if node.decode is not None:
                 self._check_pieces(node, result)
             self._end(node, [True if node.is_effect else result])
+        elif node.decode is not None:
+            assert isinstance(result, tuple)
+            self._check_pieces(node, result[0])
+            self._end(node, result)
         else:
             self._end(node, by_port(node, result))
 

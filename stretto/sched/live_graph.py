@@ -8,7 +8,6 @@ Nodes leave when they have ended. Nothing here knows what a node does.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,14 +44,17 @@ class LiveGraph:
         woken: ids of nodes that may go on, as something they wait for has come, perhaps more than once or in
             vain; the graph scheduler takes them out.
         settled: (name, value) of watched values that have been set; the graph scheduler takes them out.
+        is_in_order: whether each node is known to have a larger id than all that it waits for. That ends with
+            a graph whose output an earlier node waits for.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
         self.values = Values()
         self.effects: dict[int, None] = {}
-        self.woken: deque[int] = deque()
+        self.woken: list[int] = []
         self.settled: list[tuple[str, object]] = []
+        self.is_in_order = True
         self._num_ids = 0
         self._readers: dict[int, tuple[tuple[int, int], ...]] = {}
         self._producers: dict[int, int] = {}
@@ -78,6 +80,7 @@ class LiveGraph:
             raise CapacityError(
                 f"the graph has grown beyond {MAX_NODES} primitives", step=under.name if under else None
             )
+        self.is_in_order = (self.is_in_order or not self.nodes) and under is None and egraph.is_in_order
         base, num_inputs = self._num_ids, len(egraph.inputs)
         self._num_ids += len(egraph.nodes)
         ids = [*(inputs[name] for name in egraph.inputs), *self.values.add(egraph.num_values - num_inputs)]
@@ -103,6 +106,9 @@ class LiveGraph:
             self.values.leave(arg.value)
         for follower in self._followers.pop(node.id, ()):
             self._unblock(follower)
+        if not self.nodes:  # an idle session keeps no empty tables
+            for table in (self.nodes, self.blocking, self._producers, self._readers, self._followers):
+                table.clear()
 
     def cut(self, node: Node) -> None:
         """Disconnect the outputs of a cancelled node (step), so that they will be neither read nor passed
@@ -153,6 +159,15 @@ class LiveGraph:
         """
         return value_id in self._watched
 
+    def is_untouched(self, value_id: int) -> bool:
+        """Return whether a watched value is not set, and no node (step) and no link leads to or from it."""
+        return (
+            self.values[value_id] is UNSET
+            and self.values.has_one_user(value_id)
+            and value_id not in self._links.sources
+            and value_id not in self._links.to_value
+        )
+
     def unwatch(self, value_id: int) -> None:
         """Stop keeping a value that was watched, and no longer add it to `settled` when it is set."""
         del self._watched[value_id]
@@ -167,6 +182,8 @@ class LiveGraph:
         if (value := self.values[source]) is not UNSET:
             self._pass_on(value, Link(index, value=target))
         else:
+            if target in self._readers or target in self._links.sources:
+                self.is_in_order = False
             self._links.add(source, Link(index, value=target))
 
     def link_to_node(self, source: int, index: int | None, node: Node) -> None:
@@ -191,18 +208,20 @@ class LiveGraph:
         while source is not None:
             if (producer := self._producers.get(source)) is not None:
                 return self.nodes[producer]
-            source = self._links.behind_value(source)
+            source = self._links.to_value.get(source)
         return None
 
     def sources(self, node: Node) -> list[Node]:
         """Return the nodes (steps) that a node waits for: those whose outputs it reads, those it has to
         follow, and for an `expand` node (replaced by a subgraph) the one that produces its result.
         """
-        found = [self.producer(arg.value) for arg in node.ins]
-        found += [self.nodes.get(before) for before in node.after]
-        if (value_id := self._links.behind_node(node.id)) is not None:
-            found.append(self.producer(value_id))
-        return [source for source in found if source is not None]
+        found = [source for arg in node.ins if (source := self.producer(arg.value)) is not None]
+        if node.after:
+            found += [self.nodes[before] for before in node.after if before in self.nodes]
+        value_id = self._links.behind_node(node.id)
+        if value_id is not None and (source := self.producer(value_id)) is not None:
+            found.append(source)
+        return found
 
     def waits_for(self, value_id: int, other: int) -> bool:
         """Return whether the value `value_id` cannot be set before the value `other`: it comes of it, by
@@ -213,7 +232,7 @@ class LiveGraph:
             value = values.pop()
             if value == other:
                 return True
-            found = [self._links.behind_value(value)]
+            found = [self._links.to_value.get(value)]
             nodes = [self._producers[value]] if value in self._producers else []
             for node in (self.nodes[one] for one in nodes if one in self.nodes):
                 found += [arg.value for arg in node.ins if not arg.is_hint]
@@ -224,17 +243,23 @@ class LiveGraph:
             values += new
         return False
 
-    def reached(self, node: Node) -> tuple[list[int], list[int]]:
+    def reached(self, node: Node) -> tuple[Sequence[int], Sequence[int]]:
         """Return the ids of the nodes (steps) that wait for a node, some of which may have ended, and the ids
         of all values that the node will set, itself or by a chain of linked values.
 
         The waiting nodes are those that have the node among their `sources`.
         """
+        outs, links = node.outs, self._links.sources
+        if len(outs) == 1 and outs[0] not in links and node.id not in self._followers:  # nearly all nodes
+            readers = self._readers.get(outs[0], ())
+            if len(readers) < 2:
+                return [reader for reader, _ in readers], outs
+            return list(dict.fromkeys([reader for reader, _ in readers])), outs
         nodes = dict.fromkeys(self._followers.get(node.id, ()))
-        values = list(node.outs)
+        values = list(outs)
         for value_id in values:  # grows meanwhile
             nodes.update((reader, None) for reader, _ in self._readers.get(value_id, ()))
-            for link in self._links.sources.get(value_id, ()):
+            for link in links.get(value_id, ()):
                 if link.value is not None:
                     values.append(link.value)
                 if link.node is not None:

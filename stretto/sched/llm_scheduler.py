@@ -256,8 +256,8 @@ class LLMScheduler:
                 self._ahead.end(request.query, request.node.id)
                 self.instances.answered(instance)
                 self._outputs.observe(request, num_output)
-                self._forecast(running, event.value, now_s)
-                return [completed(running, event.value, usage)]
+                self._forecast(running, event, now_s)
+                return [completed(running, event)]
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
@@ -267,11 +267,12 @@ class LLMScheduler:
                 return [failed(request, running.item, running.item + 1, error)]
         return []
 
-    def _forecast(self, running: Running, answer: object, now_s: float) -> None:
+    def _forecast(self, running: Running, done: Done, now_s: float) -> None:
         """Note what the instance should be told of the later use of what it has computed."""
         if not self.engine.keeps_state:
             return
-        reuse = self._reuse.ended(running.entry.request, running.prompt, answer, now_s)
+        request = running.entry.request
+        reuse = self._reuse.ended(request, running.prompt, done.value, now_s, done.written)
         if reuse is not None:
             self._retains.append(Retain(self.engine.name, running.instance, reuse))
 
@@ -428,6 +429,7 @@ class LLMScheduler:
             entry.generated if entry.said_by == output_key else (),
             item,
             self._silence_s(request),
+            request.is_continued,
         )
         num_tokens = placed.request.num_tokens
         prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)

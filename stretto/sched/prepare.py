@@ -76,7 +76,7 @@ def _prepare_llm(
 ) -> Request:
     rows = [_row(inputs, each, i) for i in range(hi - lo)]
     prompts = tuple(_prompt(node, row) for row in rows)
-    held = rows[0].get(HINT, rows[0].get("kv"))
+    held = _held(rows[0])
     return Request(
         query,
         node,
@@ -90,11 +90,12 @@ def _prepare_llm(
         tuple(map(_num_prompt_tokens, prompts)),
         prompts=prompts,
         decode=last.decode,
-        hint=held.instance if isinstance(held, KV) else None,
-        num_held_tokens=_num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
-        hint_nodes=() if isinstance(held, KV) else node.hint_from,
+        hint=None if held is None else held.instance,
+        num_held_tokens=0 if held is None else _num_held_tokens(held),
+        hint_nodes=() if held is not None else node.hint_from,
         shows=shows,
         is_alone=is_alone,
+        is_continued=last.decode is not None and len(last.outs) > 1,
     )
 
 
@@ -119,11 +120,38 @@ def _prompt(node: Node, row: Mapping[str, object]) -> Prompt:
         return tuple(
             Segment(part.text, role=part.role)
             if isinstance(part, Constant)
-            else Segment(as_text(load(row[part.port])), part.port)
+            else value_segment(load(row[part.port]), part.port)
             for part in node.prompt
         )
     except TypeError as error:
         raise BadReply(str(error), step=node.name) from error
+
+
+def value_segment(value: object, port: str) -> Segment:
+    """Return a value as a part of a prompt: an answer as it was generated, or else the text of the value,
+    named after its port.
+
+    Raises:
+        TypeError: the value has no textual form.
+    """
+    if isinstance(value, KV) and value.answer is not None:
+        return value.answer
+    return Segment(as_text(value), port)
+
+
+def _held(row: Mapping[str, object]) -> KV | None:
+    """Return the KV of the longest beginning of a prompt that is known to be computed. A hint is longer than
+    any answer that the prompt goes on from.
+    """
+    if isinstance(hint := row.get(HINT), KV):
+        return hint
+    held = [value for value in row.values() if isinstance(value, KV)]
+    return held[-1] if held else None
+
+
+def _num_held_tokens(held: KV) -> int:
+    num_prompt_tokens = _num_prompt_tokens(held.prompt)
+    return num_prompt_tokens if held.answer is None else num_prompt_tokens + num_tokens(held.answer.text)
 
 
 def _num_prompt_tokens(prompt: Prompt) -> int:

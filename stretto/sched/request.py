@@ -33,6 +33,7 @@ class Request:
             ended yet.
         shows: whether parts of its answer are passed on, to the caller or to other steps, before its end.
         is_alone: whether its query makes no other request, ever.
+        is_continued: whether a later prompt goes on from its answer.
     """
 
     query: str
@@ -52,6 +53,7 @@ class Request:
     hint_nodes: tuple[int, ...] = ()
     shows: bool = False
     is_alone: bool = False
+    is_continued: bool = False
 
 
 class Entry:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
-from stretto.core import Prompt, Segment, num_common_segments
+from stretto.core import Prompt, Segment, answer_segment, num_common_segments
 from stretto.sched.request import Request
 from stretto.sched.reuse_times import ReuseTimes, Source, expected_by, source_of
 from stretto.tasks import Reuse
@@ -66,16 +66,27 @@ class ReuseForecasts:
         if request.prompts and of_query.latest:
             self._learn(of_query, request.prompts[0], now_s)
 
-    def ended(self, request: Request, prompt: Prompt, answer: object, now_s: float) -> Reuse | None:
+    def ended(
+        self,
+        request: Request,
+        prompt: Prompt,
+        answer: object,
+        now_s: float,
+        written: Segment | None = None,
+    ) -> Reuse | None:
         """Note that one item of a request has been answered; return what the query will need again of its
         prompt and its answer, and when. None if nothing is known.
+
+        `written` is the answer as it was generated, if that is known.
         """
         of_query = self._queries.get(request.query)
         if of_query is None:
             return None
         self._close(of_query, request.node.id, 1)
         uses, reuse = self._known(of_query, request), request.node.reuse
-        whole = (*prompt, Segment(answer, "answer")) if isinstance(answer, str) and answer else prompt
+        if written is None and isinstance(answer, str):
+            written = answer_segment(answer)
+        whole = (*prompt, written) if written is not None and written.text else prompt
         if reuse is not None and reuse.is_whole and request.record.arrival_s < math.inf:
             if not uses and len(of_query.ended) >= reuse.num_requests:
                 return None

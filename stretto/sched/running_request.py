@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import PlacementRequest
-from stretto.core import KV, Prompt
+from stretto.core import KV, Prompt, answer_segment, as_text
 from stretto.errors import BadReply
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.request import Entry
 from stretto.sched.results import Completed, Report, failed
-from stretto.tasks import Usage
+from stretto.tasks import Done
 
 
 @dataclass(slots=True, eq=False)
@@ -71,16 +71,21 @@ class Running:
         return self.placed.num_tokens + self.num_output
 
 
-def completed(running: Running, value: object, usage: Usage) -> Report:
-    """Return the report that a request has ended with `value`, or that it failed if this is not of the type
-    asked for.
+def completed(running: Running, done: Done) -> Report:
+    """Return the report that a request has ended with `done`, or that it failed if the value is not of the
+    type asked for.
     """
-    request = running.entry.request
-    result: object = KV(running.prompt, running.instance)
+    request, value = running.entry.request, done.value
+    kv = KV(running.prompt, running.instance)
+    result: object = kv
     if request.node.op == "decode" or request.node.fused is not None:
         wanted = list if request.decode and request.decode.items else str
         if not isinstance(value, wanted):
             message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
             return failed(request, running.item, running.item + 1, BadReply(message))
-        result = (result, value) if request.node.fused is not None else value
-    return Completed(request.query, request.node.id, running.item, (result,), usage)
+        outputs: tuple[object, ...] = (value,)
+        if request.is_continued:
+            answer = done.written or answer_segment(as_text(value))
+            outputs = value, KV(running.prompt, running.instance, answer)
+        result = (kv, *outputs) if request.node.fused is not None else outputs if len(outputs) > 1 else value
+    return Completed(request.query, request.node.id, running.item, (result,), done.usage)

@@ -58,6 +58,7 @@ class Session:
         self._settled: dict[str, object] = {}
         self._wants: dict[str, Counter[Demand]] = {}
         self._asked: dict[int, Demand] = {}
+        self._is_behind = False
         self._outputs: tuple[str, ...] | None = None
         self.usage: Usage | None = None
 
@@ -90,26 +91,37 @@ class Session:
             self.graph.live.bring(value_id, inputs[name])
         return self._take()
 
-    def extend(self, egraph: ExecutionGraph, bind: Mapping[str, str]) -> Outcome:
+    def extend(
+        self, egraph: ExecutionGraph, bind: Mapping[str, str], values: Mapping[str, object] | None = None
+    ) -> Outcome:
         """Add a graph to a session. The graph's inputs are variables of the session, and its outputs become
         variables.
 
-        `bind` maps names of inputs and outputs to names of variables, where these differ.
+        Args:
+            bind: names of variables, by names of inputs and outputs, where these differ.
+            values: values of inputs that are no variables, by their names.
         """
-        names = {name: bind.get(name, name) for name in (*egraph.inputs, *_names(egraph))}
-        made = [names[name] for name in _names(egraph)]
-        read = {names[name] for name in egraph.inputs}
-        for name, number in Counter(made).items():
-            if name in self._produced or name in self._settled or number > 1:
+        values = values or {}
+        names = {name: bind.get(name, name) for name, _, _ in egraph.outputs}
+        made = set(names.values())
+        for name in names.values():
+            if name in self._produced or name in self._settled:
                 raise UserError(f"two graphs produce the variable {name!r}")
-        if clash := next((name for name in made if name in read), None):
+        if len(made) < len(names):
+            name = next(name for name, number in Counter(names.values()).items() if number > 1)
+            raise UserError(f"two graphs produce the variable {name!r}")
+        read = {name: bind.get(name, name) for name in egraph.inputs if name not in values}
+        if clash := next((name for name in read.values() if name in made), None):
             raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
-        ids = {name: self._variable(names[name]) for name in egraph.inputs}
+        ids = {name: self._variable(variable) for name, variable in read.items()}
+        ids |= zip(values, self.graph.values.add(len(values)), strict=True)
         outputs = self.graph.grow(egraph, ids, names)
-        self._produced.update(made)
+        self._produced |= made
         for name, (value_id, index) in outputs.items():
             self._bind(names[name], value_id, index)
             self._note_change(value_id)
+        for name, value in values.items():
+            self.graph.live.bring(ids[name], value)
         self._deduce()
         return self._take()
 
@@ -214,7 +226,11 @@ class Session:
         return self._take()
 
     def go_on(self) -> Outcome:
-        """Go on where the graph has paused, which a graph does that grows for long."""
+        """Go on where the graph has paused: it grows for long, or many of its nodes are needed more or less
+        urgently than before.
+        """
+        if self._is_behind:
+            self._deduce()
         return self._take()
 
     def picture(self) -> QueryPicture:
@@ -258,6 +274,16 @@ class Session:
         variable = self._variables.get(name)
         if variable is None and index is None and not live.is_watched(value_id):
             self._watch(name, value_id)
+        elif (
+            variable is not None
+            and index is None
+            and live.is_untouched(variable)
+            and not live.is_watched(value_id)
+        ):
+            live.unwatch(variable)
+            self._watch(name, value_id)
+            if (asked := self._asked.pop(variable, None)) is not None:
+                self._asked[value_id] = asked
         elif variable is not None and live.waits_for(value_id, variable):
             live.bring(variable, Failure(UserError(f"the variable {name!r} would come of itself")))
         else:
@@ -290,11 +316,11 @@ class Session:
     def _deduce(self) -> None:
         """Correct the demands on nodes after what has changed; note which have changed."""
         graph = self.graph
-        if graph.demands is None:
-            return
         graph.has_expanded = False
-        changed, graph.changed = graph.changed, {}
-        found = deduce(graph.live, graph.demands, self._asked, self._demand(None, None), changed)
+        if graph.demands is None or not graph.changed:
+            return
+        found = deduce(graph.live, graph.demands, self._asked, self._demand(None, None), graph.changed)
+        self._is_behind = bool(graph.changed)
         graph.outcome.demands += graph.groups.update(found)
 
     def _take(self) -> Outcome:
@@ -303,6 +329,7 @@ class Session:
         if self.graph.has_expanded:
             self._deduce()
         outcome = self.graph.take_outcome()
+        outcome.is_paused = outcome.is_paused or self._is_behind
         for name, value in outcome.settled:
             if name in self._variables:
                 self._settled[name] = value
@@ -320,7 +347,3 @@ class Session:
         elif not self.graph.live.effects and len(self._settled) == len(self._outputs):
             outcome.outputs = {name: self._settled[name] for name in self._outputs}
         return outcome
-
-
-def _names(egraph: ExecutionGraph) -> list[str]:
-    return [name for name, _, _ in egraph.outputs]

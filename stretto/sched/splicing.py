@@ -65,18 +65,23 @@ class Link:
 
 
 class Links:
-    """All links of one running graph, by source and by target. A link passes a value on when it is set."""
+    """All links of one running graph, by source and by target. A link passes a value on when it is set.
+
+    Attributes:
+        sources: links by the id of the value that they pass on.
+        to_value: id of the value that a link passes on, by the id of the value that it is passed on to.
+    """
 
     def __init__(self) -> None:
         self.sources: dict[int, list[Link]] = {}
-        self._to_value: dict[int, int] = {}
+        self.to_value: dict[int, int] = {}
         self._to_node: dict[int, int] = {}
 
     def add(self, source: int, link: Link) -> None:
         """Add a link: when the value with id `source` is set, it is passed on to the link's target."""
         self.sources.setdefault(source, []).append(link)
         if link.value is not None:
-            self._to_value[link.value] = source
+            self.to_value[link.value] = source
         if link.node is not None:
             self._to_node[link.node] = source
 
@@ -85,22 +90,16 @@ class Links:
         links = self.sources.pop(source, [])
         for link in links:
             if link.value is not None:
-                del self._to_value[link.value]
+                del self.to_value[link.value]
             if link.node is not None:
                 del self._to_node[link.node]
         return links
 
     def drop_value(self, value_id: int) -> None:
         """Remove the link that leads to the value with id `value_id`, which nobody needs any more."""
-        source = self._to_value.pop(value_id, None)
+        source = self.to_value.pop(value_id, None)
         if source is not None:
             self.sources[source] = [link for link in self.sources[source] if link.value != value_id]
-
-    def behind_value(self, value_id: int) -> int | None:
-        """Return the id of the value that a link will pass on to the value with id `value_id`; None if there
-        is none.
-        """
-        return self._to_value.get(value_id)
 
     def behind_node(self, node_id: int) -> int | None:
         """Return the id of the value that a link will make the result of an `expand` node (a step that is

@@ -254,7 +254,7 @@ def _column_of(node: Node, results: Sequence[object], place: int, num_outs: int)
     for result in results:
         if num_outs == 1 or result is ABSENT or isinstance(result, Failure):
             item = result
-        elif node.fused is not None:
+        elif node.spec.runs_on == "llm":
             assert isinstance(result, tuple)
             item = result[place]
         else:

@@ -185,8 +185,10 @@ class System:
                 self._wake(now_s)
             case _:
                 if event.query in self.queries:
-                    with self._bugs_end([event.query]):
+                    try:
                         self._in_session(event, now_s)
+                    except Exception as error:
+                        self._end_all([event.query], error)
 
     @contextmanager
     def _bugs_end(self, queries: Iterable[str]) -> Iterator[None]:
@@ -249,9 +251,9 @@ class System:
         if isinstance(session, OneCall):
             return
         match event:
-            case Extend(_, egraph, bind):
+            case Extend(_, egraph, bind, values):
                 self.check_engines(egraph)
-                outcome = session.extend(egraph, bind)
+                outcome = session.extend(egraph, bind, values)
             case Provide(_, name, value):
                 outcome = session.provide(name, value)
             case Want(query, name, criteria, deadline_s):
@@ -315,8 +317,8 @@ class System:
             if request.node.is_watched:
                 self._attempts.sent(request, now_s)
                 self._arm_attempts()
-        if outcome.demands:
-            self._ask(query, outcome.demands)
+        if outcome.demands and isinstance(session, Session):
+            self._ask(query, [one for one in outcome.demands if session.graph.has_opened(one[0])])
         for output, text in outcome.text:
             self._actions.append(Emit(query, output, text))
         for name, value in outcome.settled:

@@ -60,9 +60,12 @@ class TaskGroups:
         the nodes' ids.
         """
         before: dict[_Key, bool] = {}
+        stages, keys = self._stages, self._keys
         for change in changes:
             node, demand = change
-            key, old = _key(node, demand), self._keys.get(node.id)
+            key, old = _key(node, demand), keys.get(node.id)
+            if key is None and old is None:
+                continue
             if key != old:
                 self._note(before, old)
                 self._note(before, key)
@@ -70,15 +73,25 @@ class TaskGroups:
                 if key is not None:
                     self._join(key, node)
             if key is not None:
-                self._stages[key].live[node.id] = change
-        stages = ((self._stages.get(key), was_group) for key, was_group in before.items())
-        turned = [stage.live for stage, was_group in stages if stage and stage.is_group != was_group]
+                stages[key].live[node.id] = change
+        turned = [
+            stage.live
+            for key, was_group in before.items()
+            if (stage := stages.get(key)) is not None and stage.is_group != was_group
+        ]
         if turned:
             found = {change[0].id: change for change in changes}
             for live in turned:
                 found.update(live)
             changes = [found[node_id] for node_id in sorted(found)]
-        return [(node, self.of(node, demand)) for node, demand in changes] if self._keys else changes
+        if not keys:
+            return changes
+        return [
+            change
+            if (key := keys.get(change[0].id)) is None or not stages[key].is_group
+            else (change[0], self.of(*change))
+            for change in changes
+        ]
 
     def end(self, node: Node) -> None:
         """Forget a node (step) that has ended; its siblings stay a group."""

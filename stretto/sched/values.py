@@ -64,6 +64,10 @@ class Values(dict[int, object]):
         """Return whether a value still has users (readers), so that it is kept."""
         return value_id in self._num_users
 
+    def has_one_user(self, value_id: int) -> bool:
+        """Return whether a value has exactly one user (reader)."""
+        return self._num_users.get(value_id) == 1
+
     def set(self, value_id: int, value: object) -> None:
         """Set a value, for its users (readers) to read; if it has none, nothing is kept."""
         if value_id in self._num_users:

@@ -26,16 +26,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.core import ABSENT, KV, Prompt, Segment, as_text
+from stretto.core import ABSENT, KV, Prompt, Segment
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Deployment
 from stretto.engines.contract import SteppedLLM
 from stretto.graph.compile import decode_of
-from stretto.graph.graph import WHEN, Arg, Constant, Graph, Primitive, Ref
+from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Graph, Primitive, Ref
 from stretto.graph.ops import OPS, Ops
+from stretto.sched.prepare import value_segment
 from stretto.sim.op_prices import Prices
-from stretto.tasks import Decode, LLMTask, Piece, Task
+from stretto.tasks import Decode, Done, LLMTask, Piece, Task
 
 _QUERY = "bound"
 
@@ -265,7 +266,7 @@ class _Run:
             if isinstance(part, Constant):
                 prompt.append(Segment(part.text, role=part.role))
             else:
-                prompt.append(Segment(as_text(args[part.port].value), part.port))
+                prompt.append(value_segment(args[part.port].value, part.port))
                 known_s = max(known_s, args[part.port].at_s)
             is_held = self._is_warm and all(segment.name is None for segment in prompt)
             timed.append((known_s, 0 if is_held else num_tokens(prompt[-1].text)))
@@ -301,7 +302,8 @@ class _Run:
         prefill = next(arg.ref.name for arg in primitive.args if arg.port == "kv")
         start_s = self._prefilled_s(primitive, self._prompts[prefill])
         llm: SteppedLLM = self._executables[primitive.engine or ""]
-        pieces, value = _complete(llm, primitive.name, kv.prompt, decode_of(primitive))
+        pieces, done = _complete(llm, primitive.name, kv.prompt, decode_of(primitive))
+        value = done.value
         token_s = self._profile(primitive).per_output_s
         times_s = [start_s]
         for piece in pieces:
@@ -311,6 +313,9 @@ class _Run:
         self._least_s[primitive.name] = times_s[-1] - start_s
         items_s = times_s[1:] if isinstance(value, list) else None
         self.values[primitive.name, ""] = _Timed(value, times_s[-1], items_s)
+        if done.written is not None:
+            kv = KV(kv.prompt, answer=done.written)
+            self.values[primitive.name, ANSWER] = _Timed(kv, times_s[-1])
 
     def loads(self) -> dict[str, EngineWork]:
         """Return the query's work by engine; an LLM has two entries, for prompts and for outputs."""
@@ -375,14 +380,13 @@ def _item_s(value: _Timed, index: int) -> float:
     return value.at_s if value.items_s is None else value.items_s[index]
 
 
-def _complete(llm: SteppedLLM, step: str, prompt: Prompt, decode: Decode) -> tuple[list[str], object]:
-    """Return the pieces and the value of the LLM's output for a prompt."""
-    llm.admit(LLMTask(0, _QUERY, step, prompt, decode), ())
+def _complete(llm: SteppedLLM, step: str, prompt: Prompt, decode: Decode) -> tuple[list[str], Done]:
+    """Return the pieces and the end of the LLM's output for a prompt."""
+    llm.admit(LLMTask(0, _QUERY, step, prompt, decode, is_continued=True), ())
     events = []
     while llm.has_work():
         events += llm.step()
     llm.release(_QUERY)
     last = events[-1]
-    value = getattr(last, "value", None)
-    assert value is not None, last
-    return [event.value for event in events if isinstance(event, Piece)], value
+    assert isinstance(last, Done), last
+    return [event.value for event in events if isinstance(event, Piece)], last

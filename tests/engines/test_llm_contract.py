@@ -304,3 +304,34 @@ def test_text_ends_before_its_stop_string(llm: SteppedLLM) -> None:
     stopped = value(llm, PROMPTS[0], Decode(max_tokens=12, stop=(stop,)))
     assert isinstance(stopped, str)
     assert stop not in stopped
+
+
+@pytest.mark.parametrize("stop", [(), ("e",)], ids=["to the end", "to a stop string"])
+def test_what_was_written_is_told_with_all_white_space(make_llm: MakeLLM, stop: tuple[str, ...]) -> None:
+    done = run_continued(make_llm(), PROMPTS[0], Decode(max_tokens=12, stop=stop))
+    as_it_is = value(make_llm(), PROMPTS[0], Decode(max_tokens=12, stop=stop, strip=False))
+    assert done.written is not None
+    assert done.written.text == as_it_is
+    assert done.value == done.written.text.strip()
+
+
+def test_a_prompt_that_goes_on_from_an_answer_computes_nothing_twice(llm: SteppedLLM, kind: str) -> None:
+    """The KV of the last token is never computed before a prompt goes on from it."""
+    in_process(kind)
+    first = run_continued(llm, PROMPTS[0], TEXT)
+    assert first.written is not None
+    fill = Segment("\nAnd now: ")
+    second = run(llm, (*PROMPTS[0], first.written, fill), TEXT)
+    assert isinstance(second, Done)
+    num_written = first.usage.num_output_tokens
+    if first.written.tokens is not None:
+        num_written = len(first.written.tokens.ids)
+        assert first.written.tokens.num_chars == len(first.written.text)
+    assert second.usage.num_cached_tokens >= first.usage.num_prompt_tokens + num_written - 1
+
+
+def run_continued(llm: SteppedLLM, prompt: Prompt, decode: Decode) -> Done:
+    llm.admit(LLMTask(0, "q", "step", prompt, decode, is_continued=True), ())
+    ending = drain(llm)[-1]
+    assert isinstance(ending, Done), ending
+    return ending

@@ -49,7 +49,7 @@ async def test_generate_fill_generate() -> None:
     assert desk.tasks[-1].prompt == (
         Segment("S", "scene"),
         Segment(" A: "),
-        Segment("o1", "line"),
+        Segment("o1", "answer"),
         Segment(" B: "),
     )
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from stretto.cluster.kv_events import AllBlocksCleared, KVEvent
 from stretto.cluster.messages import InstanceLoad
+from stretto.core import answer_segment
 from stretto.engines.decoding import refuse_others, without_wishes
 from stretto.engines.openai_server.api import UNDERSTOOD, build_request
 from stretto.engines.openai_server.config import OpenAIServerConfig
@@ -199,7 +200,8 @@ class OpenAIServer:
         last, value = output.finish()
         for piece in last:
             emit(Piece(task.id, piece))
-        return Done(task.id, value, usage)
+        written = output.written if task.is_continued else None
+        return Done(task.id, value, usage, None if written is None else answer_segment(written))
 
     async def _prefill(self, task: LLMTask, rank: tuple[float, ...]) -> Usage:
         if not self._config.warms_prefixes:

@@ -15,10 +15,12 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from stretto.cluster.kv_events import KVEvent
+from stretto.core import Segment
 from stretto.engines.decoding import BASIC, refuse_others, without_wishes
 from stretto.engines.reference.checkpoint import load_checkpoint
 from stretto.engines.reference.prefix_store import PrefixStore
 from stretto.engines.scripted.task_queue import TaskQueue
+from stretto.engines.written import as_written
 from stretto.errors import CapacityError, StrettoError, UserError
 from stretto.llm.output.output import Output
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
@@ -62,7 +64,9 @@ class ReferenceUsage(Usage):
 
 @dataclass(slots=True)
 class _Sequence:
-    """A running task. `cache` holds the leading tokens of `tokens`; `logits` follow the last of them."""
+    """A running task. `cache` holds the leading tokens of `tokens`; `logits` follow the last of them. `ends`
+    are the characters up to the end of each generated token.
+    """
 
     task: LLMTask
     tokens: list[int]
@@ -74,6 +78,7 @@ class _Sequence:
     logits: torch.Tensor | None = None
     generated: list[int] = field(default_factory=list)
     num_chars: int = 0
+    ends: list[int] = field(default_factory=list)
     min_gap: float = math.inf
 
 
@@ -205,6 +210,7 @@ class ReferenceLLM:
         try:
             if not finished:
                 pieces, finished = output.feed(self._new_text(sequence))
+                sequence.ends.append(sequence.num_chars)
             if not finished and len(sequence.generated) < task.decode.max_tokens:
                 self._forward(sequence, [token])
                 return [Piece(task.id, piece) for piece in pieces]
@@ -238,8 +244,14 @@ class ReferenceLLM:
         return text[start:]
 
     def _done(self, sequence: _Sequence, value: object) -> Done:
-        """End a task with its value; keep the prompt's part of the cache."""
-        prompt = sequence.tokens[: sequence.num_prompt_tokens]
-        self._prefixes.keep(sequence.task.tenant, sequence.task.query, prompt, sequence.cache)
+        """End a task with its value; keep the prompt's part of the cache, and all of it if a later
+        prompt goes on from the output.
+        """
+        task, output, kept = sequence.task, sequence.output, sequence.tokens[: sequence.num_prompt_tokens]
+        written: Segment | None = None
+        if task.is_continued and output is not None and (text := output.written) is not None:
+            kept = (sequence.tokens + sequence.generated)[: sequence.cache.get_seq_length()]
+            written = as_written(text, self._tokenizer.name, sequence.generated, sequence.ends)
+        self._prefixes.keep(task.tenant, task.query, kept, sequence.cache)
         counts = (len(sequence.tokens), sequence.num_cached_tokens, len(sequence.generated))
-        return Done(sequence.task.id, value, ReferenceUsage(*counts, min_gap=sequence.min_gap))
+        return Done(task.id, value, ReferenceUsage(*counts, min_gap=sequence.min_gap), written)

@@ -14,7 +14,7 @@ from operator import eq
 from typing import TypeAlias
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.core import Prompt
+from stretto.core import Prompt, Segment, answer_segment
 from stretto.engines.decoding import BASIC, refuse_others, without_wishes
 from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.errors import StrettoError
@@ -131,7 +131,12 @@ class ScriptedLLM:
                     pieces = []
             last, value = output.finish()
             usage = Usage(len(tokens), num_cached, num_output)
-            yield [*(Piece(task.id, piece) for piece in pieces + last), Done(task.id, value, usage)]
+            written: Segment | None = None
+            if task.is_continued and (said := output.written) is not None:
+                written = answer_segment(said)
+                self._hold(task.query, [*tokens, *said.split()])
+            done = Done(task.id, value, usage, written)
+            yield [*(Piece(task.id, piece) for piece in pieces + last), done]
         except StrettoError as error:
             yield [Failed(task.id, error.at(task.step))]
 

@@ -205,7 +205,7 @@ class TransformerLLM:
         )
         self._num_sequences += 1
         text = TextStream(self.tokenizer, self._token_texts)
-        running = RunningTask(task, sequence, output, text, ending, structure)
+        running = RunningTask(task, sequence, output, text, ending, structure, self.tokenizer.name)
         if decode is not None:
             running.resume(task.generated)
         if running.is_over:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stretto.core import Segment
 from stretto.engines.transformer.sampler import Chosen, TokenChoice, TokenLogprobs
 from stretto.engines.transformer.structured import Structure
 from stretto.engines.transformer.text_stream import TextStream
+from stretto.engines.written import as_written
 from stretto.errors import StrettoError
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import is_plain_greedy
@@ -32,6 +35,7 @@ class RunningTask:
         text: converter of its tokens to text.
         ending: tokens that end the output.
         structure: JSON schema or regular expression that the output has to follow; None for none.
+        tokenizer: name of the tokenizer.
         is_over: whether its last event has been emitted.
     """
 
@@ -41,12 +45,15 @@ class RunningTask:
     text: TextStream
     ending: frozenset[int]
     structure: Structure | None
+    tokenizer: str
     is_over: bool = False
     _is_started: bool = False
     _resumed: list[LLMEvent] = field(default_factory=list)
     _is_plain: bool = field(init=False)
     _failure: tuple[int, StrettoError] | None = None  # and what was chosen before it in its step
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
+    _num_chars: int = 0
+    _ends: list[int] = field(default_factory=list)  # characters up to the end of each token
 
     def __post_init__(self) -> None:
         self._is_plain = self.task.decode is None or is_plain_greedy(self.task.decode)
@@ -110,7 +117,11 @@ class RunningTask:
                     self._logprobs.append(logprobs)
                 is_last = token in self.ending
                 if not is_last:
-                    pieces, is_last = output.feed(self.text.feed(token))
+                    delta = self.text.feed(token)
+                    if self.task.is_continued:
+                        self._num_chars += len(delta)
+                        self._ends.append(self._num_chars)
+                    pieces, is_last = output.feed(delta)
                     for piece in pieces:
                         events.append(Piece(self.task.id, piece))
                 if is_last or len(tokens) == num_left:
@@ -152,4 +163,9 @@ class RunningTask:
             tokens=tokens,
             logprobs=tuple(self._logprobs),
         )
-        return Done(self.task.id, value, usage)
+        return Done(self.task.id, value, usage, self._written(tokens))
+
+    def _written(self, tokens: Sequence[int]) -> Segment | None:
+        if not self.task.is_continued or self.output is None or (text := self.output.written) is None:
+            return None
+        return as_written(text, self.tokenizer, tokens, self._ends)

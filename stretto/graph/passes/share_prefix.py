@@ -29,7 +29,8 @@ def share_prefix(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
         ordered[after] = ordered.get(after, frozenset()) | {before}
     groups: dict[Hashable, list[Primitive]] = {}
     for primitive in merged:
-        if primitive.op == "prefill" and primitive.arg(HINT) is None and primitive.allows("share_prefix"):
+        is_free = primitive.arg(HINT) is None and not primitive.num_continued()
+        if primitive.op == "prefill" and is_free and primitive.allows("share_prefix"):
             guard = primitive.arg(WHEN)
             shared = _shareable(primitive)
             if shared:

@@ -35,7 +35,7 @@ def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
             profile = profiles.get(primitive.engine or "", DEFAULT_PROFILE)
             hint = primitive.arg(HINT)
             hinting = graph.by_name.get(hint.ref.name) if hint else None
-            start = len(hinting.prompt) if hinting else 0
+            start = len(hinting.prompt) if hinting else primitive.num_continued()
             befores = ordered.get(primitive.name, ())
             for cut in _cuts(primitive, start, befores, waits_for):
                 if not is_worth_a_prefill(primitive.prompt[start:cut], profile):

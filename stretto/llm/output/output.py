@@ -67,6 +67,11 @@ class Output:
         """
         return self._reader.feed(delta)
 
+    @property
+    def written(self) -> str | None:
+        """The text so far as it was generated, up to a stop string, with all white space; None for a list."""
+        return "".join(self._reader.accepted) if isinstance(self._reader, _Text) else None
+
     def finish(self) -> tuple[list[str], object]:
         """Return the last pieces and the whole value, when the text has ended or the output is finished.
 
@@ -128,6 +133,9 @@ class _Text:
     the same character). It holds the end of the text back while that may be the beginning of a stop string.
     The second stage drops leading white space, and holds trailing white space back until something follows,
     unless the text is not stripped.
+
+    Attributes:
+        accepted: parts of the text that have passed the first stage.
     """
 
     def __init__(self, stop: tuple[str, ...], *, strips: bool) -> None:
@@ -135,6 +143,7 @@ class _Text:
         self._strips = strips
         self._maybe_stop = ""
         self._maybe_trailing = ""
+        self.accepted: list[str] = []
         self._pieces: list[str] = []
 
     def feed(self, delta: str) -> tuple[list[str], bool]:
@@ -156,6 +165,8 @@ class _Text:
 
     def _strip(self, text: str) -> list[str]:
         """Return the part of `text` that certainly belongs to the value, as one piece or none."""
+        if text:
+            self.accepted.append(text)
         if not self._strips:
             self._pieces += [text] if text else []
             return [text] if text else []

@@ -1,0 +1,88 @@
+"""What many calls cost: fragments of a known form are not built again, and dropped calls leave nothing."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+from support.programs import Desk, desk_llm
+from support.virtual_loop import in_virtual_time
+
+from stretto import Runtime
+from stretto import programs as P
+from stretto.core import KV
+from stretto.graph.compile import compile_graph
+from stretto.graph.text import parse_graph
+from stretto.programs.fragment import Build
+from stretto.sched.session import Session
+
+CALL = compile_graph(
+    parse_graph("""
+        graph call(%x: any, %w: any)
+          %kv = prefill([c"Tell: ", %x, %w]) : kv @llm
+          %y  = decode(%kv) {max_tokens=9} : text @llm
+          return %y
+    """),
+    {},
+)
+
+
+@P.SemanticFunction
+def told(x: P.SemanticVariable) -> None:
+    """Tell {{x}}: {{output:y}}"""
+
+
+async def call(number: int) -> None:
+    first = told(f"number {number}")
+    second = told(P.join(first, "and more"))
+    assert await second
+    for variable in (first, second):
+        variable.drop()
+
+
+@in_virtual_time
+async def test_fragments_of_a_known_form_are_not_built_again() -> None:
+    num_built = 0
+    make: Callable[[Build], None] = Build.__init__
+
+    def counting(build: Build) -> None:
+        nonlocal num_built
+        num_built += 1
+        make(build)
+
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime:
+        async with P.Client(runtime):
+            await call(0)
+        Build.__init__ = counting  # type: ignore[method-assign]
+        try:
+            async with P.Client(runtime):
+                for number in range(5):
+                    await call(number)
+        finally:
+            Build.__init__ = make  # type: ignore[method-assign]
+    assert num_built == 0
+
+
+def test_calls_that_are_dropped_leave_nothing_in_their_session() -> None:
+    session = Session("q")
+    session.provide("x", "a text")
+    for _ in range(100):
+        run_one(session)
+    before = num_objects()
+    for _ in range(5_000):
+        run_one(session)
+    assert num_objects() < before + 100
+
+
+def run_one(session: Session) -> None:
+    outcome = session.extend(CALL, {}, {"w": "a value"})
+    session.want("y")
+    (request,) = outcome.work
+    outcome = session.complete(request.node.id, 0, [(KV(request.prompts[0]), "said")])
+    assert outcome.settled == [("y", "said")]
+    session.drop("y")
+
+
+def num_objects() -> int:
+    gc.collect()
+    return len(gc.get_objects())
