@@ -91,8 +91,10 @@ class ServiceSession:
         for name in body.dropped:
             self._check_known(name)
         self._check_limits(values, calls, body.wanted)
-        self.tenant.spend_tokens(sum(_num_tokens(call) for call in calls), now_s)
+        num_tokens = sum(_num_tokens(call) for call in calls)
+        self.tenant.check_tokens(num_tokens, now_s)
         self._note(values, calls)
+        self.tenant.spend_tokens(num_tokens)
         for name in body.wanted:
             self._known.setdefault(name, _Known())
         for name, criteria in body.wanted.items():

@@ -100,8 +100,8 @@ class SessionRoutes:
         if body.stream:
             await request.unless_left(self._stream(request, session, body))
             return
-        waiting = session.get(body.semantic_var_id, body.criteria, body.timeout_s, self._config.max_wait_s)
         has_come = session.is_settled(body.semantic_var_id)
+        waiting = session.get(body.semantic_var_id, body.criteria, body.timeout_s, self._config.max_wait_s)
         value = await (waiting if has_come else request.unless_left(waiting))
         await request.answer_json({"semantic_var_id": body.semantic_var_id, "value": value_to_wire(value)})
 
