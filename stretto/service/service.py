@@ -36,6 +36,7 @@ class Service:
     def __init__(
         self, runtime: Runtime, config: ServiceConfig, apps: Mapping[str, Template] | None = None
     ) -> None:
+        self.runtime = runtime
         self.config = config
         self.app = ServiceApp(config)
         self.is_draining = False

@@ -85,15 +85,15 @@ class Sessions:
         self._timer = None
         while self._open:
             session = next(iter(self._open.values()))
+            due_s = session.used_s + self._idle_s
+            if now_s < due_s:
+                self._timer = asyncio.get_running_loop().call_at(due_s, self._watch)
+                return
             if session.num_readers:
                 session.used_s = now_s
                 self._open.move_to_end(session.id)
-                continue
-            if now_s - session.used_s < self._idle_s:
-                due_s = session.used_s + self._idle_s
-                self._timer = asyncio.get_running_loop().call_at(due_s, self._watch)
-                return
-            self._expire(session)
+            else:
+                self._expire(session)
 
     def _expire(self, session: ServiceSession) -> None:
         del self._open[session.id]

@@ -7,16 +7,19 @@ from contextlib import contextmanager
 
 from stretto import Runtime
 from stretto.deployment import Deployment
+from stretto.observer import Observer
 from stretto.service.config import ServiceConfig
 from stretto.service.service import Service
 
 
 @contextmanager
 def served(
-    deployments: Sequence[Deployment], config: ServiceConfig | None = None
+    deployments: Sequence[Deployment],
+    config: ServiceConfig | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
-    with Runtime(deployments) as runtime:
+    with Runtime(deployments, observers=observers) as runtime:
         service = Service(runtime, config or ServiceConfig(port=0))
         runtime.run_on_loop(service.__aenter__)
         try:
