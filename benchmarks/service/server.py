@@ -52,12 +52,14 @@ class AtOnce:
 async def _serve() -> None:
     llm = deploy("llm", AtOnce, None, contract="llm", runs_in="loop", max_running=256)
     config = ServiceConfig(port=0, limits=Limits(sessions=10_000_000, variables=10_000_000, width=10_000_000))
-    async with Runtime([llm, transforms_engine()], max_queries=10_000) as runtime:
-        async with Service(runtime, config) as service:
-            print(service.url.rsplit(":", 1)[1], flush=True)
-            gc.collect()
-            gc.freeze()
-            await asyncio.Event().wait()
+    async with (
+        Runtime([llm, transforms_engine()], max_queries=10_000) as runtime,
+        Service(runtime, config) as service,
+    ):
+        print(service.url.rsplit(":", 1)[1], flush=True)
+        gc.collect()
+        gc.freeze()
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from stretto.cluster.machine import Machine
 from stretto.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.service.config import ServiceConfig
+from stretto.service.places import Places
 from stretto.service.service import Service
 
 
@@ -30,9 +31,12 @@ def run_service(
     """
 
     async def serve() -> None:
+        places = Places()
         async with (
-            Runtime(deployments, max_queries=config.max_queries, machine=machine) as runtime,
-            Service(runtime, config) as service,
+            Runtime(
+                deployments, observers=[places], max_queries=config.max_queries, machine=machine
+            ) as runtime,
+            Service(runtime, config, places=places) as service,
         ):
             gc.collect()
             gc.freeze()

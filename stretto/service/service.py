@@ -13,6 +13,7 @@ from stretto.service.app import ServiceApp
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.http_server import HttpServer
+from stretto.service.places import Places
 from stretto.service.request import Request
 from stretto.service.routes import Route
 from stretto.service.session_routes import SessionRoutes
@@ -24,6 +25,7 @@ class Service:
 
     Args:
         apps: templates that calls may name.
+        places: an observer of the runtime, which knows where steps have run; None leaves that unknown.
 
     Attributes:
         app: the ASGI application, to whose `routes` more may be added.
@@ -34,7 +36,11 @@ class Service:
     """
 
     def __init__(
-        self, runtime: Runtime, config: ServiceConfig, apps: Mapping[str, Template] | None = None
+        self,
+        runtime: Runtime,
+        config: ServiceConfig,
+        apps: Mapping[str, Template] | None = None,
+        places: Places | None = None,
     ) -> None:
         self.runtime = runtime
         self.config = config
@@ -42,7 +48,7 @@ class Service:
         self.is_draining = False
         self.sessions = Sessions(runtime, config.session_idle_s)
         works = Works(lambda work: check_engines(work, runtime.deployments), apps or {})
-        routes = SessionRoutes(config, self.sessions, works, lambda: self.is_draining)
+        routes = SessionRoutes(config, self.sessions, works, places or Places(), lambda: self.is_draining)
         self.app.routes.add(Route("GET", "/health", self._tell_health, is_open=True), *routes.routes)
         self._server: HttpServer | None = None
 

@@ -48,7 +48,8 @@ class Sessions:
         except BaseException:
             tenant.num_sessions -= 1
             raise
-        opened = ServiceSession(secrets.token_urlsafe(_ID_BYTES), tenant, session, self._now_s())
+        session_id = secrets.token_urlsafe(_ID_BYTES)
+        opened = ServiceSession(session_id, tenant, session, body.objective, self._now_s())
         self._open[opened.id] = opened
         if self._timer is None:
             self._watch()

@@ -379,3 +379,39 @@ def test_unknown_paths_and_methods(client: httpx.Client) -> None:
     refusal(client.get("/v1/submit"), 405, "method_not_allowed")
     refusal(client.put("/v1/sessions/x"), 405, "method_not_allowed")
     assert client.get("/health").json() == {"status": "ok"}
+
+
+def test_the_graph_of_a_session_tells_what_each_call_is_scheduled_for(
+    client: httpx.Client, session: str
+) -> None:
+    def call(function: str, x: str, y: str) -> dict[str, Any]:
+        places = submitted(session, x=x, y=y)["placeholders"]
+        return {"function": function, "prompt": ECHO, "placeholders": places}
+
+    calls = [call("write", "task", "a"), call("write", "task", "b"), call("test", "joined", "end")]
+    calls.append(
+        {
+            "operator": "join",
+            "placeholders": [
+                {"name": "item1", "in_out": False, "semantic_var_id": "a"},
+                {"name": "item2", "in_out": False, "semantic_var_id": "b"},
+                {"name": "join", "in_out": True, "semantic_var_id": "joined"},
+            ],
+        }
+    )
+    body = {"session_id": session, "calls": calls, "wanted": {"end": "latency"}}
+    assert client.post("/v1/submit", json=body).is_success
+    path = f"/v1/sessions/{session}/graph"
+    grouped = "latency, task group 0 for throughput, slack 0 s"
+    assert client.get(path).text.splitlines() == [
+        f"write.y(task) -> a | {grouped} | before task #1, a #2 | is to come",
+        f"write.y.2(task) -> b | {grouped} | before task #1, b #2 | is to come",
+        "test.y(joined) -> end | latency, slack 0 s | before joined #1, end - | is to come",
+    ]
+    client.post("/v1/set", json={"session_id": session, "semantic_var_id": "task", "value": "<b>"})
+    client.post("/v1/get", json={"session_id": session, "semantic_var_id": "end", "timeout_s": 15})
+    assert "-> end" in (text := client.get(path).text)
+    assert text.count("| has come | llm 0") == 3
+    page = client.get(path, headers={"accept": "text/html"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "<td>test.y(joined) -&gt; end</td>" in page.text

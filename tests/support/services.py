@@ -9,6 +9,7 @@ from stretto import Runtime
 from stretto.deployment import Deployment
 from stretto.observer import Observer
 from stretto.service.config import ServiceConfig
+from stretto.service.places import Places
 from stretto.service.service import Service
 
 
@@ -19,8 +20,9 @@ def served(
     observers: Sequence[Observer] = (),
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
-    with Runtime(deployments, observers=observers) as runtime:
-        service = Service(runtime, config or ServiceConfig(port=0))
+    places = Places()
+    with Runtime(deployments, observers=[places, *observers]) as runtime:
+        service = Service(runtime, config or ServiceConfig(port=0), places=places)
         runtime.run_on_loop(service.__aenter__)
         try:
             yield service, service.url
