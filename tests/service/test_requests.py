@@ -140,12 +140,12 @@ def test_ids_of_others_are_unknown(url: str, client: httpx.Client, session: str)
     client.post("/v1/submit", json=submitted(session))
     with httpx.Client(base_url=url, headers={"authorization": "Bearer key-2"}) as other:
         body = {"semantic_var_id": "out", "session_id": session}
-        theirs = refusal(other.post("/v1/get", json=body), 404, "not_found")
-        unknown = refusal(other.post("/v1/get", json={**body, "session_id": "x"}), 404, "not_found")
+        theirs = refusal(other.post("/v1/get", json=body), 404, "unknown_id")
+        unknown = refusal(other.post("/v1/get", json={**body, "session_id": "x"}), 404, "unknown_id")
         assert theirs == unknown
-        assert refusal(other.delete(f"/v1/sessions/{session}"), 404, "not_found") == theirs
+        assert refusal(other.delete(f"/v1/sessions/{session}"), 404, "unknown_id") == theirs
     assert client.delete(f"/v1/sessions/{session}").is_success
-    assert refusal(client.post("/v1/get", json=body), 404, "not_found") == theirs
+    assert refusal(client.post("/v1/get", json=body), 404, "unknown_id") == theirs
 
 
 @pytest.mark.parametrize("key", ["", "Bearer", "Bearer x", "Basic key-1", "Bearer key-1x"])
@@ -169,7 +169,7 @@ def test_a_refused_request_does_nothing(client: httpx.Client, session: str) -> N
     body["calls"] = [{"prompt": ECHO, "placeholders": body["placeholders"]}]  # makes `a` again
     refusal(client.post("/v1/submit", json=body), 409, "conflict")
     get = {"session_id": session, "semantic_var_id": "a"}
-    refusal(client.post("/v1/get", json=get), 404, "not_found")
+    refusal(client.post("/v1/get", json=get), 404, "unknown_id")
     assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 0
     assert client.post("/v1/submit", json=submitted(session, y="a")).is_success
 
@@ -211,7 +211,7 @@ def test_a_name_may_be_used_again_when_it_was_given_up(client: httpx.Client, ses
     assert client.post("/v1/submit", json=body).is_success
     assert client.delete(f"/v1/sessions/{session}/variables/out").is_success
     answer = client.delete(f"/v1/sessions/{session}/variables/out")
-    assert refusal(answer, 404, "not_found") == "there is no variable 'out' in this session"
+    assert refusal(answer, 404, "unknown_id") == "there is no variable 'out' in this session"
     assert client.post("/v1/submit", json={**submitted(session), "dropped": ["in"]}).is_success
 
 
@@ -375,7 +375,7 @@ def test_a_cycle_is_refused(client: httpx.Client, session: str) -> None:
 
 
 def test_unknown_paths_and_methods(client: httpx.Client) -> None:
-    refusal(client.get("/v1/banana"), 404, "not_found")
+    refusal(client.get("/v1/banana"), 404, "unknown_path")
     refusal(client.get("/v1/submit"), 405, "method_not_allowed")
     refusal(client.put("/v1/sessions/x"), 405, "method_not_allowed")
     assert client.get("/health").json() == {"status": "ok"}

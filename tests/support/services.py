@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from stretto import Runtime
 from stretto.deployment import Deployment
+from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.observer import Observer
 from stretto.service.config import ServiceConfig
 from stretto.service.places import Places
 from stretto.service.service import Service
+from stretto.tasks import LLMEvent
 
 
 @contextmanager
@@ -28,3 +33,23 @@ def served(
             yield service, service.url
         finally:
             runtime.run_on_loop(lambda: service.__aexit__(None, None, None))
+
+
+class MortalLLM(ScriptedLLM):
+    """An LLM whose process is killed in the middle of its first answer; the next process answers.
+
+    Args:
+        folder: where it leaves the mark that it has been killed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(lambda task, _: "it lives", 1)
+        self._mark = folder / "was killed"
+        self._num_steps = 0
+
+    def step(self) -> list[LLMEvent]:
+        self._num_steps += 1
+        if self._num_steps > 2 and not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step()
