@@ -27,6 +27,8 @@ from stretto.tasks import Objective
 T = TypeVar("T")
 
 _OPTIONS = ("passes", "deadline_s", "objective")
+_MAX_TIMEOUT_S = 1e6
+"""Longest timeout that is told the service, in seconds; it waits for less at a time anyway."""
 
 
 class AtService:
@@ -174,7 +176,7 @@ class RemoteSession:
         while True:
             self._check(name)
             if due_s is not None:
-                body["timeout_s"] = max(0.0, due_s - self._loop.time())
+                body["timeout_s"] = min(max(0.0, due_s - self._loop.time()), _MAX_TIMEOUT_S)
             try:
                 answer = await self._http.post("/v1/get", body)
             except NotYet:

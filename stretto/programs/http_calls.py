@@ -57,10 +57,14 @@ class HttpCalls:
 
         Raises:
             NotYet: the service has waited as long as it does.
+            UserError: the body has no form in JSON.
             StrettoError: the error that the service answers.
             EngineUnavailable: the service cannot be reached.
         """
-        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        try:
+            content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        except (ValueError, TypeError) as error:
+            raise UserError(f"what goes to the service cannot be written as JSON: {error}") from error
         headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
         return _read(await self._send("POST", path, content, headers))
 

@@ -68,7 +68,8 @@ def lines_of(
         where = "" if place is None else f"{place.engine} {place.instance}"
         if place is not None and place.reason:
             where += f": {place.reason}"
-        found.append(Line(*line.split(" | ", 2), state(request.makes), where))
+        name, preference, prefixes = line.split(" | ", 2)
+        found.append(Line(name, preference, prefixes, state(request.makes), where))
     return found
 
 

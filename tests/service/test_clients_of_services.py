@@ -55,6 +55,7 @@ def test_a_variable_may_be_set_late_and_given_up(service: Service) -> None:
         with pytest.raises(DeadlineExceeded, match=r"'y' has not come within 0\.05 s"):
             said.get(timeout_s=0.05)
         late.set("now")
+        assert said.get("latency", timeout_s=float("inf")) == "<[now] >"
         assert said.get("latency") == "<[now] >"
         late.drop()
         assert echo("something else").get() == "<[something else] >"
@@ -165,6 +166,8 @@ def test_a_wrong_key_or_url_is_refused(service: Service, monkeypatch: pytest.Mon
         P.Client(service.url, api_key="wrong").__enter__()
     with pytest.raises(UserError, match="a URL like http"):
         P.Client("ftp://x")
+    with pytest.raises(UserError, match="cannot be written as JSON"):
+        P.Client(service.url, api_key="k", deadline_s=float("inf")).__enter__()
     with pytest.raises(UserError, match="no option 'tenant'"):
         P.Client(service.url, tenant="x")
     monkeypatch.setattr(http_calls, "_FIRST_PAUSE_S", 0.001)
