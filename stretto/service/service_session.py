@@ -240,7 +240,7 @@ class ServiceSession:
                     name = self._new_name(f"{one.name}:")
                     inputs[one.name] = name
                     constants[name] = checked(value_from_wire(one.value), one.name)
-                elif one.semantic_var_id is not msgspec.UNSET:
+                elif isinstance(one.semantic_var_id, str):
                     inputs[one.name] = one.semantic_var_id
                 else:
                     raise Refused(
@@ -253,9 +253,9 @@ class ServiceSession:
     def _output(self, place: Placeholder) -> str:
         if place.value is not msgspec.UNSET:
             raise Refused(422, "invalid", f"the output {place.name!r:.80} takes no value")
-        if place.semantic_var_id is msgspec.UNSET:
-            return self._new_name(place.name)
-        return place.semantic_var_id
+        if isinstance(place.semantic_var_id, str):
+            return place.semantic_var_id
+        return self._new_name(place.name)
 
     def _new_name(self, stem: str) -> str:
         """Return an id for a variable that has none yet."""
