@@ -27,7 +27,7 @@ $(VENV)/.installed: pyproject.toml
 	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
 	$(BIN)/$(PIP_INSTALL) $(TORCH)
 	@echo "installing Stretto and what it needs (a few hundred MB to download)"
-	$(BIN)/$(PIP_INSTALL) -e ".[local,postgres,structured,kv-events,emulate,route,transforms,dev]"
+	$(BIN)/$(PIP_INSTALL) -e ".[local,postgres,structured,kv-events,emulate,route,service,client,transforms,dev]"
 	@touch $@
 
 bench-env: $(VENV)/.bench ## add the peers that the benchmarks compare with
@@ -125,6 +125,7 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(BIN)/stretto bench vllm --json runs/vllm.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench emulate --json runs/emulate.json
 	$(BIN)/stretto bench router --json runs/router.json
+	$(BIN)/stretto bench service --json runs/service.json
 	$(BIN)/stretto bench router --fleet --json runs/router-fleet.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench sim --json runs/sim.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench teola --json runs/teola.json $(if $(DATA),--data $(DATA))
