@@ -25,7 +25,7 @@ LAYERS = (
     "agent_traces",
     "runtime sim",
     "apps emulate programs router",
-    "planner",
+    "planner service",
     "cli",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

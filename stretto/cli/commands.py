@@ -18,6 +18,7 @@ from stretto.cli.profile import profile
 from stretto.cli.replay import replay_run
 from stretto.cli.route import route
 from stretto.cli.run_plan import run_plan
+from stretto.cli.serve import serve
 from stretto.cli.workload import workload
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ app.command(name="replay")(replay_run)
 app.command()(load)
 app.command()(workload)
 app.command()(route)
+app.command()(serve)
 app.command()(plan)
 app.command(name="run-plan")(run_plan)
 

@@ -36,6 +36,7 @@ class App:
         if not isinstance(template, Template):
             raise UserError(f"an app is made of a Template, got {template!r:.80}")
         self.name = template.name
+        self.configuration = configuration or {}
         self._graph = template.lower(configuration or {})
         ops = template.vocabulary.ops
         self._engines = {

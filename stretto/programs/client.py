@@ -1,6 +1,8 @@
-"""Client of a runtime in the same process: it collects the calls of a program and submits them in fragments.
+"""Client of a runtime in the same process, or of a service.
 
-A client has one session. Calls wait until the event loop of the runtime has its next turn, so that calls
+It collects the calls of a program and submits them in fragments.
+
+A client has one session. Calls wait until the event loop of the session has its next turn, so that calls
 which a program makes one after the other go together; `together` makes sure of that.
 """
 
@@ -16,39 +18,38 @@ from types import TracebackType
 from typing import Any
 
 from stretto.core import Failure
-from stretto.errors import StrettoError, UserError
+from stretto.errors import ConfigError, StrettoError, UserError
+from stretto.programs.connection import Connection, InProcess, ProgramSession
 from stretto.programs.current import CURRENT
-from stretto.programs.engine_checks import check_engines
-from stretto.programs.fragment import Call, Work, fragment
+from stretto.programs.fragment import Call, Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable, produced
 from stretto.runtime.input_checks import check_deadline
 from stretto.runtime.runtime import Runtime
-from stretto.runtime.session import Session
 from stretto.tasks import Objective
 
 
 class Client:
-    """A client of a runtime, in whose `with` or `async with` block semantic functions are called:
+    """A client of a runtime, or of a service, in whose `with` or `async with` block semantic functions are
+    called:
 
         with Runtime([llm_engine(None)]) as runtime, Client(runtime):
             print(joke("a student").get("latency"))
 
-    `async with` is for code on the event loop of the runtime, `with` for all other code. Leaving the block
-    closes the session: variables that have no value then never get one.
+    `async with` is for code on the event loop of the runtime, or of a client of a service; `with` is for all
+    other code. Leaving the block closes the session: variables that have no value then never get one.
 
     Args:
-        options: keywords of `Runtime.open_session`.
+        where: a runtime in this process, or the URL of a service.
+        api_key: key that the service asks for; "" for none.
+        options: keywords of `Runtime.open_session`. A service takes all but `tenant`, which the key decides.
     """
 
-    def __init__(self, runtime: Runtime, **options: Any) -> None:
-        if not isinstance(runtime, Runtime):
-            raise UserError(f"a client needs a Runtime, got {runtime!r:.80}")
-        self._runtime = runtime
-        self._options = options
+    def __init__(self, where: Runtime | str, *, api_key: str = "", **options: Any) -> None:
+        self._connection = _connection(where, api_key, options)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._session: Session | None = None
+        self._session: ProgramSession | None = None
         self._lock = threading.Lock()
         self.ledger = Ledger()
         self._pending: list[Call] = []
@@ -59,7 +60,11 @@ class Client:
         self._token: Token[Client | None] | None = None
 
     def __enter__(self) -> Client:
-        self._runtime.run_on_loop(self._open)
+        try:
+            self._connection.run_on_loop(self._open)
+        except BaseException:
+            self._connection.close()
+            raise
         self._token = CURRENT.set(self)
         return self
 
@@ -70,7 +75,10 @@ class Client:
         traceback: TracebackType | None,
     ) -> None:
         self._leave()
-        self._runtime.run_on_loop(self._close)
+        try:
+            self._connection.run_on_loop(self._close)
+        finally:
+            self._connection.close()
 
     async def __aenter__(self) -> Client:
         await self._open()
@@ -124,7 +132,7 @@ class Client:
         """
         if self._opened().is_closed():
             raise UserError(f"{work.name}: the session is closed")
-        check_engines(work, self._runtime.deployments)
+        self._connection.check(work)
         if when is not None and not isinstance(when, SemanticVariable):
             raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
         constants = {
@@ -201,7 +209,7 @@ class Client:
         """Wait for a variable from code that is not asynchronous; see `SemanticVariable.get`."""
         if self._is_on_loop():
             raise UserError("get would block the runtime's own event loop; use `await variable`, or aget")
-        return self._runtime.run_on_loop(lambda: self._get(name, perf, timeout_s))
+        return self._connection.run_on_loop(lambda: self._get(name, perf, timeout_s))
 
     async def aget(self, name: str, perf: Objective | None, timeout_s: float | None) -> Any:
         """Wait for a variable; see `SemanticVariable.aget`."""
@@ -257,14 +265,14 @@ class Client:
         if self._session is not None:
             raise UserError("a client is entered once")
         self._loop = asyncio.get_running_loop()
-        self._session = await self._runtime.open_session(**self._options)
+        self._session = await self._connection.open_session()
 
     async def _close(self) -> None:
         for task in self._running.values():
             task.cancel()
         await self._opened().close()
 
-    def _opened(self) -> Session:
+    def _opened(self) -> ProgramSession:
         if self._session is None:
             raise UserError("the client has no session yet: use it with `with` or `async with`")
         return self._session
@@ -313,26 +321,18 @@ class Client:
         with self._lock:
             calls, self._pending = self._pending, []
         if calls:
-            self._submit(calls)
+            self._connection.submit(calls, self.ledger.is_set)
 
-    def _submit(self, calls: list[Call]) -> None:
-        """Add calls to the session as one fragment. Python values among their inputs are variables that
-        nobody else knows, so they are given up at once: the fragment has them.
-        """
-        graph, bind = fragment(calls, self.ledger.is_set)
-        session = self._opened()
-        try:
-            session.extend(graph, bind)
-        except StrettoError as error:
-            if len(calls) > 1:
-                for call in calls:
-                    self._submit([call])
-                return
-            for variable in calls[0].outputs.values():
-                with suppress(UserError):  # the session has ended, and all its variables have failed
-                    session.provide(variable, Failure(error.at(calls[0].work.name)))
-            return
-        constants = {name: value for call in calls for name, value in call.constants.items()}
-        for name, value in constants.items():
-            session.provide(name, value)
-            session.drop(name)
+
+def _connection(where: object, api_key: str, options: dict[str, Any]) -> Connection:
+    if isinstance(where, Runtime):
+        if api_key:
+            raise UserError("a runtime in the same process takes no api_key")
+        return InProcess(where, options)
+    if not isinstance(where, str):
+        raise UserError(f"a client needs a Runtime or the URL of a service, got {where!r:.80}")
+    try:
+        from stretto.programs.at_service import AtService
+    except ImportError as error:
+        raise ConfigError(f"a client of a service needs the package {error.name}: stretto[client]") from error
+    return AtService(where, api_key, options)

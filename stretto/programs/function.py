@@ -65,11 +65,54 @@ class Function:
             raise TemplateError(
                 f"{self.name or repr(function)}: a semantic function needs a docstring, its prompt"
             )
-        self.engine = engine
+        self.engine, self.conversation = engine, conversation
         declared = _declared(function, Output)
-        self._signature = _input_signature(function, declared)
-        self._steps = {name: one.steps for name, one in _declared(function, Input).items()}
-        parts = parse(dedent(function.__doc__), self.name)
+        signature = _input_signature(function, declared)
+        self._read(dedent(function.__doc__), signature, _declared(function, Input), declared, settings)
+
+    @classmethod
+    def of_prompt(
+        cls,
+        name: str,
+        prompt: str,
+        inputs: Mapping[str, Input | None],
+        outputs: Mapping[str, Output],
+        *,
+        engine: str = "llm",
+        conversation: Conversation | None = None,
+    ) -> Function:
+        """Return the semantic function of a prompt, whose white space stays as it is.
+
+        Raises:
+            TemplateError: the prompt does not fit the inputs and outputs, or one of these has no usable name.
+            ConfigError: a setting is unknown, or its value cannot be used.
+        """
+        made = cls.__new__(cls)
+        made.name, made.__doc__ = name, prompt
+        made.engine, made.conversation = engine, conversation
+        try:
+            kind = inspect.Parameter.POSITIONAL_ONLY
+            signature = inspect.Signature([inspect.Parameter(place, kind) for place in inputs])
+        except ValueError as error:
+            raise TemplateError(f"{name}: {error}") from error
+        declared = {place: one for place, one in inputs.items() if one is not None}
+        made._read(prompt, signature, declared, outputs, {})
+        return made
+
+    def _read(
+        self,
+        prompt: str,
+        signature: inspect.Signature,
+        inputs: Mapping[str, Input],
+        declared: Mapping[str, Output],
+        settings: Mapping[str, object],
+    ) -> None:
+        """Parse the prompt, and check it against what is declared."""
+        self.prompt = prompt
+        self._signature = signature
+        self.input_steps = {name: one.steps for name, one in inputs.items()}
+        conversation = self.conversation
+        parts = parse(prompt, self.name)
         parts = with_kinds(self.name, parts, self._signature.parameters, declared)
         self._parts = parts if conversation is None else conversation.apply(parts, self.name)
         places = [part for part in self._parts if isinstance(part, Place) and part.kind == "output"]
@@ -86,7 +129,7 @@ class Function:
     @property
     def engines(self) -> Mapping[str, str]:
         """The engines that a call needs, and the kind of each."""
-        transforms = any(self._steps.values()) or any(output.steps for output in self.outputs.values())
+        transforms = any(self.input_steps.values()) or any(output.steps for output in self.outputs.values())
         return {self.engine: "llm", **({TRANSFORMS: "batch"} if transforms else {})}
 
     def __call__(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
@@ -104,11 +147,21 @@ class Function:
         if not self._signature.parameters:
             raise UserError(f"{self.name}: map needs an input to take items from")
         each = next(iter(self._signature.parameters))
-        first = next(part for part in self._parts if isinstance(part, Place) and part.name == each)
+        self.check_each(each)
+        return self._call(each, args, keywords, when)
+
+    def check_each(self, each: str) -> None:
+        """Check that a call may be applied to each item of an input.
+
+        Raises:
+            UserError: there is no such input, or an output before it would not depend on the item.
+        """
+        first = next((part for part in self._parts if isinstance(part, Place) and part.name == each), None)
+        if first is None or each in self.outputs:
+            raise UserError(f"{self.name}: there is no input {each!r} to take items from")
         before = self._parts[: self._parts.index(first)]
         if any(isinstance(part, Place) and part.kind == "output" for part in before):
             raise UserError(f"{self.name}: map takes items of {each!r}, but an output stands before it")
-        return self._call(each, args, keywords, when)
 
     def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:
         """Add the steps of a call to the graph of a fragment: a prefill and a decode for each output.
@@ -132,7 +185,7 @@ class Function:
         return refs
 
     def _transformed(self, build: Build, arg: Arg) -> Arg:
-        steps = self._steps.get(arg.port)
+        steps = self.input_steps.get(arg.port)
         return replace(arg, ref=self._add_transform(build, arg, steps)) if steps else arg
 
     def _add_transform(self, build: Build, arg: Arg, steps: tuple[str, ...]) -> Ref:

@@ -256,6 +256,10 @@ class Session:
             self._post(Close(self.id))
         await asyncio.shield(self._end)
 
+    def is_settled(self, name: str) -> bool:
+        """Return whether a variable has its value, or has failed."""
+        return name in self._variables and self._variables[name].coming.done()
+
     def is_closed(self) -> bool:
         """Return whether the session has ended, so that it takes no more graphs and values."""
         return self._end.done()

@@ -178,7 +178,7 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
         with pytest.raises(UserError, match="would block the runtime's own event loop"):
             P.Client(runtime).__enter__()
         with pytest.raises(UserError, match="a client needs a Runtime"):
-            P.Client("http://127.0.0.1")  # type: ignore[arg-type]
+            P.Client(3)  # type: ignore[arg-type]
         async with P.Client(runtime) as client:
             with pytest.raises(UserError, match="echo: missing a required argument: 'x'"):
                 echo()

@@ -1,0 +1,142 @@
+"""Connection of a client to where its calls run: a runtime in the same process, or a service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from stretto.core import Failure
+from stretto.errors import StrettoError, UserError
+from stretto.programs.engine_checks import check_engines
+from stretto.programs.fragment import Call, Work, fragment
+from stretto.runtime.runtime import Runtime
+from stretto.runtime.session import Session
+from stretto.tasks import Objective
+
+T = TypeVar("T")
+
+
+class ProgramSession(Protocol):
+    """The session of a client: it holds the variables. Its methods belong to one event loop."""
+
+    def provide(self, name: str, value: object) -> None:
+        """Set a variable to a value, or to a `Failure`."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Give a variable up: cancel the work that only serves it, and free its value."""
+        ...
+
+    def ask(
+        self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
+    ) -> Coroutine[Any, Any, object]:
+        """Make a variable wanted at once, and return a coroutine that waits for it, which must be awaited.
+
+        `deadline_s` is the number of seconds after which it gives up.
+        """
+        ...
+
+    def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
+        """Yield the text of a variable as it is generated."""
+        ...
+
+    def is_closed(self) -> bool:
+        """Return whether the session has ended, so that it takes no more calls and values."""
+        ...
+
+    async def close(self) -> None:
+        """End the session."""
+        ...
+
+
+class Connection(Protocol):
+    """A connection to where calls run."""
+
+    def run_on_loop(self, coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine function on the event loop of the sessions, from code that is not asynchronous."""
+        ...
+
+    async def open_session(self) -> ProgramSession:
+        """Open the session of the client."""
+        ...
+
+    def check(self, work: Work) -> None:
+        """Check, before a call is submitted, that it can run, as far as that is known here. Raises
+        StrettoError if it cannot.
+        """
+        ...
+
+    def submit(self, calls: Sequence[Call], is_set: Callable[[str], bool]) -> None:
+        """Submit calls together, as one fragment. One that is refused fails its own variables.
+
+        `is_set` says of a variable whether the client has set it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the connection holds, after its session has ended, in code that is not asynchronous."""
+        ...
+
+
+class InProcess:
+    """A connection to a runtime in the same process.
+
+    Args:
+        options: keywords of `Runtime.open_session`.
+    """
+
+    def __init__(self, runtime: Runtime, options: Mapping[str, Any]) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._session: Session | None = None
+
+    def run_on_loop(self, coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine function on the event loop of the runtime, from code that is not asynchronous."""
+        return self._runtime.run_on_loop(coroutine)
+
+    async def open_session(self) -> Session:
+        """Open the session of the client."""
+        self._session = await self._runtime.open_session(**self._options)
+        return self._session
+
+    def check(self, work: Work) -> None:
+        """Check that there are the engines that a call needs, and that its outputs fit them.
+
+        Raises:
+            ConfigError: there is no such engine, or it is of another kind.
+            CapacityError: an output may be as long as what the LLM can hold, or longer.
+        """
+        check_engines(work, self._runtime.deployments)
+
+    def submit(self, calls: Sequence[Call], is_set: Callable[[str], bool]) -> None:
+        """Add calls to the session as one fragment. One that is refused fails its own variables."""
+        assert self._session is not None
+        try:
+            extend(self._session, calls, is_set)
+        except StrettoError as error:
+            if len(calls) > 1:
+                for call in calls:
+                    self.submit([call], is_set)
+                return
+            for variable in calls[0].outputs.values():
+                with suppress(UserError):  # the session has ended, and all its variables have failed
+                    self._session.provide(variable, Failure(error.at(calls[0].work.name)))
+
+    def close(self) -> None:
+        """Do nothing: the runtime belongs to its own `with` block."""
+
+
+def extend(session: Session, calls: Sequence[Call], is_set: Callable[[str], bool]) -> None:
+    """Add calls to a session as one fragment. Python values among their inputs are variables that nobody else
+    knows, so they are given up at once: the fragment has them.
+
+    Raises:
+        UserError: the graph of the calls does not fit the session or the runtime.
+    """
+    graph, bind = fragment(calls, is_set)
+    session.extend(graph, bind)
+    for call in calls:
+        for name, value in call.constants.items():
+            session.provide(name, value)
+            session.drop(name)

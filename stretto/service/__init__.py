@@ -1,0 +1,4 @@
+"""The service: programs on semantic variables over HTTP, for many tenants.
+
+Source: Parrot §4.1, §7.
+"""

@@ -1,0 +1,143 @@
+"""The calls of a request as calls of semantic functions, operators and apps."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from stretto.errors import ConfigError, TemplateError, UserError
+from stretto.frontend.template import Template
+from stretto.programs.app_function import App
+from stretto.programs.conversations import Conversation
+from stretto.programs.fragment import Work
+from stretto.programs.function import Function
+from stretto.programs.operators import Operator, operator_named
+from stretto.programs.outputs import Input, Output
+from stretto.service.schema import CallBody, Placeholder
+
+_MAX_KNOWN = 4096
+
+_Key: TypeAlias = tuple[object, ...]
+
+
+class Works:
+    """What calls call, made of requests and kept for the next one that asks for the same.
+
+    Args:
+        check: called once for each new one, to check that it can run.
+        apps: templates that calls may name.
+    """
+
+    def __init__(self, check: Callable[[Work], None], apps: Mapping[str, Template]) -> None:
+        self._check = check
+        self._apps = apps
+        self._known: OrderedDict[_Key, Work] = OrderedDict()
+
+    def find(self, call: CallBody) -> Work:
+        """Return what a call calls.
+
+        Raises:
+            UserError: the call does not fit its prompt, or names what does not exist.
+        """
+        key = _key(call)
+        if (work := self._known.get(key)) is not None:
+            return work
+        work = self._made(call)
+        self._check(work)
+        self._known[key] = work
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+        return work
+
+    def _made(self, call: CallBody) -> Work:
+        match call:
+            case CallBody(prompt=str(), operator=msgspec.UNSET, app=msgspec.UNSET):
+                return _function(call)
+            case CallBody(prompt=msgspec.UNSET, operator=str(name), app=msgspec.UNSET):
+                return _operator(name, call)
+            case CallBody(prompt=msgspec.UNSET, operator=msgspec.UNSET, app=str(name)):
+                return self._app(name, call)
+        raise TemplateError("a call has either a prompt, or an operator, or an app")
+
+    def _app(self, name: str, call: CallBody) -> App:
+        if name not in self._apps:
+            raise ConfigError(f"there is no app {name!r:.80}; there are {', '.join(self._apps) or 'none'}")
+        return App(self._apps[name], _settings(call.settings, name))
+
+
+def _key(call: CallBody) -> _Key:
+    """Return what a call's work depends on: all but variables and values."""
+    form = call.conversation
+    return (
+        call.prompt,
+        call.operator,
+        call.app,
+        call.function,
+        call.engine,
+        call.each,
+        bytes(call.settings),
+        None if form is None else (form.system, form.user, form.assistant, form.end),
+        *((p.name, p.in_out, p.transforms, bytes(p.settings)) for p in call.placeholders),
+    )
+
+
+def _function(call: CallBody) -> Function:
+    assert isinstance(call.prompt, str)
+    name = call.function
+    _check_once(name, call.placeholders)
+    if bytes(call.settings) != b"{}":
+        raise ConfigError(f"{name}: the settings of a prompt stand at its outputs")
+    inputs: dict[str, Input | None] = {}
+    outputs: dict[str, Output] = {}
+    for place in call.placeholders:
+        if place.in_out:
+            settings = _settings(place.settings, f"{name}, {place.name}")
+            outputs[place.name] = Output(transform=place.transforms, **settings)
+        else:
+            inputs[place.name] = Input(transform=place.transforms) if place.transforms else None
+    form = call.conversation
+    conversation = None
+    if form is not None:
+        conversation = Conversation(form.system, form.user, form.assistant, form.end)
+    found = Function.of_prompt(
+        name, call.prompt, inputs, outputs, engine=call.engine, conversation=conversation
+    )
+    if missing := [output for output in found.outputs if output not in outputs]:
+        raise TemplateError(f"{name}: there is no placeholder for the output {missing[0]!r}")
+    if call.each is not None:
+        found.check_each(call.each)
+    return found
+
+
+def _operator(name: str, call: CallBody) -> Operator:
+    _check_once(name, call.placeholders)
+    if call.each is not None:
+        raise TemplateError(f"{name}: an operator is not applied to each item")
+    made = operator_named(name, _settings(call.settings, name))
+    inputs = [place.name for place in call.placeholders if not place.in_out]
+    outputs = [place.name for place in call.placeholders if place.in_out]
+    if outputs != list(made.ports) or any(place.transforms for place in call.placeholders):
+        raise TemplateError(f"{name}: the outputs are {', '.join(made.ports)}, and have no transforms")
+    made.check_inputs(inputs)
+    return made
+
+
+def _check_once(name: str, placeholders: tuple[Placeholder, ...]) -> None:
+    seen: set[str] = set()
+    for place in placeholders:
+        if place.name in seen:
+            raise TemplateError(f"{name}: there are two placeholders {place.name!r:.80}")
+        seen.add(place.name)
+
+
+def _settings(raw: msgspec.Raw, where: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(raw)
+    except RecursionError as error:
+        raise ConfigError(f"{where}: the settings are nested too deeply") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: the settings must be an object")
+    return found

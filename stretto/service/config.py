@@ -1,0 +1,111 @@
+"""The settings of a service, of its tenants, and the limits of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+
+from stretto.engines_file.tables import Tables
+from stretto.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of a tenant. What is beyond one is refused with status 429, or 422 where it can never fit.
+
+    Attributes:
+        sessions: number of open sessions.
+        variables: number of variables of one session.
+        bytes: number of bytes of the values that clients set in one session and have not given up.
+        depth: number of calls on the longest way through the calls of one session.
+        width: number of calls in one request.
+        tokens_per_minute: number of tokens that calls may ask for: for each, the largest number that it may
+            generate, and a quarter of the characters of its prompt. Infinite for no limit.
+    """
+
+    sessions: int = 10_000
+    variables: int = 100_000
+    bytes: int = 256_000_000
+    depth: int = 100_000
+    width: int = 10_000
+    tokens_per_minute: float = math.inf
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not value > 0:
+                raise ConfigError(f"limits: {one.name} is {value!r}; it must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantConfig:
+    """The settings of a tenant: an owner of sessions, who sees nothing of other tenants.
+
+    Attributes:
+        name: name for traces and engines.
+        keys: API keys of the tenant's clients.
+        limits: limits in place of those of the service.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    limits: Limits | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigError("a tenant needs a name")
+        if not self.keys or not all(key and key.isascii() and key.isprintable() for key in self.keys):
+            raise ConfigError(f"tenant {self.name!r}: keys must be one or more texts of printable ASCII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceConfig:
+    """The settings of a service, the table `[service]` of an engines file.
+
+    Attributes:
+        host: address to listen at.
+        port: port to listen at; 0 takes a free one.
+        tenant: tenants, in tables `[[service.tenant]]`. With none, every client is one and the same tenant,
+            and needs no key.
+        limits: limits of each tenant that has none of its own.
+        max_body_bytes: largest body of a request; a larger one is refused with status 413.
+        max_wait_s: seconds that one request may wait for a variable, before status 408.
+        session_idle_s: seconds without a request after which a session expires.
+        max_queries: number of sessions with work, and of apps' queries, that run at once.
+        grace_s: seconds that requests may still take after an interrupt.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8700
+    tenant: tuple[TenantConfig, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    max_body_bytes: int = 16_000_000
+    max_wait_s: float = 60.0
+    session_idle_s: float = 600.0
+    max_queries: int = 4096
+    grace_s: float = 25.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise ConfigError(f"port is {self.port}; it must be from 0 to 65535")
+        for name in ("max_body_bytes", "max_queries"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("max_wait_s", "session_idle_s", "grace_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be positive and finite")
+        names = [tenant.name for tenant in self.tenant]
+        keys = [key for tenant in self.tenant for key in tenant.keys]
+        for kind, known in (("tenant", names), ("key", keys)):
+            if len(set(known)) < len(known):
+                raise ConfigError(f"service: the same {kind} stands there twice")
+
+
+def read_service_config(tables: Tables | None) -> ServiceConfig:
+    """Return the settings of a service from an engines file; the usual ones if it has none.
+
+    Raises:
+        ConfigError: a key or value of the table `[service]` is wrong.
+    """
+    row = None if tables is None else tables.one("service")
+    return ServiceConfig() if row is None else row.build(ServiceConfig)

@@ -1,0 +1,132 @@
+"""Refusals of requests: the HTTP status of each error, and its one form in JSON.
+
+    {"error": {"code": …, "message": …, "step": …, "request_id": …}}
+
+The code is the name of the error's class (`stretto/errors.py`) in small letters, or one of those below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from stretto.errors import (
+    CapacityError,
+    DeadlineExceeded,
+    EngineFailure,
+    EngineTimeout,
+    Overloaded,
+    QueryEnded,
+    StrettoError,
+    UserError,
+)
+from stretto.programs.wire.errors import error_to_wire
+
+
+class Refused(UserError):
+    """A request that cannot be served as it is.
+
+    Attributes:
+        status: HTTP status of the answer.
+        code: what is wrong, as one word for programs.
+        retry_after_s: seconds after which the same request may be served.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        step: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, step=step)
+        self.status = status
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return UserError, (self.message,)
+
+    def at(self, step: str) -> StrettoError:
+        """Return the same refusal with the note that it concerns `step`."""
+        if self.step is not None:
+            return self
+        return Refused(self.status, self.code, self.message, step=step, retry_after_s=self.retry_after_s)
+
+
+def malformed(message: str) -> Refused:
+    """Return the refusal of a body that is no JSON, or no UTF-8."""
+    return Refused(400, "malformed", message)
+
+
+def unauthorized() -> Refused:
+    """Return the refusal of a request without a key that is known."""
+    return Refused(
+        401, "unauthorized", "the header Authorization must be 'Bearer KEY' with a key that is known"
+    )
+
+
+def not_found(what: str) -> Refused:
+    """Return the refusal of an id that is unknown, or another's."""
+    return Refused(404, "not_found", f"there is no {what}")
+
+
+def not_yet(name: str) -> Refused:
+    """Return the answer that a variable has no value so far."""
+    return Refused(408, "not_yet", f"{name!r} has no value yet")
+
+
+def conflict(message: str) -> Refused:
+    """Return the refusal of what contradicts the state of a session."""
+    return Refused(409, "conflict", message)
+
+
+def too_large(max_bytes: int) -> Refused:
+    """Return the refusal of a body that is too large."""
+    return Refused(413, "too_large", f"the body has more than {max_bytes} bytes")
+
+
+def over_limit(message: str, retry_after_s: float) -> Refused:
+    """Return the refusal of what is beyond a limit of the tenant now, and may fit later."""
+    return Refused(429, "over_limit", message, retry_after_s=retry_after_s)
+
+
+def draining() -> Refused:
+    """Return the refusal of new work by a service that ends."""
+    return Refused(503, "draining", "the service is being ended", retry_after_s=1.0)
+
+
+_STATUSES: Mapping[type[StrettoError], int] = {
+    Overloaded: 429,
+    CapacityError: 422,
+    DeadlineExceeded: 408,
+    QueryEnded: 410,
+    EngineTimeout: 504,
+    EngineFailure: 502,
+    UserError: 422,
+    StrettoError: 500,
+}
+"""HTTP statuses by class of error: the nearest class above an error's own counts."""
+
+
+def status_of(error: StrettoError) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, Refused):
+        return error.status
+    return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
+
+
+def body_of(error: StrettoError, request_id: str) -> dict[str, object]:
+    """Return an error as the JSON of an answer."""
+    found = error_to_wire(error)
+    if isinstance(error, Refused):
+        found["code"] = error.code
+    return {"error": {**found, "request_id": request_id}}
+
+
+def retry_after_s(error: StrettoError) -> int | None:
+    """Return the whole seconds after which to try again, for the header `Retry-After`; None if unknown."""
+    seconds = error.retry_after_s if isinstance(error, Refused | Overloaded) else None
+    return None if seconds is None else max(1, math.ceil(seconds))

@@ -1,0 +1,171 @@
+"""One HTTP request at the service and its answer, on plain ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from stretto.engines.openai_wire.sse import CONTENT_TYPE, DONE
+from stretto.errors import StrettoError
+from stretto.service.refusals import body_of, retry_after_s, status_of, too_large
+from stretto.service.tenants import Tenant
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+T = TypeVar("T")
+
+JSON_TYPE = b"application/json"
+_encode = msgspec.json.Encoder().encode
+
+
+class ClientLeft(Exception):
+    """The client has closed its connection before it was answered."""
+
+
+class Request:
+    """An HTTP request, and the ways to answer it.
+
+    Attributes:
+        id: id of the request, which the answer carries in the header `X-Request-Id`.
+        tenant: whose key the request has.
+        parts: parts of the path that stand for the names in braces of its route.
+    """
+
+    __slots__ = (
+        "_max_body_bytes",
+        "_receive",
+        "_scope",
+        "_send",
+        "has_begun",
+        "id",
+        "method",
+        "parts",
+        "path",
+        "tenant",
+    )
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, max_body_bytes: int
+    ) -> None:
+        self.id = request_id
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.parts: tuple[str, ...] = ()
+        self.tenant: Tenant
+        self.has_begun = False
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._max_body_bytes = max_body_bytes
+
+    def header(self, name: bytes) -> str:
+        """Return the value of a header, whose name is in small letters; "" if there is none."""
+        for key, value in self._scope["headers"]:
+            if key == name:
+                found: bytes = value
+                return found.decode("latin-1")
+        return ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters after the question mark of the URL."""
+        return dict(parse_qsl(self._scope["query_string"].decode("latin-1")))
+
+    async def body(self) -> bytearray:
+        """Return the whole body.
+
+        Raises:
+            ClientLeft: the client has left.
+            Refused: the body is too large.
+        """
+        if (length := self.header(b"content-length")).isdecimal() and int(length) > self._max_body_bytes:
+            raise too_large(self._max_body_bytes)
+        received = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientLeft
+            received += message["body"]
+            if len(received) > self._max_body_bytes:
+                raise too_large(self._max_body_bytes)
+            if not message["more_body"]:
+                return received
+
+    async def unless_left(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine, which is cancelled if the client leaves.
+
+        Raises:
+            ClientLeft: the client has left.
+        """
+        answering = asyncio.current_task()
+        assert answering is not None
+        has_left = False
+
+        async def watch() -> None:
+            nonlocal has_left
+            while (await self._receive())["type"] == "http.request":
+                pass
+            has_left = True
+            answering.cancel()
+
+        watching = asyncio.create_task(watch())
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if not has_left:
+                raise
+            answering.uncancel()
+            raise ClientLeft from None
+        finally:
+            watching.cancel()
+
+    async def answer(
+        self,
+        content: bytes,
+        status: int = 200,
+        content_type: bytes = JSON_TYPE,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """Send a whole answer."""
+        length = b"%d" % len(content)
+        await self._begin(status, ((b"content-type", content_type), (b"content-length", length), *headers))
+        await self._send({"type": "http.response.body", "body": content})
+
+    async def answer_json(self, content: object, status: int = 200) -> None:
+        """Send a value as JSON."""
+        await self.answer(_encode(content), status)
+
+    async def refuse(self, error: StrettoError) -> None:
+        """Send an error; as an event, if a stream of events has begun."""
+        body = _encode(body_of(error, self.id))
+        if self.has_begun:
+            await self._send({"type": "http.response.body", "body": b"data: " + body + b"\n\n" + DONE})
+            return
+        again_s = retry_after_s(error)
+        headers = () if again_s is None else ((b"retry-after", b"%d" % again_s),)
+        await self.answer(body, status_of(error), JSON_TYPE, headers)
+
+    async def send_event(self, event: object) -> None:
+        """Send an event of a stream (server-sent events), which the first one begins."""
+        if not self.has_begun:
+            await self._begin(
+                200, ((b"content-type", CONTENT_TYPE.encode()), (b"cache-control", b"no-store"))
+            )
+        content = b"data: " + _encode(event) + b"\n\n"
+        await self._send({"type": "http.response.body", "body": content, "more_body": True})
+
+    async def end_events(self) -> None:
+        """End a stream of events."""
+        if not self.has_begun:
+            await self._begin(200, ((b"content-type", CONTENT_TYPE.encode()),))
+        await self._send({"type": "http.response.body", "body": DONE})
+
+    async def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.has_begun = True
+        sent = [*headers, (b"x-request-id", self.id.encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})

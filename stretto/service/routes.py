@@ -1,0 +1,78 @@
+"""The routes of a service: a handler for each method and path. A part of a path may be a name in braces."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stretto.service.refusals import Refused, not_found
+from stretto.service.request import Request
+
+Handler: TypeAlias = Callable[[Request], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method and a path, such as GET and "/v1/sessions/{session}", and what answers there.
+
+    Attributes:
+        is_open: whether it needs no key.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    is_open: bool = False
+
+
+class Routes:
+    """A table of routes. Paths without names in braces are found in a dictionary, others part by part."""
+
+    def __init__(self) -> None:
+        self._fixed: dict[str, dict[str, Route]] = {}
+        self._named: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+
+    def add(self, *routes: Route) -> None:
+        """Add routes."""
+        for route in routes:
+            if "{" not in route.path:
+                self._fixed.setdefault(route.path, {})[route.method] = route
+                continue
+            pattern = tuple(route.path.split("/"))
+            same_length = self._named.setdefault(len(pattern), [])
+            for known, methods in same_length:
+                if known == pattern:
+                    methods[route.method] = route
+                    break
+            else:
+                same_length.append((pattern, {route.method: route}))
+
+    def find(self, method: str, path: str) -> tuple[Route, tuple[str, ...]]:
+        """Return the route of a request, and the parts of its path that stand for names in braces.
+
+        Raises:
+            Refused: there is none (404), or it takes other methods (405).
+        """
+        parts: tuple[str, ...] = ()
+        methods = self._fixed.get(path)
+        if methods is None:
+            methods, parts = self._found(path)
+        route = methods.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(methods))
+            raise Refused(405, "method_not_allowed", f"{path!r:.200} takes {allowed}, not {method:.20}")
+        return route, parts
+
+    def _found(self, path: str) -> tuple[dict[str, Route], tuple[str, ...]]:
+        given = path.split("/")
+        for pattern, methods in self._named.get(len(given), ()):
+            found = []
+            for wanted, part in zip(pattern, given, strict=True):
+                if wanted.startswith("{") and part:
+                    found.append(part)
+                elif wanted != part:
+                    break
+            else:
+                return methods, tuple(found)
+        raise not_found(f"path {path!r:.200}")

@@ -1,0 +1,79 @@
+"""A service: a runtime, and the HTTP interface to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from stretto.errors import ConfigError
+from stretto.frontend.template import Template
+from stretto.programs.engine_checks import check_engines
+from stretto.runtime.runtime import Runtime
+from stretto.service.app import ServiceApp
+from stretto.service.calls import Works
+from stretto.service.config import ServiceConfig
+from stretto.service.http_server import HttpServer
+from stretto.service.request import Request
+from stretto.service.routes import Route
+from stretto.service.session_routes import SessionRoutes
+from stretto.service.sessions import Sessions
+
+
+class Service:
+    """A service over a runtime that runs. An async context manager: it answers inside it.
+
+    Args:
+        apps: templates that calls may name.
+
+    Attributes:
+        app: the ASGI application, to whose `routes` more may be added.
+        is_draining: whether new work is refused.
+
+    Raises:
+        ConfigError: the port is in use.
+    """
+
+    def __init__(
+        self, runtime: Runtime, config: ServiceConfig, apps: Mapping[str, Template] | None = None
+    ) -> None:
+        self.config = config
+        self.app = ServiceApp(config)
+        self.is_draining = False
+        self.sessions = Sessions(runtime, config.session_idle_s)
+        works = Works(lambda work: check_engines(work, runtime.deployments), apps or {})
+        routes = SessionRoutes(config, self.sessions, works, lambda: self.is_draining)
+        self.app.routes.add(Route("GET", "/health", self._tell_health, is_open=True), *routes.routes)
+        self._server: HttpServer | None = None
+
+    @property
+    def url(self) -> str:
+        """Address of the service."""
+        if self._server is None:
+            raise ConfigError("the service does not listen yet")
+        return self._server.url
+
+    async def __aenter__(self) -> Service:
+        self._server = HttpServer(self.app, self.config.host, self.config.port)
+        await self._server.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.sessions.stop()
+        if self._server is not None:
+            self._server.close()
+
+    async def drain(self) -> None:
+        """Refuse new work, take no more connections, and wait until the requests that are open are answered,
+        at most `grace_s` seconds.
+        """
+        self.is_draining = True
+        if self._server is not None:
+            await self._server.finish(self.config.grace_s)
+
+    async def _tell_health(self, request: Request) -> None:
+        await request.answer_json({"status": "draining" if self.is_draining else "ok"})

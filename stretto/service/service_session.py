@@ -1,0 +1,318 @@
+"""One session of a tenant: its variables by id, and what requests do with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+
+from stretto.errors import DeadlineExceeded, StrettoError
+from stretto.programs.connection import extend
+from stretto.programs.fragment import Call
+from stretto.programs.ledger import Ledger
+from stretto.programs.values import checked
+from stretto.programs.wire.values import value_from_wire
+from stretto.runtime.session import Session
+from stretto.service.calls import Works
+from stretto.service.refusals import Refused, conflict, not_found, not_yet, over_limit
+from stretto.service.schema import CallBody, Criteria, Placeholder, SubmitBody
+from stretto.service.tenants import Tenant
+
+_CHARS_PER_TOKEN = 4
+_NUMBER_BYTES = 16
+_LATER_S = 1.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """A variable that a request has named.
+
+    Attributes:
+        depth: number of calls on the longest way to it.
+        num_bytes: size of the value that a client has set.
+    """
+
+    depth: int = 0
+    num_bytes: int = 0
+
+
+class ServiceSession:
+    """A session of a tenant.
+
+    Attributes:
+        used_s: time of the last request, by the clock of the event loop.
+        num_readers: number of requests that wait for variables.
+    """
+
+    __slots__ = (
+        "_known",
+        "_ledger",
+        "_num_bytes",
+        "_num_names",
+        "_session",
+        "id",
+        "num_readers",
+        "tenant",
+        "used_s",
+    )
+
+    def __init__(self, session_id: str, tenant: Tenant, session: Session, now_s: float) -> None:
+        self.id = session_id
+        self.tenant = tenant
+        self.used_s = now_s
+        self.num_readers = 0
+        self._session = session
+        self._ledger = Ledger()
+        self._known: dict[str, _Known] = {}
+        self._num_bytes = 0
+        self._num_names = 0
+
+    @property
+    def num_variables(self) -> int:
+        """Number of variables that requests have named and not given up."""
+        return len(self._known)
+
+    async def close(self) -> None:
+        """End the session: variables without a value fail."""
+        await self._session.close()
+
+    def submit(self, body: SubmitBody, works: Works, now_s: float) -> list[dict[str, str]]:
+        """Do what a request asks for, or nothing at all; return the variables of each call's outputs.
+
+        Raises:
+            StrettoError: something does not fit; the message names the place.
+        """
+        self._check_open()
+        values = {name: self._value(name, value) for name, value in body.values.items()}
+        calls = [self._call(call, works, place) for place, call in enumerate(_calls(body))]
+        for name in body.dropped:
+            self._check_known(name)
+        self._check_limits(values, calls, body.wanted)
+        self.tenant.spend_tokens(sum(_num_tokens(call) for call in calls), now_s)
+        self._note(values, calls)
+        for name in body.wanted:
+            self._known.setdefault(name, _Known())
+        for name, criteria in body.wanted.items():
+            self._session.want(name, criteria)
+        for name, value in values.items():
+            self._session.provide(name, value)
+        for name in body.dropped:
+            self.drop(name)
+        return [dict(call.outputs) for call in calls]
+
+    def provide(self, name: str, value: object) -> None:
+        """Set a variable to a value as JSON has it.
+
+        Raises:
+            Refused: it has a value, or a call produces it.
+            UserError: the value cannot be used.
+        """
+        self._check_open()
+        values = {name: self._value(name, value)}
+        self._check_limits(values, (), {})
+        self._note(values, [])
+        self._session.provide(name, values[name])
+
+    def drop(self, name: str) -> None:
+        """Give a variable up: cancel the work that only serves it, and free its value and its id.
+
+        Raises:
+            Refused: there is no such variable.
+        """
+        self._check_known(name)
+        self._check_open()
+        self._num_bytes -= self._known.pop(name).num_bytes
+        self._ledger.forget([name])
+        self._session.drop(name)
+
+    def is_settled(self, name: str) -> bool:
+        """Return whether a variable has its value, or has failed.
+
+        Raises:
+            Refused: there is no such variable.
+        """
+        self._check_known(name)
+        return self._session.is_settled(name)
+
+    async def get(
+        self, name: str, criteria: Criteria | None, timeout_s: float | None, max_wait_s: float
+    ) -> object:
+        """Wait for a variable and return its value.
+
+        Raises:
+            Refused: there is no such variable, or it has not come within `timeout_s` or `max_wait_s` seconds.
+            StrettoError: what it has failed with.
+        """
+        self._check_known(name)
+        limit_s = max_wait_s if timeout_s is None or timeout_s > max_wait_s else None
+        self.num_readers += 1
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._session.get(name, criteria, deadline_s=timeout_s)
+        except TimeoutError:
+            raise not_yet(name) from None
+        except DeadlineExceeded:
+            if self._session.is_settled(name):
+                raise
+            raise not_yet(name) from None
+        finally:
+            self.num_readers -= 1
+
+    async def stream(self, name: str, criteria: Criteria | None, max_wait_s: float) -> AsyncIterator[str]:
+        """Yield the text of a variable as it is generated.
+
+        Raises:
+            Refused: there is no such variable, or nothing of it has come within `max_wait_s` seconds.
+            StrettoError: what it has failed with.
+        """
+        self._check_known(name)
+        self.num_readers += 1
+        try:
+            async with aclosing(self._session.stream(name, criteria)) as pieces:  # type: ignore[type-var]
+                try:
+                    async with asyncio.timeout(max_wait_s):
+                        first = await anext(pieces, None)
+                except TimeoutError:
+                    raise not_yet(name) from None
+                if first is None:
+                    return
+                yield first
+                async for piece in pieces:
+                    yield piece
+        finally:
+            self.num_readers -= 1
+
+    def _call(self, body: CallBody, works: Works, place: int) -> Call:
+        try:
+            work = works.find(body)
+            inputs: dict[str, str] = {}
+            outputs: dict[str, str] = {}
+            constants: dict[str, object] = {}
+            for one in body.placeholders:
+                if one.in_out:
+                    outputs[one.name] = self._output(one)
+                elif one.value is not msgspec.UNSET:
+                    name = self._new_name(f"{one.name}:")
+                    inputs[one.name] = name
+                    constants[name] = checked(value_from_wire(one.value), one.name)
+                elif one.semantic_var_id is not msgspec.UNSET:
+                    inputs[one.name] = one.semantic_var_id
+                else:
+                    raise Refused(
+                        422, "invalid", f"the input {one.name!r:.80} has neither a variable nor a value"
+                    )
+            return Call(work, inputs, outputs, body.each, body.when, constants)
+        except StrettoError as error:
+            raise error.at(f"calls[{place}]") from error
+
+    def _output(self, place: Placeholder) -> str:
+        if place.value is not msgspec.UNSET:
+            raise Refused(422, "invalid", f"the output {place.name!r:.80} takes no value")
+        if place.semantic_var_id is msgspec.UNSET:
+            return self._new_name(place.name)
+        return place.semantic_var_id
+
+    def _new_name(self, stem: str) -> str:
+        """Return an id for a variable that has none yet."""
+        while True:
+            self._num_names += 1
+            name = f"{stem}.{self._num_names}"
+            if name not in self._known:
+                return name
+
+    def _value(self, name: str, value: object) -> object:
+        return checked(value_from_wire(value), f"the variable {name!r}")
+
+    def _check_limits(
+        self, values: Mapping[str, object], calls: Sequence[Call], wanted: Mapping[str, object]
+    ) -> None:
+        limits = self.tenant.limits
+        if len(calls) > limits.width:
+            raise Refused(
+                422, "over_limit", f"there are {len(calls)} calls; at most {limits.width} go together"
+            )
+        named = {*values, *wanted}
+        for call in calls:
+            named.update(call.outputs.values(), call.reads)
+        num_new = sum(name not in self._known for name in named)
+        if self.num_variables + num_new > limits.variables:
+            raise over_limit(f"a session has at most {limits.variables} variables; give some up", _LATER_S)
+        num_bytes = sum(_num_bytes(value) for value in values.values())
+        if self._num_bytes + num_bytes > limits.bytes:
+            raise over_limit(f"values of a session have at most {limits.bytes} bytes; give some up", _LATER_S)
+
+    def _note(self, values: Mapping[str, object], calls: Sequence[Call]) -> None:
+        """Add values and calls to the books, and the calls to the session; all of them, or none."""
+        noted: list[str] = []
+        depths: dict[str, int] = {}
+        try:
+            for name in values:
+                self._check_free(name)
+                self._ledger.note_set(name)
+                noted.append(name)
+            for call in calls:
+                for name in call.outputs.values():
+                    self._check_free(name)
+                self._ledger.note_call(call, call.outputs)
+                noted += call.outputs.values()
+                self._note_depth(call, depths)
+            if calls:
+                extend(self._session, calls, self._ledger.is_set)
+        except BaseException:
+            self._ledger.forget(noted)
+            raise
+        for name, depth in depths.items():
+            self._known.setdefault(name, _Known()).depth = depth
+        for name, value in values.items():
+            known = self._known.setdefault(name, _Known())
+            known.num_bytes = _num_bytes(value)
+            self._num_bytes += known.num_bytes
+
+    def _note_depth(self, call: Call, depths: dict[str, int]) -> None:
+        deepest = 0
+        for name in call.reads:
+            if name not in depths:
+                depths[name] = self._known[name].depth if name in self._known else 0
+            deepest = max(deepest, depths[name])
+        if deepest >= self.tenant.limits.depth:
+            raise Refused(
+                422, "over_limit", f"at most {self.tenant.limits.depth} calls may depend on each other"
+            )
+        depths.update(dict.fromkeys(call.outputs.values(), deepest + 1))
+
+    def _check_free(self, name: str) -> None:
+        if self._ledger.knows(name):
+            raise conflict(f"the variable {name!r} has a value, or a call produces it, already")
+
+    def _check_known(self, name: str) -> None:
+        if name not in self._known:
+            raise not_found(f"variable {name!r} in this session")
+
+    def _check_open(self) -> None:
+        if self._session.is_closed():
+            raise Refused(410, "query_ended", "the session has ended")
+
+
+def _calls(body: SubmitBody) -> Sequence[CallBody]:
+    """Return the calls of a request; the one of the paper's form comes first."""
+    if body.prompt is msgspec.UNSET:
+        return body.calls
+    return (CallBody(placeholders=body.placeholders, prompt=body.prompt), *body.calls)
+
+
+def _num_tokens(call: Call) -> float:
+    prompt = getattr(call.work, "prompt", "")
+    num_chars = len(prompt) + sum(_num_bytes(value) for value in call.constants.values())
+    return num_chars / _CHARS_PER_TOKEN + call.work.max_tokens * len(call.outputs)
+
+
+def _num_bytes(value: object) -> int:
+    """Return about how many bytes a value takes."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return _NUMBER_BYTES + sum(_num_bytes(item) for item in value)
+    return _NUMBER_BYTES

@@ -1,0 +1,136 @@
+"""The routes of sessions: open, submit, get, set, give up, close."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import msgspec
+
+from stretto.programs.wire.values import value_to_wire
+from stretto.service.bodies import decoded
+from stretto.service.calls import Works
+from stretto.service.config import ServiceConfig
+from stretto.service.refusals import draining
+from stretto.service.request import Request
+from stretto.service.routes import Route
+from stretto.service.schema import GetBody, SessionBody, SetBody, SubmitBody
+from stretto.service.service_session import ServiceSession
+from stretto.service.sessions import Sessions
+
+_SESSION = msgspec.json.Decoder(SessionBody)
+_SUBMIT = msgspec.json.Decoder(SubmitBody)
+_GET = msgspec.json.Decoder(GetBody)
+_SET = msgspec.json.Decoder(SetBody)
+_encode = msgspec.json.Encoder().encode
+
+
+class SessionRoutes:
+    """The routes of sessions.
+
+    Args:
+        is_draining: whether the service takes no new work.
+    """
+
+    def __init__(
+        self, config: ServiceConfig, sessions: Sessions, works: Works, is_draining: Callable[[], bool]
+    ) -> None:
+        self._config = config
+        self._sessions = sessions
+        self._works = works
+        self._is_draining = is_draining
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """The routes."""
+        return (
+            Route("POST", "/v1/sessions", self._open),
+            Route("GET", "/v1/sessions/{session}", self._show),
+            Route("DELETE", "/v1/sessions/{session}", self._close),
+            Route("DELETE", "/v1/sessions/{session}/variables/{variable}", self._drop),
+            Route("POST", "/v1/submit", self._submit),
+            Route("POST", "/v1/get", self._get),
+            Route("POST", "/v1/set", self._set),
+        )
+
+    async def _open(self, request: Request) -> None:
+        self._check_accepts()
+
+        async def run(content: bytearray) -> object:
+            opened = await self._sessions.open(request.tenant, decoded(_SESSION, content or bytearray(b"{}")))
+            return {"session_id": opened.id, "idle_s": self._config.session_idle_s}
+
+        await self._once(request, run, 201)
+
+    async def _show(self, request: Request) -> None:
+        session = self._session(request)
+        await request.answer_json({"session_id": session.id, "num_variables": session.num_variables})
+
+    async def _close(self, request: Request) -> None:
+        await self._sessions.close(self._session(request))
+        await request.answer_json({})
+
+    async def _drop(self, request: Request) -> None:
+        self._session(request).drop(request.parts[1])
+        await request.answer_json({})
+
+    async def _submit(self, request: Request) -> None:
+        self._check_accepts()
+
+        async def run(content: bytearray) -> object:
+            body = decoded(_SUBMIT, content)
+            session = self._sessions.find(body.session_id, request.tenant)
+            outputs = session.submit(body, self._works, session.used_s)
+            return {"session_id": session.id, "request_id": request.id, "calls": outputs}
+
+        await self._once(request, run)
+
+    async def _set(self, request: Request) -> None:
+        async def run(content: bytearray) -> object:
+            body = decoded(_SET, content)
+            session = self._sessions.find(body.session_id, request.tenant)
+            session.provide(body.semantic_var_id, body.value)
+            return {"semantic_var_id": body.semantic_var_id}
+
+        await self._once(request, run)
+
+    async def _get(self, request: Request) -> None:
+        body = decoded(_GET, await request.body())
+        session = self._sessions.find(body.session_id, request.tenant)
+        if body.stream:
+            await request.unless_left(self._stream(request, session, body))
+            return
+        waiting = session.get(body.semantic_var_id, body.criteria, body.timeout_s, self._config.max_wait_s)
+        has_come = session.is_settled(body.semantic_var_id)
+        value = await (waiting if has_come else request.unless_left(waiting))
+        await request.answer_json({"semantic_var_id": body.semantic_var_id, "value": value_to_wire(value)})
+
+    async def _stream(self, request: Request, session: ServiceSession, body: GetBody) -> None:
+        pieces = session.stream(body.semantic_var_id, body.criteria, self._config.max_wait_s)
+        async with aclosing(pieces):  # type: ignore[type-var]
+            async for piece in pieces:
+                await request.send_event({"text": piece})
+        await request.end_events()
+
+    async def _once(
+        self, request: Request, run: Callable[[bytearray], Awaitable[object]], status: int = 200
+    ) -> None:
+        """Do what a request asks for and answer it; a request that has come before is only answered again."""
+        content = await request.body()
+        key = request.header(b"idempotency-key")
+        answered = request.tenant.answered
+        if not key:
+            await request.answer_json(await run(content), status)
+            return
+        answer = answered.find(key, request.path, content)
+        if answer is None:
+            answer = _encode(await run(content))
+            answered.keep(key, request.path, content, answer)
+        await request.answer(answer, status)
+
+    def _session(self, request: Request) -> ServiceSession:
+        return self._sessions.find(request.parts[0], request.tenant)
+
+    def _check_accepts(self) -> None:
+        if self._is_draining():
+            raise draining()

@@ -1,0 +1,88 @@
+"""The tenants of a service: who may use it, and how much."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from stretto.service.config import Limits, ServiceConfig
+from stretto.service.idempotency import AnsweredKeys
+from stretto.service.refusals import over_limit, unauthorized
+
+_MINUTE_S = 60.0
+
+
+class Tenant:
+    """A tenant: an owner of sessions, with what it uses of its limits.
+
+    Attributes:
+        name: name for traces and engines; "" where a service has no tenants.
+        num_sessions: number of its open sessions.
+        answered: answers to requests that carried an idempotency key.
+    """
+
+    def __init__(self, name: str, limits: Limits) -> None:
+        self.name = name
+        self.limits = limits
+        self.num_sessions = 0
+        self.answered = AnsweredKeys()
+        self._num_tokens = limits.tokens_per_minute
+        self._counted_s: float | None = None
+
+    def check_session(self) -> None:
+        """Check that the tenant may open another session. Raises Refused if not."""
+        if self.num_sessions >= self.limits.sessions:
+            raise over_limit(f"{self.num_sessions} sessions are open, and no more are allowed", _MINUTE_S)
+
+    def spend_tokens(self, num_tokens: float, now_s: float) -> None:
+        """Take tokens out of what is left of this minute's; a tenant that rests may spend one minute's at
+        once, and more than that only alone.
+
+        Raises:
+            Refused: too few are left; it says when there will be enough.
+        """
+        rate = self.limits.tokens_per_minute
+        if math.isinf(rate):
+            return
+        if self._counted_s is not None:
+            grown = self._num_tokens + (now_s - self._counted_s) * rate / _MINUTE_S
+            self._num_tokens = min(rate, grown)
+        self._counted_s = now_s
+        needed = min(num_tokens, rate)
+        if needed > self._num_tokens:
+            missing = needed - self._num_tokens
+            raise over_limit(
+                f"the calls ask for {num_tokens:.0f} tokens; {rate:g} are allowed in a minute",
+                missing / rate * _MINUTE_S,
+            )
+        self._num_tokens -= num_tokens
+
+
+class Tenants:
+    """The tenants of a service, found by their API keys. Keys are kept as hashes alone."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._anybody = None if config.tenant else Tenant("", config.limits)
+        self._by_key: dict[bytes, Tenant] = {}
+        for one in config.tenant:
+            tenant = Tenant(one.name, one.limits or config.limits)
+            for key in one.keys:
+                self._by_key[_hash(key)] = tenant
+
+    def find(self, authorization: str) -> Tenant:
+        """Return the tenant of a request by its header `Authorization`.
+
+        Raises:
+            Refused: the service has tenants, and the header has no key of one.
+        """
+        if self._anybody is not None:
+            return self._anybody
+        scheme, _, key = authorization.partition(" ")
+        tenant = self._by_key.get(_hash(key.strip())) if scheme.lower() == "bearer" else None
+        if tenant is None:
+            raise unauthorized()
+        return tenant
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode("latin-1", "replace")).digest()
