@@ -122,8 +122,10 @@ class DeadlineTooClose(Overloaded):
         self.needs_s = needs_s
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = {"step": self.step, "retry_after_s": self.retry_after_s, "needs_s": self.needs_s}
-        return partial(DeadlineTooClose, **fields), (self.message,)
+        made = partial(
+            DeadlineTooClose, step=self.step, retry_after_s=self.retry_after_s, needs_s=self.needs_s
+        )
+        return made, (self.message,)
 
 
 class EngineFailure(StrettoError):

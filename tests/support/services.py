@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from stretto import Runtime
 from stretto.deployment import Deployment
+from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
 from stretto.service.service import Service
 
 
 @contextmanager
 def served(
-    deployments: Sequence[Deployment], config: ServiceConfig | None = None
+    deployments: Sequence[Deployment],
+    config: ServiceConfig | None = None,
+    apps: Mapping[str, DeployedApp] | None = None,
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
     with Runtime(deployments) as runtime:
-        service = Service(runtime, config or ServiceConfig(port=0))
+        service = Service(runtime, config or ServiceConfig(port=0), apps)
         runtime.run_on_loop(service.__aenter__)
         try:
             yield service, service.url

@@ -5,56 +5,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from stretto.programs.wire.errors import error_to_wire
-
 from stretto.core import Document
-from stretto.documents.parser_process import Limits
-from stretto.errors import DeadlineExceeded, DocumentError, QueryCancelled, StrettoError, UserError
+from stretto.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    DocumentError,
+    QueryCancelled,
+    StrettoError,
+    UserError,
+)
 from stretto.frontend.template import Configuration
 from stretto.graph.compile import ExecutionGraph
+from stretto.graph.passes.weigh import WEIGHED
+from stretto.programs.wire.errors import error_to_wire
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.admission import Admission, Estimate
 from stretto.service.apps.answers import as_json
 from stretto.service.apps.deployed_app import DeployedApp
-from stretto.service.apps.fetching import Fetcher, FetchRules
+from stretto.service.apps.fetching import Fetcher
 from stretto.service.apps.inputs import Upload, checked_inputs
+from stretto.service.apps.limits import AppLimits
 from stretto.service.apps.parsing import DocumentParsers
-from stretto.service.apps.places import Misplaced
 from stretto.service.apps.query_request import QueryRequest
 from stretto.service.apps.query_table import AppQuery, QueryTable
 from stretto.service.apps.settings import checked_settings, place_of_error
+from stretto.service.refusals import Misplaced, over_limit
+from stretto.service.tenants import Tenant
 
-
-@dataclass(frozen=True, slots=True)
-class AppLimits:
-    """The limits of the queries of deployed apps.
-
-    Attributes:
-        fetch: rules for documents at URLs.
-        parse: limits within which one document is parsed.
-        max_document_bytes: largest size of a document.
-        max_documents: most documents of a query.
-        num_parsers: number of documents that are parsed at a time.
-        keep_s: seconds for which a query that has ended is kept.
-        max_kept: number of ended queries that are kept.
-    """
-
-    fetch: FetchRules = FetchRules()
-    parse: Limits = Limits()
-    max_document_bytes: int = 50_000_000
-    max_documents: int = 1000
-    num_parsers: int = 2
-    keep_s: float = 600.0
-    max_kept: int = 1000
+_RETRY_S = 1.0
 
 
 class AppService:
     """The deployed apps of a runtime, which runs already. It is an async context manager, and belongs to the
     runtime's event loop; leaving cancels no query.
+
+    Raises:
+        ConfigError: an app needs an engine that the runtime does not have.
     """
 
     def __init__(self, runtime: Runtime, apps: Mapping[str, DeployedApp], limits: AppLimits) -> None:
@@ -67,6 +56,8 @@ class AppService:
         self._fetcher = Fetcher(limits.fetch)
         self._watching: set[asyncio.Task[None]] = set()
         self._stack = contextlib.AsyncExitStack()
+        for app in apps.values():
+            self._check_engines(app)
 
     async def __aenter__(self) -> AppService:
         await self._stack.enter_async_context(self._parsers)
@@ -78,11 +69,11 @@ class AppService:
             task.cancel()
         await self._stack.aclose()
 
-    async def start(self, app: DeployedApp, request: QueryRequest, tenant: str) -> AppQuery:
-        """Check a request, read its documents, and start its query.
+    async def start(self, app: DeployedApp, request: QueryRequest, tenant: Tenant) -> AppQuery:
+        """Check a request of a tenant, read its documents, and start its query.
 
         Raises:
-            Misplaced: something in the request is wrong.
+            Refused: something in the request is wrong, or beyond a limit of the tenant.
             DeadlineTooClose: the query would not end by its deadline.
             Overloaded: too many queries run.
         """
@@ -90,15 +81,16 @@ class AppService:
         inputs = checked_inputs(app.template, request.inputs, request.files)
         egraph = self._plan(app, checked_settings(app.template, request.settings))
         self._check_deadline(app, egraph, request.deadline_s)
+        self._check_tenant(tenant, egraph, began_s)
         inputs = {name: await self._read(value) for name, value in inputs.items()}
         left_s = None if request.deadline_s is None else request.deadline_s - (self._now_s() - began_s)
         if left_s is not None and left_s <= 0:
             raise DeadlineExceeded("the deadline passed while the documents were read")
         estimate = self._check_deadline(app, egraph, left_s)
         query = self._runtime.try_submit(
-            egraph, inputs, deadline_s=left_s, tenant=tenant, objective=request.objective
+            egraph, inputs, deadline_s=left_s, tenant=tenant.name, objective=request.objective
         )
-        started = self.table.add(app.name, tenant, query, self._now_s())
+        started = self.table.add(app.name, tenant.name, query, self._now_s())
         task = asyncio.create_task(self._watch(started, estimate))
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
@@ -110,6 +102,7 @@ class AppService:
 
     async def wait(self, started: AppQuery) -> None:
         """Wait until a query has ended. Raises StrettoError: what ended it, unless it ended by itself."""
+        await started.ended.wait()
         await started.query
 
     async def status(self, found: AppQuery) -> dict[str, Any]:
@@ -163,13 +156,33 @@ class AppService:
 
     def _plan(self, app: DeployedApp, configuration: Configuration) -> ExecutionGraph:
         """Return the compiled graph of a query with these settings."""
-        passes = self._runtime.vocabulary.select_passes("weighed")
         try:
-            egraph = self._runtime.plan_cache.plan(app.template, configuration, passes)
+            egraph = self._runtime.plan_cache.plan(app.template, configuration, WEIGHED)
             self._runtime.system.check_engines(egraph)
         except UserError as error:
-            raise Misplaced(place_of_error(app.template, configuration), error.message) from error
+            place = place_of_error(app.template, configuration, self._runtime.deployments)
+            raise Misplaced(place, error.message) from error
         return egraph
+
+    def _check_engines(self, app: DeployedApp) -> None:
+        """Check that the runtime has the engines of an app. Raises ConfigError."""
+        try:
+            egraph = self._runtime.plan_cache.plan(app.template, {}, WEIGHED)
+            self._runtime.system.check_engines(egraph)
+        except UserError as error:
+            raise ConfigError(f"app {app.name!r}: {error.message}") from error
+
+    def _check_tenant(self, tenant: Tenant, egraph: ExecutionGraph, now_s: float) -> None:
+        """Check the limits of a tenant, and take the tokens that a query may generate out of its share.
+
+        Raises:
+            Refused: the tenant runs too many queries, or has spent its tokens.
+        """
+        num_running = sum(1 for _ in self.table.running(tenant.name))
+        if num_running >= tenant.limits.sessions:
+            raise over_limit(f"{num_running} queries are running, and no more are allowed", _RETRY_S)
+        decodes = (node.decode for node in egraph.nodes)
+        tenant.spend_tokens(sum(decode.max_tokens for decode in decodes if decode is not None), now_s)
 
     def _check_deadline(self, app: DeployedApp, egraph: ExecutionGraph, deadline_s: float | None) -> Estimate:
         now_s, system = self._now_s(), self._runtime.system

@@ -12,7 +12,7 @@ from typing import Any
 from stretto.errors import ConfigError
 from stretto.frontend.template import Template
 from stretto.graph.types import item_type
-from stretto.service.apps.places import Misplaced
+from stretto.service.refusals import Misplaced
 
 MAX_NAME_CHARS = 1000
 _DOCUMENT_KEYS = ("text", "base64", "url")

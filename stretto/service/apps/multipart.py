@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 
-from stretto.service.apps.places import Misplaced
+from stretto.service.refusals import Misplaced
 
 _MAX_PARTS = 1000
 _MAX_BOUNDARY = 70

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+import msgspec
+
 from stretto.service.apps.inputs import Upload, document_name
 from stretto.service.apps.multipart import read_parts
-from stretto.service.apps.places import Misplaced
+from stretto.service.refusals import Misplaced, malformed
 from stretto.tasks import Objective
 
 _KEYS = ("inputs", "settings", "deadline_s", "objective", "stream", "background")
@@ -45,7 +46,7 @@ def read_request(content_type: str, body: bytes) -> QueryRequest:
     """Read a request from its body.
 
     Raises:
-        Misplaced: the body is no JSON, or a key is unknown or has a value of another type.
+        Refused: the body is no JSON, or a key is unknown or has a value of another type.
     """
     if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
         return _request(read_json(body, "body"), {})
@@ -66,17 +67,11 @@ def read_request(content_type: str, body: bytes) -> QueryRequest:
 
 
 def read_json(data: bytes, place: str) -> Any:
-    """Parse JSON strictly: UTF-8, and numbers that are finite. Raises Misplaced if it is not that."""
+    """Parse JSON. Raises Refused if it is none, or none in UTF-8."""
     try:
-        return json.loads(data.decode(), parse_constant=_refuse_constant)
-    except RecursionError:
-        raise Misplaced(place, "is nested too deeply") from None
-    except ValueError as error:
-        raise Misplaced(place, f"is no JSON: {error}") from error
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no number of JSON")
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(f"{place} is no JSON in UTF-8: {error}") from error
 
 
 def _request(given: object, files: Mapping[str, Sequence[Upload]]) -> QueryRequest:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stretto.runtime.query import Query
 
@@ -19,6 +20,7 @@ class AppQuery:
         id: unguessable name of the query.
         query: the running query; it holds its outputs or its error when it has ended.
         created_s, ended_s: times by the clock of the event loop; `ended_s` is None while it runs.
+        ended: set when the table has been told of its end.
     """
 
     id: str
@@ -27,6 +29,7 @@ class AppQuery:
     query: Query
     created_s: float
     ended_s: float | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class QueryTable:
@@ -61,6 +64,7 @@ class QueryTable:
         """Note that a query has ended. It is kept for a while."""
         ended = self._running.pop(query_id)
         ended.ended_s = now_s
+        ended.ended.set()
         self._ended[query_id] = ended
         self._forget(now_s)
 

@@ -11,29 +11,34 @@ DELETE /v1/apps/{app}/queries/{query}             cancel
 from __future__ import annotations
 
 import contextlib
-
-from stretto.service.refusals import not_found
-from stretto.service.request import ClientLeft, Request
-from stretto.service.routes import Route
+from collections.abc import Callable
 
 from stretto.errors import QueryEnded, StrettoError
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.query_request import read_request
 from stretto.service.apps.query_table import AppQuery
+from stretto.service.refusals import draining, not_found
+from stretto.service.request import ClientLeft, Request
+from stretto.service.routes import Route
 
 _QUERIES = "/v1/apps/{app}/queries"
 _QUERY = f"{_QUERIES}/{{query}}"
 
 
 class AppRoutes:
-    """The handlers of requests for deployed apps."""
+    """The routes of deployed apps.
 
-    def __init__(self, service: AppService) -> None:
+    Args:
+        is_draining: whether the service takes no new work.
+    """
+
+    def __init__(self, service: AppService, is_draining: Callable[[], bool]) -> None:
         self._service = service
+        self._is_draining = is_draining
 
     @property
-    def table(self) -> tuple[Route, ...]:
+    def routes(self) -> tuple[Route, ...]:
         """The routes."""
         return (
             Route("GET", "/v1/apps", self._list),
@@ -52,9 +57,10 @@ class AppRoutes:
 
     async def _start(self, request: Request) -> None:
         app = self._app(request)
-        body = bytes(await request.body())
-        asked = read_request(request.header(b"content-type"), body)
-        started = await request.unless_left(self._service.start(app, asked, request.tenant.name))
+        if self._is_draining():
+            raise draining()
+        asked = read_request(request.header(b"content-type"), bytes(await request.body()))
+        started = await request.unless_left(self._service.start(app, asked, request.tenant))
         if asked.background:
             await request.answer_json(await self._service.status(started), 202)
             return

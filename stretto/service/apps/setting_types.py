@@ -12,7 +12,6 @@ import sys
 import types
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import lru_cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from stretto.errors import ConfigError
@@ -30,7 +29,6 @@ _LISTS = (tuple, list, collections.abc.Sequence)
 _UNIONS = (Union, types.UnionType)
 
 
-@lru_cache(maxsize=1024)
 def types_of(config: type[Any]) -> Mapping[str, Any]:
     """Return the type of each setting of a configuration class, by name, in order.
 

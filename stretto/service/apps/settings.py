@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from stretto.errors import ConfigError, StrettoError
 from stretto.frontend.choices import Choices
 from stretto.frontend.component import Component
 from stretto.frontend.template import Configuration, Template
-from stretto.service.apps.places import Misplaced
 from stretto.service.apps.setting_types import converted, schema_of, types_of
+from stretto.service.refusals import Misplaced
 
 
 def settings_of(component: Component) -> dict[str, Any]:
@@ -58,28 +58,31 @@ def checked_settings(template: Template, given: object) -> Configuration:
     return found
 
 
-def place_of_error(template: Template, configuration: Configuration) -> str:
+def place_of_error(template: Template, configuration: Configuration, engines: Container[str]) -> str:
     """Return the setting that makes a configuration unusable, as a path: the first one that is so by itself.
 
     It is a component if only several of its settings together are unusable, and "settings" if settings of
     several components are.
+
+    Args:
+        engines: names of the engines that there are.
     """
     for name, settings in configuration.items():
         for setting, value in settings.items():
-            if not _is_usable(template, {name: {setting: value}}):
+            if not _is_usable(template, {name: {setting: value}}, engines):
                 return f"settings.{name}.{setting}"
     for name, settings in configuration.items():
-        if not _is_usable(template, {name: settings}):
+        if not _is_usable(template, {name: settings}, engines):
             return f"settings.{name}"
     return "settings"
 
 
-def _is_usable(template: Template, configuration: Configuration) -> bool:
+def _is_usable(template: Template, configuration: Configuration, engines: Container[str]) -> bool:
     try:
-        template.lower(configuration)
+        graph = template.lower(configuration)
     except StrettoError:
         return False
-    return True
+    return all(primitive.engine is None or primitive.engine in engines for primitive in graph)
 
 
 def _mapping(value: object, place: str) -> Mapping[str, object]:
