@@ -30,7 +30,7 @@ from stretto.service.apps.limits import AppLimits
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
 from stretto.tasks import Decode, LLMTask
 
-TEXTS = {"a.txt": "The inn is near a cove. The captain lived at the inn.", "b.md": "# Rum\n\nHe drank rum."}
+TEXTS = {"a.txt": "The inn is near a cove. The captain lived at the inn.", "b.txt": "He drank rum."}
 QUESTION = "Where did the captain live?"
 INPUTS = {"question": QUESTION, "files": [{"name": name, "text": text} for name, text in TEXTS.items()]}
 
@@ -143,10 +143,12 @@ def test_answers_are_those_in_process(http: httpx.Client, tmp_path: Path, app: s
 
 def test_files_may_be_uploaded(http: httpx.Client) -> None:
     files = [("files", (name, text.encode())) for name, text in TEXTS.items()]
+    files.append(("files", ("rum.md", b"# Rum\n\nRum *is* a drink.")))
     query = json.dumps({"inputs": {"question": QUESTION}})
     answer = http.post("/v1/apps/naive/queries", data={"query": query}, files=files)
     assert answer.status_code == 200, answer.text
-    assert answer.json()["outputs"] == ask(http, "naive", inputs=INPUTS).json()["outputs"]
+    markdown = next(one for one in answer.json()["outputs"]["sources"] if one["source"] == "rum.md")
+    assert (markdown["section"], markdown["text"]) == ("Rum", "Rum Rum is a drink.")
 
 
 def test_text_is_streamed_and_the_last_event_has_all_outputs(http: httpx.Client) -> None:

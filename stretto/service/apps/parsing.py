@@ -1,4 +1,6 @@
-"""Parses the documents of requests in processes of their own, so that a hostile file costs only itself."""
+"""Parses the documents of requests: all but plain text in processes of their own, so that a hostile file costs
+only itself.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ import tempfile
 from dataclasses import replace
 
 from stretto.core import Document
-from stretto.documents.parse import PARSERS
+from stretto.documents.parse import parse_bytes, parser_of
 from stretto.documents.parser_process import Limits, ParserProcess
+from stretto.documents.text import parse_text
 from stretto.errors import DocumentError
 from stretto.service.apps.inputs import Upload
 
@@ -48,16 +51,18 @@ class DocumentParsers:
         Raises:
             DocumentError: it is empty, too large, no document, or beyond a limit; the message names it.
         """
-        num_bytes = len(upload.data or b"")
-        if not num_bytes:
+        data = upload.data or b""
+        if not data:
             raise DocumentError(f"{upload.name}: is empty")
-        if num_bytes > self._max_bytes:
+        if len(data) > self._max_bytes:
             raise DocumentError(
-                f"{upload.name}: has {num_bytes} bytes, more than the {self._max_bytes} allowed"
+                f"{upload.name}: has {len(data)} bytes, more than the {self._max_bytes} allowed"
             )
+        if not upload.suffix and parser_of(upload.name) is parse_text:
+            return await asyncio.to_thread(parse_bytes, upload.name, data)
         parser = await self._free.get()
         try:
-            work = asyncio.get_running_loop().run_in_executor(None, _parse, parser, upload)
+            work = asyncio.get_running_loop().run_in_executor(None, _parse, parser, upload, data)
             return await _whole(work)
         finally:
             self._free.put_nowait(parser)
@@ -75,13 +80,13 @@ async def _whole(work: asyncio.Future[Document]) -> Document:
         raise
 
 
-def _parse(parser: ParserProcess, upload: Upload) -> Document:
+def _parse(parser: ParserProcess, upload: Upload, data: bytes) -> Document:
     """Parse the bytes of an upload in a parser process, by way of a temporary file with the suffix of its
     format.
     """
     suffix = upload.suffix or os.path.splitext(upload.name.lower())[1]
-    with tempfile.NamedTemporaryFile(suffix=suffix if suffix in PARSERS else ".txt") as file:
-        file.write(upload.data or b"")
+    with tempfile.NamedTemporaryFile(suffix=suffix) as file:
+        file.write(data)
         file.flush()
         try:
             return replace(parser.parse(file.name), source=upload.name)
