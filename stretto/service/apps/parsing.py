@@ -1,4 +1,4 @@
-"""Parses the documents of requests: all but plain text in processes of their own, so that a hostile file costs
+"""Parses the documents of requests. All but plain text is parsed in a process, so that a hostile file costs
 only itself.
 """
 
