@@ -177,8 +177,9 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
     """Return an action for a caller with the values that it refers to; one that is lost is a failure."""
     try:
         match action:
-            case Settled(_, _, value):
-                return replace(action, value=load(value))
+            case Settled(query, name, value):
+                loaded = load(value)
+                return action if loaded is value else Settled(query, name, loaded)
             case Reply(query, outputs, None) if outputs:
                 return Reply(query, load_inputs(outputs), None, action.usage)
     except EngineFailure as error:

@@ -89,7 +89,7 @@ def unauthorized() -> Refused:
 
 def not_found(what: str) -> Refused:
     """Return the refusal of an id that is unknown, or another's."""
-    return Refused(404, "not_found", f"there is no {what}")
+    return Refused(404, "unknown_id", f"there is no {what}")
 
 
 def not_yet(name: str) -> Refused:

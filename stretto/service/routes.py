@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stretto.service.refusals import Refused, not_found
+from stretto.service.refusals import Refused
 from stretto.service.request import Request
 
 Handler: TypeAlias = Callable[[Request], Awaitable[None]]
@@ -75,4 +75,4 @@ class Routes:
                     break
             else:
                 return methods, tuple(found)
-        raise not_found(f"path {path!r:.200}")
+        raise Refused(404, "unknown_path", f"there is nothing at {path!r:.200}")

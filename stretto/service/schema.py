@@ -63,7 +63,7 @@ class CallBody(msgspec.Struct, forbid_unknown_fields=True):
     prompt: str | msgspec.UnsetType = msgspec.UNSET
     operator: str | msgspec.UnsetType = msgspec.UNSET
     app: str | msgspec.UnsetType = msgspec.UNSET
-    function: Annotated[str, msgspec.Meta(max_length=128)] = "call"
+    function: Annotated[str, msgspec.Meta(pattern=r"\A[^\W\d][\w.]*\Z", max_length=128)] = "call"
     engine: str = "llm"
     conversation: ConversationBody | None = None
     each: str | None = None

@@ -13,6 +13,7 @@ from stretto.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
+from stretto.service.places import Places
 from stretto.service.service import Service
 
 
@@ -32,9 +33,12 @@ def run_service(
     """
 
     async def serve() -> None:
+        places = Places()
         async with (
-            Runtime(deployments, max_queries=config.max_queries, machine=machine) as runtime,
-            Service(runtime, config, apps) as service,
+            Runtime(
+                deployments, observers=[places], max_queries=config.max_queries, machine=machine
+            ) as runtime,
+            Service(runtime, config, apps, places) as service,
         ):
             gc.collect()
             gc.freeze()

@@ -15,6 +15,7 @@ from stretto.service.apps.routes import AppRoutes
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.http_server import HttpServer
+from stretto.service.places import Places
 from stretto.service.request import Request
 from stretto.service.routes import Route
 from stretto.service.session_routes import SessionRoutes
@@ -26,6 +27,7 @@ class Service:
 
     Args:
         apps: deployed apps, which calls may name too.
+        places: an observer of the runtime, which knows where steps have run; None leaves that unknown.
 
     Attributes:
         app: the ASGI application, to whose `routes` more may be added.
@@ -37,8 +39,13 @@ class Service:
     """
 
     def __init__(
-        self, runtime: Runtime, config: ServiceConfig, apps: Mapping[str, DeployedApp] | None = None
+        self,
+        runtime: Runtime,
+        config: ServiceConfig,
+        apps: Mapping[str, DeployedApp] | None = None,
+        places: Places | None = None,
     ) -> None:
+        self.runtime = runtime
         self.config = config
         self.app = ServiceApp(config)
         self.is_draining = False
@@ -47,7 +54,7 @@ class Service:
         templates = {name: app.template for name, app in deployed.items()}
         self.apps = AppService(runtime, deployed, config.apps)
         works = Works(lambda work: check_engines(work, runtime.deployments), templates)
-        routes = SessionRoutes(config, self.sessions, works, lambda: self.is_draining)
+        routes = SessionRoutes(config, self.sessions, works, places or Places(), lambda: self.is_draining)
         self.app.routes.add(Route("GET", "/health", self._tell_health, is_open=True), *routes.routes)
         self.app.routes.add(*AppRoutes(self.apps, lambda: self.is_draining).routes)
         self._server: HttpServer | None = None

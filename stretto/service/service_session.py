@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -17,9 +18,12 @@ from stretto.programs.values import checked
 from stretto.programs.wire.values import value_from_wire
 from stretto.runtime.session import Session
 from stretto.service.calls import Works
+from stretto.service.graph_page import Line, lines_of
+from stretto.service.places import Places
 from stretto.service.refusals import Refused, conflict, not_found, not_yet, over_limit
 from stretto.service.schema import CallBody, Criteria, Placeholder, SubmitBody
 from stretto.service.tenants import Tenant
+from stretto.tasks import Objective
 
 _CHARS_PER_TOKEN = 4
 _NUMBER_BYTES = 16
@@ -32,10 +36,12 @@ class _Known:
 
     Attributes:
         depth: number of calls on the longest way to it.
+        call: call that produces it, without the values of its inputs; None for what clients set.
         num_bytes: size of the value that a client has set.
     """
 
     depth: int = 0
+    call: Call | None = None
     num_bytes: int = 0
 
 
@@ -52,23 +58,29 @@ class ServiceSession:
         "_ledger",
         "_num_bytes",
         "_num_names",
+        "_objective",
         "_session",
+        "_wishes",
         "id",
         "num_readers",
         "tenant",
         "used_s",
     )
 
-    def __init__(self, session_id: str, tenant: Tenant, session: Session, now_s: float) -> None:
+    def __init__(
+        self, session_id: str, tenant: Tenant, session: Session, objective: Objective, now_s: float
+    ) -> None:
         self.id = session_id
         self.tenant = tenant
         self.used_s = now_s
         self.num_readers = 0
         self._session = session
+        self._objective = objective
         self._ledger = Ledger()
         self._known: dict[str, _Known] = {}
         self._num_bytes = 0
         self._num_names = 0
+        self._wishes: Counter[tuple[str, Criteria | None]] = Counter()
 
     @property
     def num_variables(self) -> int:
@@ -91,12 +103,15 @@ class ServiceSession:
         for name in body.dropped:
             self._check_known(name)
         self._check_limits(values, calls, body.wanted)
-        self.tenant.spend_tokens(sum(_num_tokens(call) for call in calls), now_s)
+        num_tokens = sum(_num_tokens(call) for call in calls)
+        self.tenant.check_tokens(num_tokens, now_s)
         self._note(values, calls)
+        self.tenant.spend_tokens(num_tokens)
         for name in body.wanted:
             self._known.setdefault(name, _Known())
         for name, criteria in body.wanted.items():
             self._session.want(name, criteria)
+            self._wishes[name, criteria] += 1
         for name, value in values.items():
             self._session.provide(name, value)
         for name in body.dropped:
@@ -125,6 +140,8 @@ class ServiceSession:
         self._check_known(name)
         self._check_open()
         self._num_bytes -= self._known.pop(name).num_bytes
+        for criteria in (None, "latency", "throughput"):
+            self._wishes.pop((name, criteria), None)
         self._ledger.forget([name])
         self._session.drop(name)
 
@@ -148,18 +165,16 @@ class ServiceSession:
         """
         self._check_known(name)
         limit_s = max_wait_s if timeout_s is None or timeout_s > max_wait_s else None
-        self.num_readers += 1
         try:
-            async with asyncio.timeout(limit_s):
-                return await self._session.get(name, criteria, deadline_s=timeout_s)
+            with self._reading(name, criteria):
+                async with asyncio.timeout(limit_s):
+                    return await self._session.get(name, criteria, deadline_s=timeout_s)
         except TimeoutError:
             raise not_yet(name) from None
         except DeadlineExceeded:
             if self._session.is_settled(name):
                 raise
             raise not_yet(name) from None
-        finally:
-            self.num_readers -= 1
 
     async def stream(self, name: str, criteria: Criteria | None, max_wait_s: float) -> AsyncIterator[str]:
         """Yield the text of a variable as it is generated.
@@ -169,8 +184,7 @@ class ServiceSession:
             StrettoError: what it has failed with.
         """
         self._check_known(name)
-        self.num_readers += 1
-        try:
+        with self._reading(name, criteria):
             async with aclosing(self._session.stream(name, criteria)) as pieces:  # type: ignore[type-var]
                 try:
                     async with asyncio.timeout(max_wait_s):
@@ -182,8 +196,33 @@ class ServiceSession:
                 yield first
                 async for piece in pieces:
                     yield piece
+
+    def lines(self, places: Places) -> list[Line]:
+        """Return a line for each request to an LLM, in words."""
+        calls = {id(known.call): known.call for known in self._known.values() if known.call is not None}
+        wanted: dict[str, Objective] = {}
+        for name, criteria in self._wishes:
+            asked = criteria or self._objective
+            if wanted.get(name) != "latency":
+                wanted[name] = asked
+        return lines_of(list(calls.values()), wanted, self._state, places.of(self._session.id))
+
+    def _state(self, name: str) -> str:
+        return "has come" if self._session.is_settled(name) else "is to come"
+
+    @contextmanager
+    def _reading(self, name: str, criteria: Criteria | None) -> Iterator[None]:
+        """Count a reader of a variable."""
+        wish = (name, criteria)
+        self.num_readers += 1
+        self._wishes[wish] += 1
+        try:
+            yield
         finally:
             self.num_readers -= 1
+            self._wishes[wish] -= 1
+            if self._wishes[wish] <= 0:
+                del self._wishes[wish]
 
     def _call(self, body: CallBody, works: Works, place: int) -> Call:
         try:
@@ -266,6 +305,10 @@ class ServiceSession:
             raise
         for name, depth in depths.items():
             self._known.setdefault(name, _Known()).depth = depth
+        for call in calls:
+            kept = replace(call, constants={}) if call.constants else call
+            for name in call.outputs.values():
+                self._known[name].call = kept
         for name, value in values.items():
             known = self._known.setdefault(name, _Known())
             known.num_bytes = _num_bytes(value)

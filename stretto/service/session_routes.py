@@ -11,6 +11,8 @@ from stretto.programs.wire.values import value_to_wire
 from stretto.service.bodies import decoded
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
+from stretto.service.graph_page import as_html, as_text
+from stretto.service.places import Places
 from stretto.service.refusals import draining
 from stretto.service.request import Request
 from stretto.service.routes import Route
@@ -33,11 +35,17 @@ class SessionRoutes:
     """
 
     def __init__(
-        self, config: ServiceConfig, sessions: Sessions, works: Works, is_draining: Callable[[], bool]
+        self,
+        config: ServiceConfig,
+        sessions: Sessions,
+        works: Works,
+        places: Places,
+        is_draining: Callable[[], bool],
     ) -> None:
         self._config = config
         self._sessions = sessions
         self._works = works
+        self._places = places
         self._is_draining = is_draining
 
     @property
@@ -46,6 +54,7 @@ class SessionRoutes:
         return (
             Route("POST", "/v1/sessions", self._open),
             Route("GET", "/v1/sessions/{session}", self._show),
+            Route("GET", "/v1/sessions/{session}/graph", self._draw),
             Route("DELETE", "/v1/sessions/{session}", self._close),
             Route("DELETE", "/v1/sessions/{session}/variables/{variable}", self._drop),
             Route("POST", "/v1/submit", self._submit),
@@ -65,6 +74,16 @@ class SessionRoutes:
     async def _show(self, request: Request) -> None:
         session = self._session(request)
         await request.answer_json({"session_id": session.id, "num_variables": session.num_variables})
+
+    async def _draw(self, request: Request) -> None:
+        session = self._session(request)
+        lines = session.lines(self._places)
+        if "text/html" in request.header(b"accept"):
+            await request.answer(
+                as_html(lines, session.id).encode(), content_type=b"text/html; charset=utf-8"
+            )
+        else:
+            await request.answer(as_text(lines).encode(), content_type=b"text/plain; charset=utf-8")
 
     async def _close(self, request: Request) -> None:
         await self._sessions.close(self._session(request))
@@ -100,8 +119,8 @@ class SessionRoutes:
         if body.stream:
             await request.unless_left(self._stream(request, session, body))
             return
-        waiting = session.get(body.semantic_var_id, body.criteria, body.timeout_s, self._config.max_wait_s)
         has_come = session.is_settled(body.semantic_var_id)
+        waiting = session.get(body.semantic_var_id, body.criteria, body.timeout_s, self._config.max_wait_s)
         value = await (waiting if has_come else request.unless_left(waiting))
         await request.answer_json({"semantic_var_id": body.semantic_var_id, "value": value_to_wire(value)})
 

@@ -48,7 +48,8 @@ class Sessions:
         except BaseException:
             tenant.num_sessions -= 1
             raise
-        opened = ServiceSession(secrets.token_urlsafe(_ID_BYTES), tenant, session, self._now_s())
+        session_id = secrets.token_urlsafe(_ID_BYTES)
+        opened = ServiceSession(session_id, tenant, session, body.objective, self._now_s())
         self._open[opened.id] = opened
         if self._timer is None:
             self._watch()
@@ -85,15 +86,15 @@ class Sessions:
         self._timer = None
         while self._open:
             session = next(iter(self._open.values()))
+            due_s = session.used_s + self._idle_s
+            if now_s < due_s:
+                self._timer = asyncio.get_running_loop().call_at(due_s, self._watch)
+                return
             if session.num_readers:
                 session.used_s = now_s
                 self._open.move_to_end(session.id)
-                continue
-            if now_s - session.used_s < self._idle_s:
-                due_s = session.used_s + self._idle_s
-                self._timer = asyncio.get_running_loop().call_at(due_s, self._watch)
-                return
-            self._expire(session)
+            else:
+                self._expire(session)
 
     def _expire(self, session: ServiceSession) -> None:
         del self._open[session.id]

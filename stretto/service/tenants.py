@@ -34,8 +34,8 @@ class Tenant:
         if self.num_sessions >= self.limits.sessions:
             raise over_limit(f"{self.num_sessions} sessions are open, and no more are allowed", _MINUTE_S)
 
-    def spend_tokens(self, num_tokens: float, now_s: float) -> None:
-        """Take tokens out of what is left of this minute's; a tenant that rests may spend one minute's at
+    def check_tokens(self, num_tokens: float, now_s: float) -> None:
+        """Check that the tenant may ask for so many tokens now. A tenant that rests may spend one minute's at
         once, and more than that only alone.
 
         Raises:
@@ -55,6 +55,9 @@ class Tenant:
                 f"the calls ask for {num_tokens:.0f} tokens; {rate:g} are allowed in a minute",
                 missing / rate * _MINUTE_S,
             )
+
+    def spend_tokens(self, num_tokens: float) -> None:
+        """Take tokens out of what is left of this minute's, after the check."""
         self._num_tokens -= num_tokens
 
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from support.programs import Desk, desk_llm
+from support.programs import EXAMPLES, Desk, desk_llm
+from support.programs import load_example as load
 from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
 from stretto import programs as P
 from stretto.engines.catalogue import transforms_engine
-
-EXAMPLES = Path(__file__).parents[2] / "examples" / "parrot"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"parrot_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(program: Callable[..., Any], *args: object, answer: Callable[[str], str]) -> tuple[Any, Desk]:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
 
 from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.tasks import Decode, LLMTask
 from support.runtime_engines import AtOnce
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "parrot"
+
+
+def load_example(name: str) -> ModuleType:
+    """Return one of the programs on which systems of semantic variables are compared."""
+    spec = importlib.util.spec_from_file_location(f"parrot_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @dataclass

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from stretto import Runtime
 from stretto.deployment import Deployment
+from stretto.engines.scripted.engine import ScriptedLLM
+from stretto.observer import Observer
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
+from stretto.service.places import Places
 from stretto.service.service import Service
+from stretto.tasks import LLMEvent
 
 
 @contextmanager
@@ -17,12 +24,34 @@ def served(
     deployments: Sequence[Deployment],
     config: ServiceConfig | None = None,
     apps: Mapping[str, DeployedApp] | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
-    with Runtime(deployments) as runtime:
-        service = Service(runtime, config or ServiceConfig(port=0), apps)
+    places = Places()
+    with Runtime(deployments, observers=[places, *observers]) as runtime:
+        service = Service(runtime, config or ServiceConfig(port=0), apps, places)
         runtime.run_on_loop(service.__aenter__)
         try:
             yield service, service.url
         finally:
             runtime.run_on_loop(lambda: service.__aexit__(None, None, None))
+
+
+class MortalLLM(ScriptedLLM):
+    """An LLM whose process is killed in the middle of its first answer; the next process answers.
+
+    Args:
+        folder: where it leaves the mark that it has been killed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(lambda task, _: "it lives", 1)
+        self._mark = folder / "was killed"
+        self._num_steps = 0
+
+    def step(self) -> list[LLMEvent]:
+        self._num_steps += 1
+        if self._num_steps > 2 and not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step()

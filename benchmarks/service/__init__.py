@@ -1,0 +1,1 @@
+"""What the service costs, next to nothing else: real HTTP, and engines that answer at once."""

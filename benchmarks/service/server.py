@@ -1,0 +1,66 @@
+"""A service whose engines answer at once, as a process of its own: it prints its port, and runs until killed.
+
+python -m benchmarks.service.server
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+
+import uvloop
+
+from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.messages import InstanceLoad
+from stretto.deployment import deploy
+from stretto.engines.catalogue import transforms_engine
+from stretto.runtime.runtime import Runtime
+from stretto.service.config import Limits, ServiceConfig
+from stretto.service.service import Service
+from stretto.tasks import Done, LLMEvent, LLMTask
+
+ANSWER = "ok"
+
+
+class AtOnce:
+    """An LLM that answers at once, whatever it is asked."""
+
+    def __init__(self, config: None) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
+        """Answer."""
+        emit(Done(task.id, None if task.decode is None else ANSWER))
+
+    def written(self, task: int) -> tuple[int, ...]:
+        """Return nothing: no task runs for any time."""
+        return ()
+
+    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+        """Report nothing."""
+        await asyncio.Event().wait()
+
+    async def probe(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def _serve() -> None:
+    llm = deploy("llm", AtOnce, None, contract="llm", runs_in="loop", max_running=256)
+    config = ServiceConfig(port=0, limits=Limits(sessions=10_000_000, variables=10_000_000, width=10_000_000))
+    async with (
+        Runtime([llm, transforms_engine()], max_queries=10_000) as runtime,
+        Service(runtime, config) as service,
+    ):
+        print(service.url.rsplit(":", 1)[1], flush=True)
+        gc.collect()
+        gc.freeze()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve())

@@ -1,0 +1,109 @@
+"""The calls of a session as a graph, in text and HTML: what each is scheduled for, and where it has run.
+
+Source: Parrot §4.2, §5.2.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stretto.analysis.objectives import deduce
+from stretto.analysis.requests import Request, RequestGraph
+from stretto.analysis.text import print_analysis
+from stretto.graph.graph import Slot
+from stretto.programs.fragment import Call, fragment
+from stretto.service.places import Place, step_name
+from stretto.tasks import Objective
+
+_COLUMNS = ("request", "scheduled for", "prefixes", "state", "place")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One request to an LLM, in words.
+
+    Attributes:
+        request: its variables: those that it reads, and the one that it makes.
+        preference: what it is scheduled for: criteria, task group, slack.
+        prefixes: where its prompt begins like another's.
+        state: whether its output has come.
+        place: where a request of this step went last, and why.
+    """
+
+    request: str
+    preference: str
+    prefixes: str
+    state: str
+    place: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The parts, in order."""
+        return self.request, self.preference, self.prefixes, self.state, self.place
+
+
+def lines_of(
+    calls: Sequence[Call],
+    wanted: Mapping[str, Objective],
+    state: Callable[[str], str],
+    places: Mapping[str, Place],
+) -> list[Line]:
+    """Return a line for each request to an LLM of the calls of a session.
+
+    Args:
+        wanted: criteria of the variables that somebody waits for.
+        state: function that says how a variable is.
+        places: last place of each step, by name.
+    """
+    if not calls:
+        return []
+    graph, bind = fragment(calls, lambda _: False)
+    requests = _renamed(RequestGraph.of(graph), bind)
+    printed = print_analysis(requests, deduce(requests, wanted)).splitlines()
+    found = []
+    for request, line in zip(requests.requests, printed, strict=True):
+        place = places.get(step_name(request.name))
+        where = "" if place is None else f"{place.engine} {place.instance}"
+        if place is not None and place.reason:
+            where += f": {place.reason}"
+        found.append(Line(*line.split(" | ", 2), state(request.makes), where))
+    return found
+
+
+def as_text(lines: Sequence[Line]) -> str:
+    """Return the lines as text."""
+    return "".join(" | ".join(cell for cell in line.cells if cell) + "\n" for line in lines)
+
+
+def as_html(lines: Sequence[Line], session: str) -> str:
+    """Return the lines as a page."""
+    head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line.cells)}</tr>\n" for line in lines
+    )
+    title = html.escape(f"Session {session[:6]}…")
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
+        "<style>body{font:14px sans-serif}td,th{border:1px solid #ccc;padding:4px;text-align:left}"
+        "table{border-collapse:collapse}</style>\n"
+        f"<h1>{title}</h1><table><tr>{head}</tr>\n{rows}</table></html>\n"
+    )
+
+
+def _renamed(graph: RequestGraph, names: Mapping[str, str]) -> RequestGraph:
+    """Return the same requests with the names that variables have in the session."""
+
+    def name_of(variable: str) -> str:
+        return names.get(variable, variable)
+
+    def renamed(request: Request) -> Request:
+        prompt = tuple(
+            Slot(name_of(part.port)) if isinstance(part, Slot) else part for part in request.prompt
+        )
+        reads = tuple(map(name_of, request.reads))
+        return replace(request, prompt=prompt, reads=reads, makes=name_of(request.makes))
+
+    comes_of = {name_of(made): tuple(map(name_of, read)) for made, read in graph.comes_of.items()}
+    return RequestGraph(tuple(map(renamed, graph.requests)), comes_of)

@@ -1,0 +1,51 @@
+"""Where the steps of sessions have run, and why, for people who look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stretto.messages import Action, Admit, Reply
+from stretto.observer import Observer
+
+_MAX_STEPS = 1000
+_NUMBER = re.compile(r"\.\d+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The instance that a request of a step went to last.
+
+    Attributes:
+        reason: why it was chosen, as the placement policy says.
+    """
+
+    engine: str
+    instance: int
+    reason: str
+
+
+class Places(Observer):
+    """An observer that keeps the last place of each step of each query, up to 1,000 steps of one."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[str, Place]] = {}
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        """Keep the place of a request; forget those of a query that ends."""
+        if type(action) is Admit and action.task.decode is not None:
+            places = self._of.setdefault(action.task.query, {})
+            if len(places) < _MAX_STEPS:
+                places[step_name(action.task.step)] = Place(action.engine, action.instance, action.reason)
+        elif type(action) is Reply:
+            self._of.pop(action.query, None)
+
+    def of(self, query: str) -> Mapping[str, Place]:
+        """Return the last place of each step of a query, by the step's name without a number."""
+        return self._of.get(query, {})
+
+
+def step_name(name: str) -> str:
+    """Return the name of a step without the number that tells it from others of its graph."""
+    return _NUMBER.sub("", name)

@@ -1,0 +1,214 @@
+"""Clients of a service: what they give is what clients of a runtime give, errors included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.programs import Desk, desk_llm
+from support.services import MortalLLM, served
+
+from stretto import programs as P
+from stretto.core import Chunk, Document, Failure, Hit, Section
+from stretto.deployment import deploy
+from stretto.engines.catalogue import transforms_engine
+from stretto.errors import (
+    BadReply,
+    ConfigError,
+    DeadlineExceeded,
+    EngineFailure,
+    EngineUnavailable,
+    QueryEnded,
+    UserError,
+)
+from stretto.programs import http_calls
+from stretto.programs.wire.values import value_from_wire, value_to_wire
+from stretto.service.config import ServiceConfig, TenantConfig
+from stretto.service.service import Service
+
+CONFIG = ServiceConfig(port=0, max_wait_s=0.3, tenant=(TenantConfig(name="t", keys=("k",)),))
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with served([desk_llm(Desk()), transforms_engine()], CONFIG) as (service, _):
+        yield service
+
+
+@P.SemanticFunction
+def echo(x: P.SemanticVariable) -> None:
+    """[{{x}}] {{output:y}}"""
+
+
+def connected(service: Service) -> P.Client:
+    return P.Client(service.url, api_key="k")
+
+
+def test_a_variable_may_be_set_late_and_given_up(service: Service) -> None:
+    with connected(service) as client:
+        late = P.SemanticVariable(name="late")
+        said = echo(late)
+        with pytest.raises(DeadlineExceeded, match=r"'y' has not come within 0\.05 s"):
+            said.get(timeout_s=0.05)
+        late.set("now")
+        assert said.get("latency") == "<[now] >"
+        late.drop()
+        assert echo("something else").get() == "<[something else] >"
+        again = P.SemanticVariable("again", name="late")
+        assert echo(again).get() == "<[again] >"
+        with client.together():
+            first = echo("1")
+            second = echo(first)
+        assert second.get(P.LATENCY, timeout_s=30) == "<[<[1] >] >"
+
+
+def test_a_reader_without_a_timeout_outwaits_the_service(service: Service) -> None:
+    async def program() -> None:
+        async with connected(service):
+            late = P.SemanticVariable()
+            reading = asyncio.ensure_future(echo(late).aget())
+            await asyncio.sleep(3 * CONFIG.max_wait_s)
+            assert not reading.done()
+            late.set("x")
+            assert await reading == "<[x] >"
+
+    asyncio.run(program())
+
+
+def test_text_streams(service: Service) -> None:
+    async def program() -> None:
+        async with connected(service):
+            said = echo("one two")
+            assert "".join([piece async for piece in said]) == "<[one two] >"
+            assert "".join([piece async for piece in said.stream("latency")]) == "<[one two] >"
+            with pytest.raises(BadReply, match="step 'transform'"):
+                _ = [piece async for piece in P.transform("no JSON", "json")]
+
+    asyncio.run(program())
+
+
+def test_errors_are_those_of_the_step(service: Service) -> None:
+    with connected(service):
+        parsed = P.transform("no JSON", "json")
+        with pytest.raises(BadReply, match="step 'transform'"):
+            echo(parsed).get()
+        elsewhere = P.SemanticFunction(engine="elsewhere")(echo_docstring)
+        failed = elsewhere("x")
+        after = echo(failed)
+        for variable in (failed, after):
+            with pytest.raises(ConfigError, match="there is no engine 'elsewhere'"):
+                variable.get()
+        assert echo("others go on").get() == "<[others go on] >"
+
+
+def echo_docstring(x: P.SemanticVariable) -> None:
+    """{{x}} {{output:z}}"""
+
+
+def test_native_functions_run_in_the_client(service: Service) -> None:
+    @P.NativeFunction
+    def shouted(text: str) -> str:
+        return text.upper()
+
+    @P.NativeFunction
+    def broken(text: str) -> str:
+        raise ValueError(text)
+
+    with connected(service):
+        assert echo(shouted(echo("a"))).get() == "<[<[A] >] >"
+        with pytest.raises(EngineFailure, match="the function raised ValueError: x"):
+            echo(broken("x")).get()
+
+
+def test_operators_and_values_of_all_kinds(service: Service) -> None:
+    with connected(service):
+        many = echo.map(P.transform("a,b", 'split ","'))
+        assert many.get() == ["<[a] >", "<[b] >"]
+        branches = P.condition("yes", equals="yes")
+        assert (
+            P.first_present(echo("no", when=branches.no), echo("yes", when=branches.yes)).get() == "<[yes] >"
+        )
+        assert P.transform('{"a": [1, null], "$type": "x"}', "json").get() == {"a": [1, None], "$type": "x"}
+        chunk = Chunk("s", 1, "text", page=3)
+        assert P.gather(chunk, 1.5, True).get() == [chunk, 1.5, True]
+
+
+def test_values_stand_for_themselves() -> None:
+    chunk = Chunk("s", 1, "text", "title", None, "00", 2)
+    document = Document("s", (Section("a"), Section("b", "t", 2)), "00")
+    for value in (
+        "x",
+        1,
+        1.5,
+        False,
+        None,
+        ["a", [P.SemanticVariable and 1]],
+        chunk,
+        Hit(chunk, 0.5),
+        document,
+    ):
+        assert value_from_wire(value_to_wire(value)) == value
+    error = BadReply("no", step="s")
+    found = value_from_wire(value_to_wire(Failure(error)))
+    assert type(found.error) is BadReply
+    assert (found.error.message, found.error.step) == ("no", "s")
+    with pytest.raises(UserError, match="a set has no form in JSON"):
+        value_to_wire({1})
+
+
+def test_a_wrong_key_or_url_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="Authorization"):
+        P.Client(service.url, api_key="wrong").__enter__()
+    with pytest.raises(UserError, match="a URL like http"):
+        P.Client("ftp://x")
+    with pytest.raises(UserError, match="no option 'tenant'"):
+        P.Client(service.url, tenant="x")
+    monkeypatch.setattr(http_calls, "_FIRST_PAUSE_S", 0.001)
+    with pytest.raises(EngineUnavailable, match="cannot be reached"):
+        P.Client("http://127.0.0.1:1").__enter__()
+
+
+def test_what_is_sent_again_is_done_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = httpx.AsyncClient.request
+    lost: list[str] = []
+
+    async def losing(client: httpx.AsyncClient, method: str, path: str, **more: Any) -> httpx.Response:
+        """Lose the first answer to each kind of request."""
+        answer = await request(client, method, path, **more)
+        if path not in lost:
+            lost.append(path)
+            raise httpx.ReadError("lost")
+        return answer
+
+    monkeypatch.setattr(httpx.AsyncClient, "request", losing)
+    monkeypatch.setattr(http_calls, "_FIRST_PAUSE_S", 0.001)
+    before = len(service.sessions)
+    with connected(service):
+        assert echo("x").get() == "<[x] >"
+        assert len(service.sessions) == before + 1
+    assert lost[:3] == ["/v1/sessions", "/v1/submit", "/v1/get"]
+
+
+def test_the_end_of_a_session_ends_its_readers(service: Service) -> None:
+    async def program() -> None:
+        async with connected(service) as client:
+            reading = asyncio.ensure_future(echo(P.SemanticVariable()).aget())
+            await asyncio.sleep(0)
+            session: Any = client._session
+            (opened,) = (one for one in service.sessions._open.values() if one.id == session.id)
+            await asyncio.to_thread(service.runtime.run_on_loop, lambda: service.sessions.close(opened))
+            with pytest.raises((QueryEnded, UserError)):
+                await reading
+
+    asyncio.run(program())
+
+
+def test_an_engine_that_is_killed_in_mid_generation_costs_a_retry(tmp_path: Path) -> None:
+    mortal = deploy("llm", MortalLLM, tmp_path, contract="llm", runs_in="process")
+    with served([mortal, transforms_engine()]) as (_, url), P.Client(url):
+        assert echo("x").get(timeout_s=100) == "it lives"
+    assert (tmp_path / "was killed").exists()
