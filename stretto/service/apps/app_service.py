@@ -81,7 +81,7 @@ class AppService:
         inputs = checked_inputs(app.template, request.inputs, request.files)
         egraph = self._plan(app, checked_settings(app.template, request.settings))
         self._check_deadline(app, egraph, request.deadline_s)
-        self._check_tenant(tenant, egraph, began_s)
+        self._check_tenant(tenant, egraph)
         inputs = {name: await self._read(value) for name, value in inputs.items()}
         left_s = None if request.deadline_s is None else request.deadline_s - (self._now_s() - began_s)
         if left_s is not None and left_s <= 0:
@@ -172,7 +172,7 @@ class AppService:
         except UserError as error:
             raise ConfigError(f"app {app.name!r}: {error.message}") from error
 
-    def _check_tenant(self, tenant: Tenant, egraph: ExecutionGraph, now_s: float) -> None:
+    def _check_tenant(self, tenant: Tenant, egraph: ExecutionGraph) -> None:
         """Check the limits of a tenant, and take the tokens that a query may generate out of its share.
 
         Raises:
@@ -182,7 +182,7 @@ class AppService:
         if num_running >= tenant.limits.sessions:
             raise over_limit(f"{num_running} queries are running, and no more are allowed", _RETRY_S)
         decodes = (node.decode for node in egraph.nodes)
-        tenant.spend_tokens(sum(decode.max_tokens for decode in decodes if decode is not None), now_s)
+        tenant.spend_tokens(sum(decode.max_tokens for decode in decodes if decode is not None))
 
     def _check_deadline(self, app: DeployedApp, egraph: ExecutionGraph, deadline_s: float | None) -> Estimate:
         now_s, system = self._now_s(), self._runtime.system
