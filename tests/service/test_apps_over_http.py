@@ -287,6 +287,7 @@ def test_queries_are_their_tenants_alone_and_within_limits() -> None:
     tenants = (
         TenantConfig(name="one", keys=("k1",), limits=Limits(sessions=1)),
         TenantConfig(name="two", keys=("k2",)),
+        TenantConfig(name="three", keys=("k3",), limits=Limits(tokens_per_minute=12)),
     )
     config = ServiceConfig(port=0, tenant=tenants, apps=AppLimits(max_documents=1))
     with client(writing(WritingConfig(may_end)), config) as http:
@@ -303,5 +304,9 @@ def test_queries_are_their_tenants_alone_and_within_limits() -> None:
             assert http.get(f"{path}/{started['id']}", headers=one).json()["status"] == "running"
         finally:
             may_end.set()
+        three = {"Authorization": "Bearer k3"}
+        body = {"inputs": {"x": "a"}}
+        statuses = [http.post(path, json=body, headers=three).status_code for _ in range(2)]
+        assert statuses == [200, 429]  # 8 tokens each
         many = http.post("/v1/apps/naive/queries", json={"inputs": INPUTS}, headers=two)
         assert (many.status_code, many.json()["error"]["place"]) == (422, "inputs.files[0]")

@@ -81,7 +81,8 @@ class AppService:
         inputs = checked_inputs(app.template, request.inputs, request.files)
         egraph = self._plan(app, checked_settings(app.template, request.settings))
         self._check_deadline(app, egraph, request.deadline_s)
-        self._check_tenant(tenant, egraph)
+        num_tokens = _num_tokens(egraph)
+        self._check_tenant(tenant, num_tokens)
         inputs = {name: await self._read(value) for name, value in inputs.items()}
         left_s = None if request.deadline_s is None else request.deadline_s - (self._now_s() - began_s)
         if left_s is not None and left_s <= 0:
@@ -90,6 +91,7 @@ class AppService:
         query = self._runtime.try_submit(
             egraph, inputs, deadline_s=left_s, tenant=tenant.name, objective=request.objective
         )
+        tenant.spend_tokens(num_tokens)
         started = self.table.add(app.name, tenant.name, query, self._now_s())
         task = asyncio.create_task(self._watch(started, estimate))
         self._watching.add(task)
@@ -172,8 +174,8 @@ class AppService:
         except UserError as error:
             raise ConfigError(f"app {app.name!r}: {error.message}") from error
 
-    def _check_tenant(self, tenant: Tenant, egraph: ExecutionGraph) -> None:
-        """Check the limits of a tenant, and take the tokens that a query may generate out of its share.
+    def _check_tenant(self, tenant: Tenant, num_tokens: int) -> None:
+        """Check that a tenant may start a query that may generate so many tokens.
 
         Raises:
             Refused: the tenant runs too many queries, or has spent its tokens.
@@ -181,8 +183,7 @@ class AppService:
         num_running = sum(1 for _ in self.table.running(tenant.name))
         if num_running >= tenant.limits.sessions:
             raise over_limit(f"{num_running} queries are running, and no more are allowed", _RETRY_S)
-        decodes = (node.decode for node in egraph.nodes)
-        tenant.spend_tokens(sum(decode.max_tokens for decode in decodes if decode is not None))
+        tenant.check_tokens(num_tokens, self._now_s())
 
     def _check_deadline(self, app: DeployedApp, egraph: ExecutionGraph, deadline_s: float | None) -> Estimate:
         now_s, system = self._now_s(), self._runtime.system
@@ -227,6 +228,11 @@ class AppService:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _num_tokens(egraph: ExecutionGraph) -> int:
+    """Return the largest number of tokens that the steps of a graph may generate."""
+    return sum(node.decode.max_tokens for node in egraph.nodes if node.decode is not None)
 
 
 async def _all(reads: Iterable[Coroutine[Any, Any, object]]) -> list[object]:
