@@ -79,7 +79,8 @@ class AppService:
         """
         began_s = self._now_s()
         inputs = checked_inputs(app.template, request.inputs, request.files)
-        egraph = self._plan(app, checked_settings(app.template, request.settings))
+        configuration = checked_settings(app.template, request.settings)
+        egraph = await self._planned(app, configuration)
         self._check_deadline(app, egraph, request.deadline_s)
         num_tokens = _num_tokens(egraph)
         self._check_tenant(tenant, num_tokens)
@@ -155,6 +156,14 @@ class AppService:
                 reader.cancel()
         with contextlib.suppress(StrettoError):
             await query
+
+    async def _planned(self, app: DeployedApp, configuration: Configuration) -> ExecutionGraph:
+        """Return the compiled graph of a query with these settings. A new one is made in a thread, because a
+        large one takes a while.
+        """
+        if self._runtime.plan_cache.find(app.template, configuration, WEIGHED) is None:
+            return await asyncio.to_thread(self._plan, app, configuration)
+        return self._plan(app, configuration)
 
     def _plan(self, app: DeployedApp, configuration: Configuration) -> ExecutionGraph:
         """Return the compiled graph of a query with these settings."""
