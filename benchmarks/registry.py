@@ -160,6 +160,12 @@ _ALL = (
         (("what a router costs, bodies of 8.7 kB", "added_ms"),),
     ),
     Benchmark(
+        "service",
+        "Cost of the service: processor time of a call over HTTP, a chain of 10,000, memory of sessions",
+        "benchmarks.service.benchmark",
+        (("processor time of the service, one call", "cpu_ms"),),
+    ),
+    Benchmark(
         "vllm",
         "Time that passes 3 and 4 save on an unmodified vLLM server",
         "benchmarks.vllm.benchmark",

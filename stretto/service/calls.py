@@ -19,6 +19,7 @@ from stretto.programs.outputs import Input, Output
 from stretto.service.schema import CallBody, Placeholder
 
 _MAX_KNOWN = 4096
+_MAX_CHARS = 32_000_000
 
 _Key: TypeAlias = tuple[object, ...]
 
@@ -35,6 +36,7 @@ class Works:
         self._check = check
         self._apps = apps
         self._known: OrderedDict[_Key, Work] = OrderedDict()
+        self._num_chars = 0
 
     def find(self, call: CallBody) -> Work:
         """Return what a call calls.
@@ -48,8 +50,10 @@ class Works:
         work = self._made(call)
         self._check(work)
         self._known[key] = work
-        if len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
+        self._num_chars += _num_chars(work)
+        while len(self._known) > _MAX_KNOWN or self._num_chars > _MAX_CHARS:
+            _, oldest = self._known.popitem(last=False)
+            self._num_chars -= _num_chars(oldest)
         return work
 
     def _made(self, call: CallBody) -> Work:
@@ -82,6 +86,10 @@ def _key(call: CallBody) -> _Key:
         None if form is None else (form.system, form.user, form.assistant, form.end),
         *((p.name, p.in_out, p.transforms, bytes(p.settings)) for p in call.placeholders),
     )
+
+
+def _num_chars(work: Work) -> int:
+    return len(work.prompt) if isinstance(work, Function) else 0
 
 
 def _function(call: CallBody) -> Function:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from stretto.service.refusals import Refused
 
 _MAX_KEYS = 10_000
+_MAX_BYTES = 16_000_000
 _MAX_KEY_CHARS = 200
 
 
@@ -16,6 +17,7 @@ class AnsweredKeys:
 
     def __init__(self) -> None:
         self._answers: OrderedDict[str, tuple[bytes, bytes]] = OrderedDict()
+        self._num_bytes = 0
 
     def find(self, key: str, path: str, body: bytes | bytearray) -> bytes | None:
         """Return the answer to the same request, if it came before; None if it did not.
@@ -33,10 +35,14 @@ class AnsweredKeys:
         return answer
 
     def keep(self, key: str, path: str, body: bytes | bytearray, answer: bytes) -> None:
-        """Keep the answer to a request; the oldest one is forgotten for it if there are too many."""
+        """Keep the answer to a request; the oldest ones are forgotten for it if they are too many, or too
+        long together.
+        """
         self._answers[key] = (_fingerprint(path, body), answer)
-        if len(self._answers) > _MAX_KEYS:
-            self._answers.popitem(last=False)
+        self._num_bytes += len(answer)
+        while len(self._answers) > _MAX_KEYS or self._num_bytes > _MAX_BYTES:
+            _, (_, oldest) = self._answers.popitem(last=False)
+            self._num_bytes -= len(oldest)
 
 
 def _fingerprint(path: str, body: bytes | bytearray) -> bytes:

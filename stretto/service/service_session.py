@@ -28,6 +28,8 @@ from stretto.tasks import Objective
 _CHARS_PER_TOKEN = 4
 _NUMBER_BYTES = 16
 _LATER_S = 1.0
+_MAX_SHOWN = 1000
+"""Number of the last outputs of a session whose calls its graph shows."""
 
 
 @dataclass(slots=True)
@@ -36,12 +38,10 @@ class _Known:
 
     Attributes:
         depth: number of calls on the longest way to it.
-        call: call that produces it, without the values of its inputs; None for what clients set.
         num_bytes: size of the value that a client has set.
     """
 
     depth: int = 0
-    call: Call | None = None
     num_bytes: int = 0
 
 
@@ -54,6 +54,7 @@ class ServiceSession:
     """
 
     __slots__ = (
+        "_calls",
         "_known",
         "_ledger",
         "_num_bytes",
@@ -78,6 +79,7 @@ class ServiceSession:
         self._objective = objective
         self._ledger = Ledger()
         self._known: dict[str, _Known] = {}
+        self._calls: dict[str, Call] = {}
         self._num_bytes = 0
         self._num_names = 0
         self._wishes: Counter[tuple[str, Criteria | None]] = Counter()
@@ -140,6 +142,7 @@ class ServiceSession:
         self._check_known(name)
         self._check_open()
         self._num_bytes -= self._known.pop(name).num_bytes
+        self._calls.pop(name, None)
         for criteria in (None, "latency", "throughput"):
             self._wishes.pop((name, criteria), None)
         self._ledger.forget([name])
@@ -198,14 +201,14 @@ class ServiceSession:
                     yield piece
 
     def lines(self, places: Places) -> list[Line]:
-        """Return a line for each request to an LLM, in words."""
-        calls = {id(known.call): known.call for known in self._known.values() if known.call is not None}
+        """Return a line for each request to an LLM of the last calls, in words."""
+        calls = list({id(call): call for call in self._calls.values()}.values())
         wanted: dict[str, Objective] = {}
         for name, criteria in self._wishes:
             asked = criteria or self._objective
             if wanted.get(name) != "latency":
                 wanted[name] = asked
-        return lines_of(list(calls.values()), wanted, self._state, places.of(self._session.id))
+        return lines_of(calls, wanted, self._state, places.of(self._session.id))
 
     def _state(self, name: str) -> str:
         return "has come" if self._session.is_settled(name) else "is to come"
@@ -307,8 +310,9 @@ class ServiceSession:
             self._known.setdefault(name, _Known()).depth = depth
         for call in calls:
             kept = replace(call, constants={}) if call.constants else call
-            for name in call.outputs.values():
-                self._known[name].call = kept
+            self._calls.update(dict.fromkeys(call.outputs.values(), kept))
+        while len(self._calls) > _MAX_SHOWN:
+            del self._calls[next(iter(self._calls))]
         for name, value in values.items():
             known = self._known.setdefault(name, _Known())
             known.num_bytes = _num_bytes(value)

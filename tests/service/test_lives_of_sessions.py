@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -130,3 +131,35 @@ def test_a_draining_service_answers_what_is_open_and_takes_nothing_new() -> None
 
 def runtime_of(service: Service) -> Callable[..., Any]:
     return service.runtime.run_on_loop
+
+
+def test_what_is_given_up_leaves_nothing_behind() -> None:
+    numbers: list[int] = []
+    desk = Desk()
+
+    async def program(client: httpx.AsyncClient) -> None:
+        session = await opened(client)
+        for turn in range(3):
+            for number in range(20):
+                calls = [
+                    {
+                        "prompt": "[{{x}}] {{y}}",
+                        "placeholders": [
+                            {"name": "x", "in_out": False, "value": "v"},
+                            {"name": "y", "in_out": True, "semantic_var_id": f"y{turn}.{number}.{place}"},
+                        ],
+                    }
+                    for place in range(10)
+                ]
+                body: dict[str, Any] = {"session_id": session, "calls": calls}
+                made = [call["y"] for call in (await client.post("/v1/submit", json=body)).json()["calls"]]
+                for name in made:
+                    await client.post("/v1/get", json={"session_id": session, "semantic_var_id": name})
+                await client.post("/v1/submit", json={"session_id": session, "dropped": made})
+            desk.tasks.clear()
+            gc.collect()
+            numbers.append(len(gc.get_objects()))
+
+    with served([desk_llm(desk), transforms_engine()]) as (service, _):
+        run(service, program)
+    assert numbers[2] - numbers[1] < 100, "200 calls"

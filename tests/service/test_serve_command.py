@@ -1,0 +1,89 @@
+"""The command `stretto serve`, and the settings of its file."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from stretto import programs as P
+from stretto.cli.served_engines import with_usual_engines
+from stretto.engines.catalogue import llm_engine
+from stretto.engines_file.tables import Tables
+from stretto.errors import ConfigError
+from stretto.service.config import Limits, ServiceConfig, read_service_config
+
+DOCS = Path(__file__).parents[2] / "docs" / "service.md"
+
+
+def written(text: str) -> ServiceConfig:
+    return read_service_config(Tables(text, "x.toml"))
+
+
+def test_the_file_of_the_documentation_can_be_read() -> None:
+    found = re.search("```toml\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    config = written(found[1])
+    assert (config.port, config.max_wait_s) == (8700, 60.0)
+    assert config.limits == Limits(sessions=1000, tokens_per_minute=100_000)
+    (tenant,) = config.tenant
+    assert tenant.name == "physics"
+    assert tenant.limits == Limits(sessions=10, variables=10_000, bytes=10_000_000, depth=1000, width=100)
+    assert written("") == ServiceConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[service]\nprot = 1", "x.toml:2: unknown key 'prot'"),
+        ("[service]\nport = 99999", "port is 99999"),
+        ("[service]\nmax_wait_s = 0", "max_wait_s is 0"),
+        ("[service.limits]\nsessions = 0", "sessions is 0"),
+        ("[[service.tenant]]\nname = 'a'\nkeys = []", "keys must be one or more"),
+        ("[[service.tenant]]\nname = 'a'\nkeys = ['ü']", "printable ASCII"),
+        (
+            "[[service.tenant]]\nname = 'a'\nkeys = ['k']\n[[service.tenant]]\nname = 'b'\nkeys = ['k']",
+            "twice",
+        ),
+    ],
+)
+def test_a_bad_setting_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        written(text)
+
+
+def test_engines_that_the_file_leaves_out_are_the_usual_ones() -> None:
+    usual = with_usual_engines([], ["stand-in"], None, None)
+    assert [engine.name for engine in usual] == ["llm", "transforms"]
+    with pytest.raises(ConfigError, match="describes it again"):
+        with_usual_engines([llm_engine("stand-in")], ["stand-in"], None, None)
+    with pytest.raises(ConfigError, match="for an --llm that is a URL"):
+        with_usual_engines([], ["stand-in"], "chat", None)
+
+
+@P.SemanticFunction(max_tokens=8)
+def say(x: P.SemanticVariable) -> None:
+    """Say {{x}}: {{output:y}}"""
+
+
+def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+    file = tmp_path / "engines.toml"
+    file.write_text("[[service.tenant]]\nname = 'a'\nkeys = ['k']\n")
+    options = ["--engines", str(file), "--llm", "stand-in", "--port", "0"]
+    command = [sys.executable, "-m", "stretto.cli.main", "serve", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            url = process.stderr.readline().split()[0]
+            assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+            with P.Client(url, api_key="k"):
+                assert isinstance(say("x").get(timeout_s=60), str)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
