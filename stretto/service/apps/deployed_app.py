@@ -48,7 +48,6 @@ class DeployedApp:
         graph = self.template.lower({})
         return {
             "name": self.name,
-            "about": (inspect.getdoc(self.template) if type(self.template) is not Template else None),
             "inputs": {name: input_schema(type_) for name, type_ in self.template.inputs},
             "outputs": {
                 name: {"type": type_, "streams": name in self.texts} for name, type_ in self.outputs.items()
