@@ -9,6 +9,7 @@ StrettoError
 │   └── JournalError           a journal of other work, in use by another run, or no journal at all
 ├── CapacityError              the work cannot ever fit: prompt beyond the context, item beyond the batch
 │   └── Overloaded             it does not fit now; says when to come back
+│       └── DeadlineTooClose   it would end after its deadline; says what it would need
 ├── EngineFailure              the other side went wrong; says which step and why
 │   ├── EngineUnavailable      the instance died or cannot be reached (retried)
 │   │   └── EngineUnreachable  no connection: the request has not been sent (no attempt is counted)
@@ -106,6 +107,25 @@ class Overloaded(CapacityError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(Overloaded, step=self.step, retry_after_s=self.retry_after_s), (self.message,)
+
+
+class DeadlineTooClose(Overloaded):
+    """Error: a query (run of an app) is refused, because it is predicted to end after its deadline.
+
+    It is predicted to need about `needs_s` seconds now; in `retry_after_s` seconds its deadline may do.
+    """
+
+    def __init__(
+        self, message: str, *, step: str | None = None, retry_after_s: float = 1.0, needs_s: float = 0.0
+    ) -> None:
+        super().__init__(message, step=step, retry_after_s=retry_after_s)
+        self.needs_s = needs_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        made = partial(
+            DeadlineTooClose, step=self.step, retry_after_s=self.retry_after_s, needs_s=self.needs_s
+        )
+        return made, (self.message,)
 
 
 class EngineFailure(StrettoError):

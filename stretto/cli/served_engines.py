@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from stretto.cli.saved import measured
+from stretto.core import Document
 from stretto.deployment import Deployment
 from stretto.engines.catalogue import (
+    RAG_ENGINES,
+    SEARCH_ENGINES,
     is_url,
     llm_deployment,
     llm_replica,
+    local_engines,
+    search_engines,
     server_replica,
     transforms_engine,
 )
 from stretto.errors import ConfigError
+from stretto.frontend.template import Template
 
 
 def with_usual_engines(
@@ -42,3 +49,40 @@ def with_usual_engines(
     if "transforms" not in names:
         found.append(transforms_engine())
     return found
+
+
+def with_engines_of(
+    apps: Mapping[str, Template],
+    deployments: Sequence[Deployment],
+    search_url: str | None,
+    documents: Sequence[Document],
+) -> list[Deployment]:
+    """Return the engines of a service with those added that its apps need and that it lacks, as `stretto ask`
+    runs them.
+
+    Args:
+        apps: templates by name.
+        deployments: engines of the service, "llm" among them.
+        search_url: URL of a web search service; None searches in `documents`.
+
+    Raises:
+        ConfigError: an app needs an engine that has no usual form, or searches and there is nothing to
+            search in.
+    """
+    found = {deployment.name: deployment for deployment in deployments}
+    for app, template in apps.items():
+        for name in dict.fromkeys(primitive.engine for primitive in template.lower({})):
+            if name is None or name in found:
+                continue
+            usual: Sequence[Deployment] = ()
+            if name in RAG_ENGINES:
+                usual = local_engines(llm=found["llm"])
+            elif name in SEARCH_ENGINES:
+                usual = search_engines(found["llm"], search_url, documents)
+            if name == "web" and search_url is None and not documents:
+                raise ConfigError(f"app {app!r} searches: give documents with --docs, or --search URL")
+            new = next((deployment for deployment in usual if deployment.name == name), None)
+            if new is None:
+                raise ConfigError(f"app {app!r} needs the engine {name!r}; describe it in --engines FILE")
+            found[name] = measured(new)
+    return list(found.values())

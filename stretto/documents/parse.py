@@ -37,10 +37,27 @@ def parser_of(path: str) -> Parser:
 
 
 def parse_file(path: str, max_pages: int = MAX_PAGES) -> Document:
-    """Read and parse one file. Halves of surrogate pairs, which are no characters, become U+FFFD.
+    """Read and parse one file.
 
     Raises:
         DocumentError: the file is unreadable, encrypted, corrupt, binary, without text or beyond `max_pages`.
+        ConfigError: the parser of the format is not installed.
+        MemoryError: the text needs more memory than the process may have.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as cause:
+        raise DocumentError(f"{path}: {cause.strerror}") from cause
+    return parse_bytes(path, data, max_pages)
+
+
+def parse_bytes(path: str, data: bytes, max_pages: int = MAX_PAGES) -> Document:
+    """Parse the bytes of one file, by the suffix of its path. Halves of surrogate pairs, which are no
+    characters, become U+FFFD.
+
+    Raises:
+        DocumentError: the file is encrypted, corrupt, binary, without text or beyond `max_pages`.
         ConfigError: the parser of the format is not installed.
         MemoryError: the text needs more memory than the process may have.
     """
@@ -48,8 +65,6 @@ def parse_file(path: str, max_pages: int = MAX_PAGES) -> Document:
     if parser is parse_pdf:
         parser = partial(parse_pdf, max_pages=max_pages)
     try:
-        with open(path, "rb") as file:
-            data = file.read()
         sections = parser(data)
     except OSError as cause:
         raise DocumentError(f"{path}: {cause.strerror}") from cause

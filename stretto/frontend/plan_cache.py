@@ -5,6 +5,7 @@ The second query with the same settings costs a dictionary look-up: a graph hold
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
@@ -33,7 +34,8 @@ class PlanCache:
 
     Queries (runs) with the same steps and optimisation passes share one graph, whichever template, settings
     or expansion they come from: what is compiled is found by its structure. Where passes are weighed, the
-    present load counts too, as far as it is one of the few kinds of load that `Conditions` knows.
+    present load counts too, as far as it is one of the few kinds of load that `Conditions` knows. Several
+    threads may plan at the same time.
 
     Args:
         idle: conditions without load, by which passes are weighed; None stands for one instance of each
@@ -55,6 +57,7 @@ class PlanCache:
         self._plans: dict[object, ExecutionGraph] = {}
         self._of_templates: dict[object, ExecutionGraph] = {}
         self._of_forms: dict[object, tuple[ExecutionGraph, Names]] = {}
+        self._adding = threading.Lock()
 
     def plan(
         self,
@@ -77,30 +80,24 @@ class PlanCache:
         Raises:
             UserError: the configuration does not fit the template.
         """
-        if not isinstance(configuration, Mapping) or not all(
-            isinstance(chosen, Mapping) for chosen in configuration.values()
-        ):
-            raise ConfigError(f"{template.name}: a configuration maps components to settings")
-        settings = tuple(
-            (
-                component,
-                name,
-                type(value),
-                tuple(value) if name in NAMES and isinstance(value, list) else value,
-            )  # 1 and True are equal, and not the same setting
-            for component, chosen in configuration.items()
-            for name, value in chosen.items()
-        )
         num_others = self._num_others(passes, is_running=is_running)
-        key = (template, settings, passes, num_others)
-        try:
-            found = self._of_templates.get(key)
-        except TypeError as error:
-            raise ConfigError(f"a setting of {template.name} is not a plain value: {error}") from error
+        key = _key_of(template, configuration, passes, num_others)
+        found = self._of_templates.get(key)
         if found is None:
             found = self._compiled(template.lower(configuration, self.vocabulary), passes, num_others)
-            _remember(self._of_templates, key, found)
+            self._remember(self._of_templates, key, found)
         return found
+
+    def find(
+        self, template: Template, configuration: Configuration, passes: tuple[str, ...]
+    ) -> ExecutionGraph | None:
+        """Return what `plan` would return for a query that does not run yet, if it is in the cache.
+
+        Raises:
+            ConfigError: the configuration has no form that a cache can keep.
+        """
+        num_others = self._num_others(passes, is_running=False)
+        return self._of_templates.get(_key_of(template, configuration, passes, num_others))
 
     def plan_graph(self, graph: Graph, passes: tuple[str, ...]) -> ExecutionGraph:
         """Return the compiled form of a graph that comes from no template and joins a session, from the cache
@@ -132,7 +129,7 @@ class PlanCache:
         if found is None:
             graph, names = build()
             found = self._compiled(graph, passes, num_others, is_verified=False), names
-            _remember(self._of_forms, key, found)
+            self._remember(self._of_forms, key, found)
         return found
 
     def expand(self, body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
@@ -185,8 +182,15 @@ class PlanCache:
             if not is_verified:
                 verify(graph, self.vocabulary.ops)
             found = self.compile(graph, passes, num_others)
-            _remember(self._plans, key, found)
+            self._remember(self._plans, key, found)
         return found
+
+    def _remember(self, plans: dict[object, T], key: object, plan: T) -> None:
+        """Add a plan to a cache, in place of the oldest one if it is full."""
+        with self._adding:
+            if len(plans) >= _MAX_CACHED:
+                del plans[next(iter(plans))]
+            plans[key] = plan
 
 
 def _types(graph: Graph) -> tuple[type, ...]:
@@ -194,8 +198,27 @@ def _types(graph: Graph) -> tuple[type, ...]:
     return tuple(type(value) for primitive in graph for _, value in primitive.config)
 
 
-def _remember(plans: dict[object, T], key: object, plan: T) -> None:
-    """Add a plan to a cache, in place of the oldest one if it is full."""
-    if len(plans) >= _MAX_CACHED:
-        del plans[next(iter(plans))]
-    plans[key] = plan
+def _key_of(
+    template: Template, configuration: Configuration, passes: tuple[str, ...], num_others: int
+) -> object:
+    """Return a key that is equal for queries with the same plan. Raises ConfigError if there is none."""
+    if not isinstance(configuration, Mapping) or not all(
+        isinstance(chosen, Mapping) for chosen in configuration.values()
+    ):
+        raise ConfigError(f"{template.name}: a configuration maps components to settings")
+    settings = tuple(
+        (
+            component,
+            name,
+            type(value),
+            tuple(value) if name in NAMES and isinstance(value, list) else value,
+        )  # 1 and True are equal, and not the same setting
+        for component, chosen in configuration.items()
+        for name, value in chosen.items()
+    )
+    key = (template, settings, passes, num_others)
+    try:
+        hash(key)
+    except TypeError as error:
+        raise ConfigError(f"a setting of {template.name} is not a plain value: {error}") from error
+    return key

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from stretto.core import Failure
 from stretto.errors import StrettoError, UserError
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.compile import ExecutionGraph, Node
 from stretto.sched.demand import usual
 from stretto.sched.outcome import Outcome
 from stretto.sched.prepare import prepare_request
@@ -32,10 +32,12 @@ class OneCall:
         self.record = record
         self.usage: Usage | None = None
         self._output = ""
+        self._nodes: tuple[Node, ...] = ()
 
     def submit(self, egraph: ExecutionGraph, inputs: Mapping[str, object]) -> Outcome:
         """Return the request of a graph that `is_one_call`, with the values in `inputs`."""
         prefill, decode = egraph.nodes
+        self._nodes = egraph.nodes
         self._output = egraph.outputs[0][0]
         outcome = Outcome()
         for name in egraph.inputs:
@@ -52,6 +54,10 @@ class OneCall:
         except StrettoError as error:
             outcome.error = error.at(prefill.name)
         return outcome
+
+    def open_nodes(self) -> Iterable[Node]:
+        """Return the prefill and the decode of the call."""
+        return self._nodes
 
     def complete_all(self, reports: Iterable[Completed]) -> Outcome:
         """Take the answer to the call, which ends the query."""

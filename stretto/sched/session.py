@@ -25,7 +25,7 @@ from functools import reduce
 
 from stretto.core import Failure, first_failure
 from stretto.errors import QueryCancelled, StrettoError, UserError
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.compile import ExecutionGraph, Node
 from stretto.sched.demand import Demand, deduce
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.outcome import Outcome
@@ -73,6 +73,10 @@ class Session:
     def open_variables(self) -> list[str]:
         """Names of the session's variables that have neither a value nor a failure yet."""
         return [name for name in self._variables if name not in self._settled]
+
+    def open_nodes(self) -> Iterable[Node]:
+        """Return the nodes (steps) that have not ended."""
+        return self.graph.nodes.values()
 
     def submit(self, egraph: ExecutionGraph, inputs: Mapping[str, object]) -> Outcome:
         """Make this a one-shot query: run one graph with the values in `inputs`; the query ends with the

@@ -107,6 +107,11 @@ class System:
         """Return whether no query (run of an app) or session is running and no engine has work."""
         return not self.queries and self._engines.is_idle()
 
+    def open_nodes(self) -> Iterator[Node]:
+        """Iterate over the nodes (steps) of all queries and sessions that have not ended."""
+        for session in self.queries.values():
+            yield from session.open_nodes()
+
     def snapshot(self) -> Snapshot:
         """Return a snapshot of what all queries (runs of an app) and engines are doing now."""
         return Snapshot(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from stretto.engines_file.tables import Tables
 from stretto.errors import ConfigError
+from stretto.service.apps.limits import AppLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class ServiceConfig:
         tenant: tenants, in tables `[[service.tenant]]`. With none, every client is one and the same tenant,
             and needs no key.
         limits: limits of each tenant that has none of its own.
+        apps: limits of the queries of deployed apps.
         max_body_bytes: largest body of a request; a larger one is refused with status 413.
         max_wait_s: seconds that one request may wait for a variable, before status 408.
         session_idle_s: seconds without a request after which a session expires.
@@ -79,6 +81,7 @@ class ServiceConfig:
     port: int = 8700
     tenant: tuple[TenantConfig, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    apps: AppLimits = field(default_factory=AppLimits)
     max_body_bytes: int = 16_000_000
     max_wait_s: float = 60.0
     session_idle_s: float = 600.0

@@ -2,6 +2,8 @@
 
     {"error": {"code": …, "message": …, "step": …, "request_id": …}}
 
+Some have more: the `place` of what is wrong in the request, or the seconds that a query `needs_s`.
+
 The code is the name of the error's class (`stretto/errors.py`) in small letters, or one of those below.
 """
 
@@ -13,6 +15,7 @@ from collections.abc import Mapping
 from stretto.errors import (
     CapacityError,
     DeadlineExceeded,
+    DeadlineTooClose,
     EngineFailure,
     EngineTimeout,
     Overloaded,
@@ -54,6 +57,22 @@ class Refused(UserError):
         if self.step is not None:
             return self
         return Refused(self.status, self.code, self.message, step=step, retry_after_s=self.retry_after_s)
+
+
+class Misplaced(Refused):
+    """A request of which one part is wrong.
+
+    Attributes:
+        place: where that part stands in the request, such as "settings.indexing.tokens".
+    """
+
+    def __init__(self, place: str, message: str, *, step: str | None = None) -> None:
+        super().__init__(422, "invalid", message, step=step)
+        self.place = place
+
+    def at(self, step: str) -> StrettoError:
+        """Return this error: what is wrong in a request belongs to no step."""
+        return self
 
 
 def malformed(message: str) -> Refused:
@@ -123,6 +142,10 @@ def body_of(error: StrettoError, request_id: str) -> dict[str, object]:
     found = error_to_wire(error)
     if isinstance(error, Refused):
         found["code"] = error.code
+    if isinstance(error, Misplaced):
+        found["place"] = error.place
+    if isinstance(error, DeadlineTooClose):
+        found["needs_s"] = error.needs_s
     return {"error": {**found, "request_id": request_id}}
 
 

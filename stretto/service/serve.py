@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import uvloop
 
 from stretto.cluster.machine import Machine
 from stretto.deployment import Deployment
 from stretto.runtime.runtime import Runtime
+from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
 from stretto.service.places import Places
 from stretto.service.service import Service
@@ -21,6 +22,7 @@ def run_service(
     config: ServiceConfig,
     say: Callable[[str], None],
     machine: Machine | None = None,
+    apps: Mapping[str, DeployedApp] | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
@@ -36,11 +38,12 @@ def run_service(
             Runtime(
                 deployments, observers=[places], max_queries=config.max_queries, machine=machine
             ) as runtime,
-            Service(runtime, config, places=places) as service,
+            Service(runtime, config, apps, places) as service,
         ):
             gc.collect()
             gc.freeze()
-            say(f"{service.url}  engines: {', '.join(runtime.deployments)}")
+            deployed = f"  apps: {', '.join(apps)}" if apps else ""
+            say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:

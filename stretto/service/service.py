@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from stretto.errors import ConfigError
-from stretto.frontend.template import Template
 from stretto.programs.engine_checks import check_engines
 from stretto.runtime.runtime import Runtime
 from stretto.service.app import ServiceApp
+from stretto.service.apps.app_service import AppService
+from stretto.service.apps.deployed_app import DeployedApp
+from stretto.service.apps.routes import AppRoutes
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.http_server import HttpServer
@@ -24,22 +26,23 @@ class Service:
     """A service over a runtime that runs. An async context manager: it answers inside it.
 
     Args:
-        apps: templates that calls may name.
+        apps: deployed apps, which calls may name too.
         places: an observer of the runtime, which knows where steps have run; None leaves that unknown.
 
     Attributes:
         app: the ASGI application, to whose `routes` more may be added.
+        apps: the deployed apps and their queries.
         is_draining: whether new work is refused.
 
     Raises:
-        ConfigError: the port is in use.
+        ConfigError: the port is in use, or an app needs an engine that the runtime does not have.
     """
 
     def __init__(
         self,
         runtime: Runtime,
         config: ServiceConfig,
-        apps: Mapping[str, Template] | None = None,
+        apps: Mapping[str, DeployedApp] | None = None,
         places: Places | None = None,
     ) -> None:
         self.runtime = runtime
@@ -47,9 +50,13 @@ class Service:
         self.app = ServiceApp(config)
         self.is_draining = False
         self.sessions = Sessions(runtime, config.session_idle_s)
-        works = Works(lambda work: check_engines(work, runtime.deployments), apps or {})
+        deployed = apps or {}
+        templates = {name: app.template for name, app in deployed.items()}
+        self.apps = AppService(runtime, deployed, config.apps)
+        works = Works(lambda work: check_engines(work, runtime.deployments), templates)
         routes = SessionRoutes(config, self.sessions, works, places or Places(), lambda: self.is_draining)
         self.app.routes.add(Route("GET", "/health", self._tell_health, is_open=True), *routes.routes)
+        self.app.routes.add(*AppRoutes(self.apps, lambda: self.is_draining).routes)
         self._server: HttpServer | None = None
 
     @property
@@ -62,6 +69,7 @@ class Service:
     async def __aenter__(self) -> Service:
         self._server = HttpServer(self.app, self.config.host, self.config.port)
         await self._server.open()
+        await self.apps.__aenter__()
         return self
 
     async def __aexit__(
@@ -73,6 +81,7 @@ class Service:
         self.sessions.stop()
         if self._server is not None:
             self._server.close()
+        await self.apps.__aexit__(kind, error, traceback)
 
     async def drain(self) -> None:
         """Refuse new work, take no more connections, and wait until the requests that are open are answered,

@@ -16,6 +16,7 @@ from stretto.apps import advanced_rag, naive_rag
 from stretto.components import Indexing, QueryExpansion, Reranking, Searching, Synthesis
 from stretto.errors import ConfigError, StrettoError, TemplateError
 from stretto.frontend.component import Builder, Chain, OutPort
+from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.graph import Arg, Ref
 from stretto.graph.ops import Port
 
@@ -334,3 +335,14 @@ def test_out_ports_are_sources_and_builders_name_apart() -> None:
     refs = [build.add("x", "call", (Arg("q", Ref("q")),), engine="calls") for _ in range(2)]
     assert refs == [Ref("x.2"), Ref("x.3")]
     assert QueryExpansion(question=QUESTION).name == "query_expansion"
+
+
+def test_a_plan_is_found_once_it_was_made() -> None:
+    plans, app = PlanCache({}), naive_rag()
+    settings = {"synthesis": {"mode": "refine"}}
+    assert plans.find(app, settings, ()) is None
+    made = plans.plan(app, settings, ())
+    assert plans.find(app, settings, ()) is made
+    assert plans.find(app, {}, ()) is None
+    with pytest.raises(ConfigError, match="is not a plain value"):
+        plans.find(app, {"synthesis": {"mode": []}}, ())

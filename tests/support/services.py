@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from stretto import Runtime
 from stretto.deployment import Deployment
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.observer import Observer
+from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
 from stretto.service.places import Places
 from stretto.service.service import Service
@@ -22,12 +23,13 @@ from stretto.tasks import LLMEvent
 def served(
     deployments: Sequence[Deployment],
     config: ServiceConfig | None = None,
+    apps: Mapping[str, DeployedApp] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
     places = Places()
     with Runtime(deployments, observers=[places, *observers]) as runtime:
-        service = Service(runtime, config or ServiceConfig(port=0), places=places)
+        service = Service(runtime, config or ServiceConfig(port=0), apps, places)
         runtime.run_on_loop(service.__aenter__)
         try:
             yield service, service.url

@@ -81,7 +81,10 @@ def ask(
     max_bytes: options.MaxBytes = options.MAX_BYTES,
     strict: options.Strict = False,
 ) -> None:
-    """Answer questions over your documents, with sources. Each call loads the models again."""
+    """Answer questions over your documents, with sources.
+
+    Each call loads the models again; `stretto serve --app` keeps them loaded.
+    """
     errors = Console(stderr=True)
     asked = questions_of(question, questions)
     request = AskRequest(

@@ -200,7 +200,7 @@ def _say_loaded(seconds: float, errors: Console) -> None:
     """Say how long the models took to load, and how that time is saved."""
     errors.print(
         f"[dim]Models were loaded in {seconds:.1f} s; each call of `stretto ask` loads them again. "
-        "--questions FILE asks many at once.[/]",
+        "--questions FILE asks many at once, and `stretto serve --app` keeps them loaded.[/]",
         soft_wrap=True,
         highlight=False,
     )

@@ -1,0 +1,1 @@
+"""Deployed apps at the service: what they take, their running queries, and which queries are admitted."""

@@ -1,0 +1,254 @@
+"""The deployed apps of a runtime: starts queries of them, and says how these are getting on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from typing import Any
+
+from stretto.core import Document
+from stretto.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    DocumentError,
+    QueryCancelled,
+    StrettoError,
+    UserError,
+)
+from stretto.frontend.template import Configuration
+from stretto.graph.compile import ExecutionGraph
+from stretto.graph.passes.weigh import WEIGHED
+from stretto.programs.wire.errors import error_to_wire
+from stretto.runtime.query import Query
+from stretto.runtime.runtime import Runtime
+from stretto.service.apps.admission import Admission, Estimate
+from stretto.service.apps.answers import as_json
+from stretto.service.apps.deployed_app import DeployedApp
+from stretto.service.apps.fetching import Fetcher
+from stretto.service.apps.inputs import Upload, checked_inputs
+from stretto.service.apps.limits import AppLimits
+from stretto.service.apps.parsing import DocumentParsers
+from stretto.service.apps.query_request import QueryRequest
+from stretto.service.apps.query_table import AppQuery, QueryTable
+from stretto.service.apps.settings import checked_settings, place_of_error
+from stretto.service.refusals import Misplaced, over_limit
+from stretto.service.tenants import Tenant
+
+_RETRY_S = 1.0
+
+
+class AppService:
+    """The deployed apps of a runtime, which runs already. It is an async context manager, and belongs to the
+    runtime's event loop; leaving cancels no query.
+
+    Raises:
+        ConfigError: an app needs an engine that the runtime does not have.
+    """
+
+    def __init__(self, runtime: Runtime, apps: Mapping[str, DeployedApp], limits: AppLimits) -> None:
+        self.apps = apps
+        self.table = QueryTable(limits.keep_s, limits.max_kept)
+        self._runtime = runtime
+        self._limits = limits
+        self._admission = Admission(runtime.deployments.values())
+        self._parsers = DocumentParsers(limits.num_parsers, limits.parse, limits.max_document_bytes)
+        self._fetcher = Fetcher(limits.fetch)
+        self._watching: set[asyncio.Task[None]] = set()
+        self._stack = contextlib.AsyncExitStack()
+        for app in apps.values():
+            self._check_engines(app)
+
+    async def __aenter__(self) -> AppService:
+        await self._stack.enter_async_context(self._parsers)
+        await self._stack.enter_async_context(self._fetcher)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._watching:
+            task.cancel()
+        await self._stack.aclose()
+
+    async def start(self, app: DeployedApp, request: QueryRequest, tenant: Tenant) -> AppQuery:
+        """Check a request of a tenant, read its documents, and start its query.
+
+        Raises:
+            Refused: something in the request is wrong, or beyond a limit of the tenant.
+            DeadlineTooClose: the query would not end by its deadline.
+            Overloaded: too many queries run.
+        """
+        began_s = self._now_s()
+        inputs = checked_inputs(app.template, request.inputs, request.files)
+        configuration = checked_settings(app.template, request.settings)
+        egraph = await self._planned(app, configuration)
+        self._check_deadline(app, egraph, request.deadline_s)
+        num_tokens = _num_tokens(egraph)
+        self._check_tenant(tenant, num_tokens)
+        inputs = {name: await self._read(value) for name, value in inputs.items()}
+        left_s = None if request.deadline_s is None else request.deadline_s - (self._now_s() - began_s)
+        if left_s is not None and left_s <= 0:
+            raise DeadlineExceeded("the deadline passed while the documents were read")
+        estimate = self._check_deadline(app, egraph, left_s)
+        query = self._runtime.try_submit(
+            egraph, inputs, deadline_s=left_s, tenant=tenant.name, objective=request.objective
+        )
+        tenant.spend_tokens(num_tokens)
+        started = self.table.add(app.name, tenant.name, query, self._now_s())
+        task = asyncio.create_task(self._watch(started, estimate))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+        return started
+
+    def find(self, app: DeployedApp, query_id: str, tenant: str) -> AppQuery | None:
+        """Return a query of an app that a tenant has started; None if there is none, or none any more."""
+        return self.table.get(app.name, tenant, query_id, self._now_s())
+
+    async def wait(self, started: AppQuery) -> None:
+        """Wait until a query has ended. Raises StrettoError: what ended it, unless it ended by itself."""
+        await started.ended.wait()
+        await started.query
+
+    async def status(self, found: AppQuery) -> dict[str, Any]:
+        """Return what is known of a query, as a value of JSON: its outputs or its error, if it has ended."""
+        ended_s = found.ended_s
+        now_s = self._now_s() if ended_s is None else ended_s
+        status: dict[str, Any] = {"id": found.id, "app": found.app, "status": "running"}
+        status["seconds"] = round(now_s - found.created_s, 6)
+        if found.query.is_done():
+            try:
+                outputs = await found.query
+            except QueryCancelled:
+                status["status"] = "cancelled"
+            except StrettoError as error:
+                status["status"] = "failed"
+                status["error"] = error_to_wire(error)
+            else:
+                status["status"] = "done"
+                status["outputs"] = {name: as_json(value) for name, value in outputs.items()}
+        return status
+
+    async def text_events(self, app: DeployedApp, query: Query) -> AsyncIterator[tuple[str, str]]:
+        """Yield the (output, text) pieces of all outputs that are texts, from the beginning, until the query
+        ends.
+
+        An error that ends the query is not raised here.
+        """
+        pieces: asyncio.Queue[tuple[str, str] | None] = asyncio.Queue()
+
+        async def read(output: str) -> None:
+            with contextlib.suppress(StrettoError):
+                async for text in query.stream(output):
+                    if text:
+                        pieces.put_nowait((output, text))
+            pieces.put_nowait(None)
+
+        readers = [asyncio.create_task(read(output)) for output in app.texts]
+        try:
+            num_open = len(readers)
+            while num_open:
+                piece = await pieces.get()
+                if piece is None:
+                    num_open -= 1
+                else:
+                    yield piece
+        finally:
+            for reader in readers:
+                reader.cancel()
+        with contextlib.suppress(StrettoError):
+            await query
+
+    async def _planned(self, app: DeployedApp, configuration: Configuration) -> ExecutionGraph:
+        """Return the compiled graph of a query with these settings. A new one is made in a thread, because a
+        large one takes a while.
+        """
+        if self._runtime.plan_cache.find(app.template, configuration, WEIGHED) is None:
+            return await asyncio.to_thread(self._plan, app, configuration)
+        return self._plan(app, configuration)
+
+    def _plan(self, app: DeployedApp, configuration: Configuration) -> ExecutionGraph:
+        """Return the compiled graph of a query with these settings."""
+        try:
+            egraph = self._runtime.plan_cache.plan(app.template, configuration, WEIGHED)
+            self._runtime.system.check_engines(egraph)
+        except UserError as error:
+            place = place_of_error(app.template, configuration, self._runtime.deployments)
+            raise Misplaced(place, error.message) from error
+        return egraph
+
+    def _check_engines(self, app: DeployedApp) -> None:
+        """Check that the runtime has the engines of an app. Raises ConfigError."""
+        try:
+            egraph = self._runtime.plan_cache.plan(app.template, {}, WEIGHED)
+            self._runtime.system.check_engines(egraph)
+        except UserError as error:
+            raise ConfigError(f"app {app.name!r}: {error.message}") from error
+
+    def _check_tenant(self, tenant: Tenant, num_tokens: int) -> None:
+        """Check that a tenant may start a query that may generate so many tokens.
+
+        Raises:
+            Refused: the tenant runs too many queries, or has spent its tokens.
+        """
+        num_running = sum(1 for _ in self.table.running(tenant.name))
+        if num_running >= tenant.limits.sessions:
+            raise over_limit(f"{num_running} queries are running, and no more are allowed", _RETRY_S)
+        tenant.check_tokens(num_tokens, self._now_s())
+
+    def _check_deadline(self, app: DeployedApp, egraph: ExecutionGraph, deadline_s: float | None) -> Estimate:
+        now_s, system = self._now_s(), self._runtime.system
+        estimate = self._admission.estimate(app.name, egraph.nodes, system.open_nodes(), now_s)
+        if deadline_s is not None:
+            self._admission.check(estimate, deadline_s, system.open_nodes(), now_s)
+        return estimate
+
+    async def _read(self, value: object) -> object:
+        """Return an input with documents in place of uploads."""
+        if isinstance(value, Upload):
+            return await self._document(value)
+        if isinstance(value, list) and any(isinstance(item, Upload) for item in value):
+            if len(value) > self._limits.max_documents:
+                raise Misplaced(
+                    value[0].place,
+                    f"{len(value)} documents; at most {self._limits.max_documents} are allowed",
+                )
+            return await _all(self._read(item) for item in value)
+        return value
+
+    async def _document(self, upload: Upload) -> Document:
+        try:
+            whole = upload if upload.data is not None else await self._fetcher.fetch(upload)
+            return await self._parsers.parse(whole)
+        except DocumentError as error:
+            raise Misplaced(upload.place, error.message) from error
+
+    async def _watch(self, started: AppQuery, estimate: Estimate) -> None:
+        """Wait for the end of a query, note it, and learn from it how long queries take."""
+        is_whole = True
+        try:
+            await started.query
+        except DeadlineExceeded:
+            is_whole = False
+        except StrettoError:  # its caller gets it
+            self.table.end(started.id, self._now_s())
+            return
+        now_s = self._now_s()
+        self.table.end(started.id, now_s)
+        self._admission.note_end(estimate, now_s - started.created_s, now_s, is_whole=is_whole)
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _num_tokens(egraph: ExecutionGraph) -> int:
+    """Return the largest number of tokens that the steps of a graph may generate."""
+    return sum(node.decode.max_tokens for node in egraph.nodes if node.decode is not None)
+
+
+async def _all(reads: Iterable[Coroutine[Any, Any, object]]) -> list[object]:
+    """Return the results in order. The first error ends the others."""
+    tasks = [asyncio.ensure_future(read) for read in reads]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

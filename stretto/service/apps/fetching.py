@@ -1,0 +1,217 @@
+"""Fetches documents from the URLs of requests: only from allowed hosts, and never from private addresses.
+
+A name is resolved once, all its addresses are checked, and the connection goes to the first of them, so that
+the name cannot mean another machine the second time. Redirects are followed by the same rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from stretto.documents.parse import PARSERS
+from stretto.errors import ConfigError, DocumentError
+from stretto.service.apps.inputs import Upload
+
+if TYPE_CHECKING:
+    import httpx
+
+_MAX_REDIRECTS = 5
+_MOST_AT_ONCE = 8
+_PORTS = {"http": 80, "https": 443}
+_SUFFIXES: Mapping[str, str] = {
+    "text/html": ".html",
+    "application/xhtml+xml": ".html",
+    "application/pdf": ".pdf",
+    "text/markdown": ".md",
+    "text/x-rst": ".rst",
+}
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""A function from a host and a port to the host's addresses. It raises OSError if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRules:
+    """The rules by which documents are fetched.
+
+    Attributes:
+        hosts: hosts that may be asked, such as "example.com"; "*.example.com" stands for all below it, and
+            "*" for every host. Without any, no URL is fetched.
+        allow_private: whether hosts may have private addresses, such as 127.0.0.1 or 10.0.0.1.
+        max_bytes: largest size of a document.
+        timeout_s: seconds that fetching one document may take, redirects included.
+    """
+
+    hosts: tuple[str, ...] = ()
+    allow_private: bool = False
+    max_bytes: int = 50_000_000
+    timeout_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        for host in self.hosts:
+            plain = host.removeprefix("*.") if host != "*" else "any"
+            if not plain or (any(char in "*/:@ " for char in plain) and not _is_address(plain)):
+                raise ConfigError(f"{host!r} is no host; give a name such as example.com or *.example.com")
+
+    def allows(self, host: str) -> bool:
+        """Return whether a host is in the list of allowed ones."""
+        host = host.lower().rstrip(".")
+        return any(
+            rule == "*" or host == rule or (rule.startswith("*.") and host.endswith(rule[1:]))
+            for rule in map(str.lower, self.hosts)
+        )
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Return the addresses of a host, as the system resolves its name. Raises OSError if there is none."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class Fetcher:
+    """A client that fetches documents by rules. It is an async context manager, and belongs to one loop."""
+
+    def __init__(self, rules: FetchRules, resolve: Resolve = resolve) -> None:
+        self.rules = rules
+        self._resolve = resolve
+        self._client: httpx.AsyncClient | None = None
+        self._turns = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def __aenter__(self) -> Fetcher:
+        if self.rules.hosts:
+            import httpx
+
+            self._client = httpx.AsyncClient(
+                follow_redirects=False,
+                trust_env=False,  # a proxy of the environment would resolve names again
+                headers={"Accept-Encoding": "identity"},
+                timeout=self.rules.timeout_s,
+            )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def fetch(self, upload: Upload) -> Upload:
+        """Fetch the bytes of an upload that has a URL, and return the upload with them.
+
+        The type of the content says the format, unless the name does.
+
+        Raises:
+            DocumentError: the URL is not allowed, cannot be reached, takes too long, or is too large.
+        """
+        assert upload.url is not None
+        try:
+            async with self._turns, asyncio.timeout(self.rules.timeout_s):
+                data, kind = await self._follow(upload.url)
+        except TimeoutError:
+            raise DocumentError(f"{upload.url}: took longer than {self.rules.timeout_s:g} s") from None
+        known = os.path.splitext(upload.name.lower())[1] in PARSERS
+        return replace(upload, data=data, suffix="" if known else _SUFFIXES.get(kind, ""))
+
+    async def _follow(self, url: str) -> tuple[bytes, str]:
+        """Return the content of a URL, redirects followed, and the type of the content."""
+        for _ in range(_MAX_REDIRECTS + 1):
+            parts = self._checked(url)
+            found = await self._get(url, parts, await self._address(url, parts))
+            if isinstance(found, tuple):
+                return found
+            url = urljoin(url, found)
+        raise DocumentError(f"{url}: more than {_MAX_REDIRECTS} redirects led here")
+
+    def _checked(self, url: str) -> SplitResult:
+        try:
+            parts = urlsplit(url)
+            has_port = parts.port != 0
+        except ValueError as error:
+            raise DocumentError(f"{url:.200}: is no URL: {error}") from error
+        if parts.scheme not in _PORTS or not parts.hostname or not has_port or not url.isprintable():
+            raise DocumentError(f"{url:.200}: is no http or https URL")
+        if parts.username is not None or parts.password is not None:
+            raise DocumentError(f"{parts.hostname}: a URL must not hold a password")
+        if not self.rules.allows(parts.hostname):
+            raise DocumentError(
+                f"{url:.200}: the host {parts.hostname} is not allowed; allowed are "
+                f"{', '.join(self.rules.hosts) or 'none'}"
+            )
+        return parts
+
+    async def _address(self, url: str, parts: SplitResult) -> str:
+        assert parts.hostname is not None
+        try:
+            addresses = await self._resolve(parts.hostname, parts.port or _PORTS[parts.scheme])
+        except (OSError, UnicodeError) as error:
+            raise DocumentError(f"{url:.200}: the host has no address: {error}") from error
+        if not addresses:
+            raise DocumentError(f"{url:.200}: the host has no address")
+        if not self.rules.allow_private and not all(map(_is_public, addresses)):
+            raise DocumentError(f"{url:.200}: the host has a private address, which is not allowed")
+        return addresses[0]
+
+    async def _get(self, url: str, parts: SplitResult, address: str) -> tuple[bytes, str] | str:
+        """Return the content and its type, or the place to which a redirect points."""
+        import httpx
+
+        assert self._client is not None
+        host = parts.netloc.rpartition("@")[2]
+        there = f"[{address}]" if ":" in address else address
+        port = "" if parts.port is None else f":{parts.port}"
+        target = parts._replace(netloc=there + port, fragment="").geturl()
+        request = self._client.build_request(
+            "GET", target, headers={"Host": host}, extensions={"sni_hostname": parts.hostname}
+        )
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                return await self._read(url, response)
+            finally:
+                await response.aclose()
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise DocumentError(f"{url:.200}: {type(error).__name__}: {error}") from error
+
+    async def _read(self, url: str, response: httpx.Response) -> tuple[bytes, str] | str:
+        if response.is_redirect:
+            return response.headers["location"]
+        if response.status_code != 200:
+            raise DocumentError(f"{url:.200}: the server answered with status {response.status_code}")
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise DocumentError(f"{url:.200}: the server sent compressed content, which was not asked for")
+        data = bytearray()
+        async for piece in response.aiter_raw():
+            data += piece
+            if len(data) > self.rules.max_bytes:
+                raise DocumentError(f"{url:.200}: has more than the {self.rules.max_bytes} bytes allowed")
+        return bytes(data), response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_public(address: str) -> bool:
+    """Return whether an address is on the public internet; of an IPv6 address with an IPv4 one in it, whether
+    that is.
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo[1] if parsed.teredo else None)
+        if inner is not None:
+            return inner.is_global and not inner.is_multicast
+        if parsed in ipaddress.ip_network("64:ff9b::/96"):
+            return _is_public(str(ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)))
+    return parsed.is_global and not parsed.is_multicast

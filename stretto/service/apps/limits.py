@@ -1,0 +1,40 @@
+"""The limits of the queries of deployed apps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stretto.documents.parser_process import Limits
+from stretto.errors import ConfigError
+from stretto.service.apps.fetching import FetchRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppLimits:
+    """The limits of the queries of deployed apps, the table `[service.apps]` of an engines file.
+
+    Attributes:
+        fetch: rules for documents at URLs.
+        parse: limits within which one document is parsed.
+        max_document_bytes: largest size of a document.
+        max_documents: most documents of one input.
+        num_parsers: number of documents that are parsed at a time.
+        keep_s: seconds for which a query that has ended is kept.
+        max_kept: number of ended queries that are kept.
+    """
+
+    fetch: FetchRules = FetchRules()
+    parse: Limits = Limits()
+    max_document_bytes: int = 50_000_000
+    max_documents: int = 1000
+    num_parsers: int = 2
+    keep_s: float = 600.0
+    max_kept: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("max_document_bytes", "max_documents", "num_parsers", "max_kept"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"apps: {name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 < self.keep_s < math.inf:
+            raise ConfigError(f"apps: keep_s is {self.keep_s!r}; it must be positive and finite")

@@ -1,0 +1,95 @@
+"""The body of a request that starts a query of an app, as JSON or as multipart/form-data with files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import msgspec
+
+from stretto.service.apps.inputs import Upload, document_name
+from stretto.service.apps.multipart import read_parts
+from stretto.service.refusals import Misplaced, malformed
+from stretto.tasks import Objective
+
+_KEYS = ("inputs", "settings", "deadline_s", "objective", "stream", "background")
+_JSON_FIELD = "query"
+"""Name of the multipart field that holds the JSON; all other fields are files."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRequest:
+    """A request to run an app once.
+
+    Attributes:
+        inputs: inputs by name, as values of JSON.
+        settings: settings to change, by component.
+        deadline_s: seconds from the arrival of the request; None for no deadline.
+        objective: what its requests at engines are served for.
+        stream: whether the answer is a stream of events.
+        background: whether the answer comes at once, and the result is fetched later.
+        files: uploaded files, by the name of their input.
+    """
+
+    inputs: object = field(default_factory=dict)
+    settings: object = field(default_factory=dict)
+    deadline_s: float | None = None
+    objective: Objective = "throughput"
+    stream: bool = False
+    background: bool = False
+    files: Mapping[str, Sequence[Upload]] = field(default_factory=dict)
+
+
+def read_request(content_type: str, body: bytes) -> QueryRequest:
+    """Read a request from its body.
+
+    Raises:
+        Refused: the body is no JSON, or a key is unknown or has a value of another type.
+    """
+    if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
+        return _request(read_json(body, "body"), {})
+    given: object = {}
+    files: dict[str, list[Upload]] = {}
+    for part in read_parts(content_type, body):
+        if part.name == _JSON_FIELD:
+            given = read_json(part.data, _JSON_FIELD)
+            continue
+        place = f"inputs.{part.name}"
+        if part.filename is None:
+            raise Misplaced(
+                place, f"is no file; give what is not a file as JSON in the field {_JSON_FIELD!r}"
+            )
+        name = document_name(part.filename, f"{place}.filename")
+        files.setdefault(part.name, []).append(Upload(name, part.data, None, place))
+    return _request(given, files)
+
+
+def read_json(data: bytes, place: str) -> Any:
+    """Parse JSON. Raises Refused if it is none, or none in UTF-8."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(f"{place} is no JSON in UTF-8: {error}") from error
+
+
+def _request(given: object, files: Mapping[str, Sequence[Upload]]) -> QueryRequest:
+    if not isinstance(given, dict):
+        raise Misplaced("body", f"must be an object, got a {type(given).__name__}")
+    if unknown := [key for key in given if key not in _KEYS]:
+        raise Misplaced("body", f"has the unknown key {unknown[0]!r:.80}; it may have {', '.join(_KEYS)}")
+    deadline_s = given.get("deadline_s")
+    if deadline_s is not None:
+        is_number = isinstance(deadline_s, int | float) and not isinstance(deadline_s, bool)
+        if not is_number or not 0 < deadline_s < math.inf or deadline_s > 1e9:
+            raise Misplaced("deadline_s", "must be a number of seconds above 0")
+    objective = given.get("objective", "throughput")
+    if not isinstance(objective, str) or objective not in get_args(Objective):
+        raise Misplaced("objective", f"must be one of {', '.join(get_args(Objective))}")
+    for key in ("stream", "background"):
+        if not isinstance(given.get(key, False), bool):
+            raise Misplaced(key, "must be true or false")
+    if given.get("stream") and given.get("background"):
+        raise Misplaced("stream", "cannot be true together with background; stream the query's events later")
+    return QueryRequest(**{"objective": objective, **given, "files": files})

@@ -1,0 +1,82 @@
+"""The queries of deployed apps: those that run, and those that have ended and are kept for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stretto.runtime.query import Query
+
+_ID_BYTES = 18
+
+
+@dataclass(slots=True)
+class AppQuery:
+    """A query of a deployed app, as requests find it.
+
+    Attributes:
+        id: unguessable name of the query.
+        query: the running query; it holds its outputs or its error when it has ended.
+        created_s, ended_s: times by the clock of the event loop; `ended_s` is None while it runs.
+        ended: set when the table has been told of its end.
+    """
+
+    id: str
+    app: str
+    tenant: str
+    query: Query
+    created_s: float
+    ended_s: float | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class QueryTable:
+    """A table of queries by id. Ended ones are kept for `keep_s` seconds, and at most `max_kept` of them.
+
+    Time is passed in.
+    """
+
+    def __init__(self, keep_s: float, max_kept: int) -> None:
+        self._keep_s = keep_s
+        self._max_kept = max_kept
+        self._running: dict[str, AppQuery] = {}
+        self._ended: dict[str, AppQuery] = {}
+
+    def __len__(self) -> int:
+        return len(self._running) + len(self._ended)
+
+    def add(self, app: str, tenant: str, query: Query, now_s: float) -> AppQuery:
+        """Add a query that has started, and return it under a new id."""
+        added = AppQuery(f"q_{secrets.token_urlsafe(_ID_BYTES)}", app, tenant, query, now_s)
+        self._running[added.id] = added
+        self._forget(now_s)
+        return added
+
+    def get(self, app: str, tenant: str, query_id: str, now_s: float) -> AppQuery | None:
+        """Return a query; None if there is none of this id, or if it is another app's or another tenant's."""
+        self._forget(now_s)
+        found = self._running.get(query_id) or self._ended.get(query_id)
+        return found if found is not None and (found.app, found.tenant) == (app, tenant) else None
+
+    def end(self, query_id: str, now_s: float) -> None:
+        """Note that a query has ended. It is kept for a while."""
+        ended = self._running.pop(query_id)
+        ended.ended_s = now_s
+        ended.ended.set()
+        self._ended[query_id] = ended
+        self._forget(now_s)
+
+    def running(self, tenant: str | None = None) -> Iterator[AppQuery]:
+        """Iterate over the queries that run, of one tenant or of all."""
+        return (one for one in self._running.values() if tenant is None or one.tenant == tenant)
+
+    def _forget(self, now_s: float) -> None:
+        """Remove ended queries, the earliest first, that are too old or too many."""
+        while self._ended:
+            first = next(iter(self._ended.values()))
+            assert first.ended_s is not None
+            if len(self._ended) <= self._max_kept and now_s - first.ended_s <= self._keep_s:
+                return
+            del self._ended[first.id]

@@ -1,0 +1,111 @@
+"""The routes of deployed apps.
+
+GET    /v1/apps                                   names of the apps
+GET    /v1/apps/{app}                             inputs, outputs, and settings with their defaults
+POST   /v1/apps/{app}/queries                     run the app: answer with outputs, with a stream, or at once
+GET    /v1/apps/{app}/queries/{query}             status, and outputs or error
+GET    /v1/apps/{app}/queries/{query}/events      text as it is generated, from its beginning
+DELETE /v1/apps/{app}/queries/{query}             cancel
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from stretto.errors import QueryEnded, StrettoError
+from stretto.service.apps.app_service import AppService
+from stretto.service.apps.deployed_app import DeployedApp
+from stretto.service.apps.query_request import read_request
+from stretto.service.apps.query_table import AppQuery
+from stretto.service.refusals import draining, not_found
+from stretto.service.request import ClientLeft, Request
+from stretto.service.routes import Route
+
+_QUERIES = "/v1/apps/{app}/queries"
+_QUERY = f"{_QUERIES}/{{query}}"
+
+
+class AppRoutes:
+    """The routes of deployed apps.
+
+    Args:
+        is_draining: whether the service takes no new work.
+    """
+
+    def __init__(self, service: AppService, is_draining: Callable[[], bool]) -> None:
+        self._service = service
+        self._is_draining = is_draining
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """The routes."""
+        return (
+            Route("GET", "/v1/apps", self._list),
+            Route("GET", "/v1/apps/{app}", self._describe),
+            Route("POST", _QUERIES, self._start),
+            Route("GET", _QUERY, self._status),
+            Route("GET", f"{_QUERY}/events", self._events),
+            Route("DELETE", _QUERY, self._cancel),
+        )
+
+    async def _list(self, request: Request) -> None:
+        await request.answer_json({"apps": list(self._service.apps)})
+
+    async def _describe(self, request: Request) -> None:
+        await request.answer_json(self._app(request).description())
+
+    async def _start(self, request: Request) -> None:
+        app = self._app(request)
+        if self._is_draining():
+            raise draining()
+        asked = read_request(request.header(b"content-type"), bytes(await request.body()))
+        started = await request.unless_left(self._service.start(app, asked, request.tenant))
+        if asked.background:
+            await request.answer_json(await self._service.status(started), 202)
+            return
+        try:
+            if asked.stream:
+                await request.unless_left(self._send_events(request, app, started))
+            else:
+                await request.unless_left(self._service.wait(started))
+                await request.answer_json(await self._service.status(started))
+        except ClientLeft:
+            started.query.cancel()
+            raise
+
+    async def _status(self, request: Request) -> None:
+        await request.answer_json(await self._service.status(self._query(request)))
+
+    async def _events(self, request: Request) -> None:
+        await request.unless_left(self._send_events(request, self._app(request), self._query(request)))
+
+    async def _cancel(self, request: Request) -> None:
+        found = self._query(request)
+        found.query.cancel()
+        with contextlib.suppress(StrettoError):
+            await self._service.wait(found)
+        await request.answer_json(await self._service.status(found))
+
+    async def _send_events(self, request: Request, app: DeployedApp, query: AppQuery) -> None:
+        """Send the text of a query as it is generated, and at the end its status with all outputs."""
+        await request.send_event({"id": query.id, "status": "running"})
+        async for output, text in self._service.text_events(app, query.query):
+            await request.send_event({"output": output, "text": text})
+        with contextlib.suppress(QueryEnded):
+            await self._service.wait(query)
+        await request.send_event(await self._service.status(query))
+        await request.end_events()
+
+    def _app(self, request: Request) -> DeployedApp:
+        name = request.parts[0]
+        if name not in self._service.apps:
+            raise not_found(f"app {name!r:.80}")
+        return self._service.apps[name]
+
+    def _query(self, request: Request) -> AppQuery:
+        app = self._app(request)
+        found = self._service.find(app, request.parts[1], request.tenant.name)
+        if found is None:
+            raise not_found(f"query {request.parts[1]!r:.80}")
+        return found
