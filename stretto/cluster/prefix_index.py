@@ -13,10 +13,12 @@ An index has no clock. Times come with the events.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.instances import InstanceView
+from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import (
     Bound,
@@ -89,19 +91,26 @@ class _Member:
     Attributes:
         tree: tree of the prefixes of its space (tokenizer and block length); None without a space.
         cache_tokens: tokens that its prefix cache can hold.
+        loading: what it costs there to load KV from host memory and from disk.
         sent: requests that run or wait there, by the id of the object.
         num_running: number of blocks of these requests' prompts.
     """
 
-    __slots__ = ("cache_tokens", "id", "num_running", "sent", "space", "tree")
+    __slots__ = ("cache_tokens", "id", "loading", "num_running", "sent", "space", "tree")
 
     def __init__(
-        self, instance: InstanceId, space: str, tree: PrefixTree | None, cache_tokens: float
+        self,
+        instance: InstanceId,
+        space: str,
+        tree: PrefixTree | None,
+        cache_tokens: float,
+        loading: LoadingShares,
     ) -> None:
         self.id = instance
         self.space = space
         self.tree = tree
         self.cache_tokens = cache_tokens
+        self.loading = loading
         self.sent: dict[int, _Sent] = {}
         self.num_running = 0
 
@@ -172,9 +181,9 @@ class PrefixIndex:
                         break
             if self._reporting:
                 for instance in self.reported.holders(key.blocks, _MAX_HOLDERS):
-                    found = self.reported.num_held(instance, key.blocks) * size
                     if self.space_of(instance) == space:
-                        tokens[instance] = min(max(found, tokens.get(instance, 0)), request.num_tokens)
+                        found = self._num_reported(instance, key.blocks) * size
+                        tokens[instance] = min(max(int(found), tokens.get(instance, 0)), request.num_tokens)
         for instance, hinted in request.hints.items():
             tokens[instance] = min(max(hinted, tokens.get(instance, 0)), request.num_tokens)
         if is_complete:
@@ -189,7 +198,7 @@ class PrefixIndex:
             return 0
         num_held = sent.num_held
         if instance in self._reporting:
-            num_held = max(num_held, self.reported.num_held(instance, sent.key.blocks))
+            num_held = max(num_held, int(self._num_reported(instance, sent.key.blocks)))
         return num_held * sent.key.block_tokens
 
     def observe(self, event: PlacementEvent) -> None:
@@ -214,8 +223,8 @@ class PrefixIndex:
                 if instance not in self._reporting:
                     self._reporting.add(instance)
                     _keep_running(member)
-            case Joined(instance, space, cache_tokens):
-                self._join(instance, space, cache_tokens)
+            case Joined(instance, space, cache_tokens, loading):
+                self._join(instance, space, cache_tokens, loading)
             case Emptied(instance):
                 self.forget(instance)
             case Left(instance):
@@ -242,7 +251,9 @@ class PrefixIndex:
             assert member.tree is self._trees.get(member.space)
             assert member.num_running == sum(one.num_blocks for one in member.sent.values())
 
-    def _join(self, instance: InstanceId, space: str, cache_tokens: int | None) -> None:
+    def _join(
+        self, instance: InstanceId, space: str, cache_tokens: int | None, loading: LoadingShares
+    ) -> None:
         tree = None
         if space:
             tree = self._trees.get(space)
@@ -250,7 +261,7 @@ class PrefixIndex:
                 tree = self._trees[space] = PrefixTree(*self._settings)
             self.caches[instance] = tree.join(instance)
         most = math.inf if cache_tokens is None else cache_tokens
-        self._members[instance] = _Member(instance, space, tree, most)
+        self._members[instance] = _Member(instance, space, tree, most, loading)
 
     def _leave(self, instance: InstanceId) -> None:
         member = self._members.pop(instance, None)
@@ -312,10 +323,14 @@ class PrefixIndex:
         if tree is None or key is None or (place := tree.place(view.id)) is None:
             return 0
         levels = masks.get(view.space, ())
-        num_blocks = max((n for n, holders in levels if holders >> place & 1), default=0)
+        num_blocks: float = max((n for n, holders in levels if holders >> place & 1), default=0)
         if view.id in self._reporting:
-            num_blocks = max(num_blocks, self.reported.num_held(view.id, key.blocks))
-        return min(num_blocks * key.block_tokens, request.num_tokens)
+            num_blocks = max(num_blocks, self._num_reported(view.id, key.blocks))
+        return min(int(num_blocks * key.block_tokens), request.num_tokens)
+
+    def _num_reported(self, instance: InstanceId, blocks: Sequence[BlockHash]) -> float:
+        """Return how many leading blocks of a prompt an instance reports, less the time to load them."""
+        return self.reported.num_held(instance, blocks, self._members[instance].loading)
 
 
 def _is_settled(sent: _Sent, member: _Member) -> bool:

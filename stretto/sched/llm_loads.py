@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
+from stretto.cluster.loading import loading_shares
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.cluster.placement import (
     Bound,
@@ -108,7 +109,7 @@ class InstanceLoads:
             self._output_keys[instance] = replica.output_key
             num_slots = replica.num_slots or self._engine.max_running
             space = self._keys.join(instance, replica)
-            self._tell(Joined(instance, space, replica.kv_tokens))
+            self._tell(Joined(instance, space, replica.kv_tokens, loading_shares(replica.profile)))
             view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
             self._table.join(view)
 

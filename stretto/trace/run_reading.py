@@ -74,9 +74,13 @@ _PROFILE = {
     "per_neighbour_s": SECONDS,
     "per_token_s": SECONDS,
     "unit_tokens": SECONDS,
+    "host_token_s": SECONDS,
+    "disk_token_s": SECONDS,
 }
 # Files of earlier versions lack these. Their engines have equal replicas, made of `instances` and `profile`.
-_PROFILE_DEFAULTS = {"per_neighbour_s": 0.0, "per_token_s": 0.0, "unit_tokens": 0.0}
+_PROFILE_DEFAULTS = dict.fromkeys(
+    ("per_neighbour_s", "per_token_s", "unit_tokens", "host_token_s", "disk_token_s"), 0.0
+)
 _PLACEMENT = "least_seconds"
 _QUERY_DEFAULTS = {"tenant": "", "objective": "throughput", "deadline_s": None}
 _GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}
