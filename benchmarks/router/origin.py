@@ -2,7 +2,8 @@
 
 They print their ports. They answer at once; a streamed answer has an event each few milliseconds, so that
 none are joined. `python -m benchmarks.router.origin 1 PORT FIRST_S` is one server at a port, whose whole
-answers take some seconds. SIGUSR1 makes it refuse what it is asked, or answer again; SIGUSR2 makes it slow, or not.
+answers take some seconds. SIGUSR1 makes it refuse what it is asked, or answer again; SIGUSR2 makes it slow,
+or not.
 """
 
 from __future__ import annotations
