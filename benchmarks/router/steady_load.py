@@ -23,7 +23,7 @@ class Asked:
         due_s: seconds from the beginning of the load at which it was asked.
         first_s: seconds from then to the first byte of its answer; None if none came.
         status: status of its answer; 0 without one.
-        num_retries: number of times that no connection could be made.
+        num_retries: number of times that no connection could be made, or was closed without a byte.
     """
 
     due_s: float
@@ -38,17 +38,19 @@ def ask_steadily(
     rate_per_s: float,
     seconds: float,
     events: Sequence[tuple[float, Callable[[], None]]],
+    *,
+    retries: bool,
 ) -> list[Asked]:
     """Ask a server of this machine at a rate for some seconds; return what came of each request.
 
-    A client to which no connection is given tries again after 20 ms.
-
     Args:
+        retries: whether a client that gets no connection, or one that is closed without a byte of an answer,
+            tries again after 20 ms, as OpenAI's clients do.
         bodies: bodies of the requests, used in turn.
         events: what happens meanwhile, and after how many seconds, such as a worker's death. Each is run in a
             thread.
     """
-    return uvloop.run(_ask_steadily(port, bodies, rate_per_s, seconds, events))
+    return uvloop.run(_ask_steadily(port, bodies, rate_per_s, seconds, events, retries))
 
 
 async def _ask_steadily(
@@ -57,6 +59,7 @@ async def _ask_steadily(
     rate_per_s: float,
     seconds: float,
     events: Sequence[tuple[float, Callable[[], None]]],
+    retries: bool,
 ) -> list[Asked]:
     loop, begun_s = asyncio.get_running_loop(), perf_counter()
     happening = [asyncio.create_task(_happen(begun_s + at_s, event)) for at_s, event in events]
@@ -65,7 +68,7 @@ async def _ask_steadily(
         one = Asked(number / rate_per_s)
         await asyncio.sleep(max(0.0, begun_s + one.due_s - perf_counter()))
         asked.append(one)
-        tasks.append(loop.create_task(_ask(port, bodies[number % len(bodies)], one, begun_s)))
+        tasks.append(loop.create_task(_ask(port, bodies[number % len(bodies)], one, begun_s, retries)))
     await asyncio.wait(tasks, timeout=_PATIENCE_S)
     for task in tasks:
         task.cancel()
@@ -78,18 +81,23 @@ async def _happen(at_s: float, event: Callable[[], None]) -> None:
     await asyncio.to_thread(event)
 
 
-async def _ask(port: int, body: bytes, asked: Asked, begun_s: float) -> None:
-    loop = asyncio.get_running_loop()
+async def _ask(port: int, body: bytes, asked: Asked, begun_s: float, retries: bool) -> None:
     while True:
-        answer = _Answer(body, asked, begun_s, loop.create_future())
-        try:
-            await loop.create_connection(lambda answer=answer: answer, "127.0.0.1", port)  # type: ignore[misc]
-        except OSError:
-            asked.num_retries += 1
-            await asyncio.sleep(_RETRY_S)
-            continue
-        await answer.done
+        await _try(port, body, asked, begun_s)
+        if asked.first_s is not None or not retries:
+            return
+        asked.num_retries += 1
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _try(port: int, body: bytes, asked: Asked, begun_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    answer = _Answer(body, asked, begun_s, loop.create_future())
+    try:
+        await loop.create_connection(lambda: answer, "127.0.0.1", port)
+    except OSError:
         return
+    await answer.done
 
 
 class _Answer(asyncio.Protocol):

@@ -29,6 +29,8 @@ _CLIENT_IDLE_S = 75.0
 _BACKLOG = 2048
 _GRACE_S = 25.0
 """Seconds that requests may still take after an interrupt; Kubernetes kills after 30 s."""
+_SILENCE_S = 0.5
+"""Seconds of silence after which a connection is closed at the end: no request is on its way."""
 _STEP_S = 0.02
 
 
@@ -115,7 +117,7 @@ class RunningRouter:
         end_s = monotonic() + grace_s
         while self.front.clients and monotonic() < end_s:
             for client in list(self.front.clients):
-                client.close_when_idle()
+                client.close_when_idle(monotonic() - _SILENCE_S)
             await asyncio.sleep(_STEP_S)
 
     async def _listen(self) -> asyncio.Server:
