@@ -22,7 +22,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.request import Request, urlopen
 
 import httpx
 import uvloop
@@ -152,9 +151,7 @@ async def run_way(
     size: RealSize,
 ) -> dict[str, Value]:
     """Return what one way of placing makes of the prompts, on servers with empty caches."""
-    for worker in workers:
-        with urlopen(Request(f"{worker.url}/reset_prefix_cache", method="POST"), timeout=60):
-            pass
+    await _empty_caches(workers)
     chosen = tuple(worker if way.has_events else replace(worker, kv_events=None) for worker in workers)
     tokenizer = str(MINI) if way.has_events and not way.as_ids else None
     config = RouterConfig(worker=chosen, port=0, placement=way.placement, tokenizer=tokenizer)
@@ -162,6 +159,8 @@ async def run_way(
         desk = router.front.desk
         if tokenizer is not None:
             await _until(lambda: all(worker.shares_tokenizer for worker in desk.workers()))
+        if way.has_events:
+            await _until(lambda: desk.has_reports)
         asked: Sequence[str | list[int]] = prompts
         if way.as_ids:
             asked = await _token_ids(workers[0].url, prompts)
@@ -207,6 +206,15 @@ async def _ask_all(
             return Answered(answer["choices"][0]["text"], worker, usage["prompt_tokens"], cached)
 
         return await asyncio.gather(*map(ask, prompts))
+
+
+async def _empty_caches(workers: Sequence[WorkerConfig]) -> None:
+    """Empty the caches of servers. vLLM publishes that with its next step, so each gets a short request."""
+    body = {"model": MODEL, "prompt": "?", "max_tokens": 1}
+    async with httpx.AsyncClient(timeout=_PATIENCE_S) as client:
+        for worker in workers:
+            (await client.post(f"{worker.url}/reset_prefix_cache")).raise_for_status()
+            (await client.post(f"{worker.url}/v1/completions", json=body)).raise_for_status()
 
 
 async def _token_ids(url: str, prompts: Sequence[str]) -> list[list[int]]:

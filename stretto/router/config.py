@@ -77,7 +77,7 @@ class RouterConfig:
     """
 
     worker: tuple[WorkerConfig, ...] = ()
-    placement: str = "least_loaded"
+    placement: str = "stretto"
     tokenizer: str | None = None
     snapshot: str | None = None
     host: str = "127.0.0.1"

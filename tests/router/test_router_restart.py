@@ -102,7 +102,7 @@ def test_a_router_does_not_start_with_a_foreign_snapshot_nor_write_over_it(tmp_p
 
 def test_a_snapshot_that_cannot_work_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'least_loaded' keeps none"):
-        RouterConfig(snapshot=str(tmp_path / "held"))
+        RouterConfig(placement="least_loaded", snapshot=str(tmp_path / "held"))
 
     async def main() -> None:
         config = RouterConfig(port=0, placement="stretto", snapshot=str(tmp_path / "absent" / "held"))
