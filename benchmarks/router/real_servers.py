@@ -111,9 +111,8 @@ def measure_real(size: RealSize, options: BenchmarkOptions) -> Report:
     )
     notes = (f"{len(prompts)} requests; hits that are possible: {_possible(alone):.3f}",)
     config = asdict(size)
-    return Report(
-        "router", options.seed, config, tuple(rows), goals, notes, {**versions(), "vllm": vllm.version}
-    )
+    known = {**versions(), "vllm": vllm.version}
+    return Report("router", options.seed, config, tuple(rows), goals, notes, versions=known)
 
 
 def make_prompts(size: RealSize, options: BenchmarkOptions) -> list[str]:
