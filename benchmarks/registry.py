@@ -20,11 +20,12 @@ class BenchmarkOptions:
         data: folder with real inputs; None for the inputs that come with the project.
         seed: seed of all random choices.
         say: called with a text about the progress.
-        vllm: Python interpreter of an environment with vLLM; None for that of `make vllm-env`.
+        vllm: Python interpreter of an environment with vLLM; None for that of `make vllm-env`. The benchmark
+            router is run on two servers of it, if it is named.
         checkpoint: folder of an LLM; None for the benchmark's own.
         cells: folder that keeps finished runs, which are not repeated (fleet, placement, parrot); None for
             `runs/` and the name of the benchmark.
-        faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet).
+        faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet, router).
         virtual: run only what takes place in virtual time (fleet, placement).
         fleet: compare routers before a fleet of emulated servers, instead of their cost (router).
     """

@@ -311,7 +311,7 @@ class Admit:
     `rank` is its place among the tasks that wait there (smaller goes first).
 
     `terms` are predicted seconds by name, from which the placement policy chose this instance; `reason` gives
-    the choice in words.
+    the choice in words. `held_tokens` is how many tokens of the prompt the instance is believed to hold.
     """
 
     engine: str
@@ -320,6 +320,7 @@ class Admit:
     rank: tuple[float, ...]
     terms: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    held_tokens: int = 0
 
 
 @record

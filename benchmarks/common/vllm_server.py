@@ -21,6 +21,7 @@ from pathlib import Path
 
 import httpx
 
+from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.engines.server_process.kept import KeptProcess, take_port
 from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable
 
@@ -111,6 +112,7 @@ def serving(
     num_threads: int,
     say: Callable[[str], None],
     is_compiled: bool = False,
+    kv_events: KVEventsConfig | None = None,
     patience_s: float = 600,
     grace_s: float = _GRACE_S,
 ) -> Iterator[str]:
@@ -121,6 +123,7 @@ def serving(
         num_threads: threads that run the model.
         say: called with a text about the progress of the start.
         is_compiled: whether the model is compiled first, which takes one more minute.
+        kv_events: where it publishes what its prefix cache holds; None publishes nothing.
         patience_s: seconds allowed for the start.
         grace_s: seconds from SIGTERM to SIGKILL at the end.
 
@@ -137,6 +140,7 @@ def serving(
         *("--max-model-len", str(_context_tokens(checkpoint)), "--max-num-seqs", str(MAX_RUNNING)),
         *("--block-size", "32", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
         *(() if is_compiled else ("--enforce-eager",)),
+        *(() if kv_events is None else ("--kv-events-config", _events_option(kv_events))),
     ]
     environment = {**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
     process = KeptProcess(command, environment, grace_s=grace_s)
@@ -146,6 +150,17 @@ def serving(
         yield url
     finally:
         process.end()
+
+
+def _events_option(kv_events: KVEventsConfig) -> str:
+    wanted = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": kv_events.endpoint,
+        "replay_endpoint": kv_events.replay_endpoint,
+        "topic": kv_events.topic,
+    }
+    return json.dumps(wanted)
 
 
 def _wait(process: KeptProcess, url: str, say: Callable[[str], None], patience_s: float) -> None:

@@ -55,7 +55,17 @@ class _Sums:
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
-    """Run the benchmark: about three minutes, or one if `quick`; with `fleet` about seven, or two."""
+    """Run the benchmark: about three minutes, or one if `quick`. Other parts: with `fleet` seven minutes or
+    two, with `vllm` four, with `faults` two.
+    """
+    if options.vllm is not None:
+        from benchmarks.router.real_servers import QUICK_REAL, RealSize, measure_real
+
+        return measure_real(QUICK_REAL if options.quick else RealSize(), options)
+    if options.faults:
+        from benchmarks.router.faults import QUICK_FAULTS, FaultSize, measure_faults
+
+        return measure_faults(QUICK_FAULTS if options.quick else FaultSize(), options)
     if options.fleet:
         from benchmarks.router.fleet import QUICK_FLEET, FleetSize, measure_fleet
 

@@ -85,7 +85,7 @@ def running(entrants: Sequence[Contestant], ports: Sequence[int]) -> Iterator[li
     with ExitStack() as stack:
         started = []
         for entrant in entrants:
-            port, other = _free_port(), _free_port()
+            port, other = free_port(), free_port()
             process = stack.enter_context(
                 subprocess.Popen(
                     entrant.command(urls, port, other),
@@ -97,7 +97,7 @@ def running(entrants: Sequence[Contestant], ports: Sequence[int]) -> Iterator[li
             stack.callback(process.terminate)
             started.append(Running(entrant.name, port, process.pid))
         for router in started:
-            _wait_until_it_answers(router)
+            wait_until_it_answers(router.name, router.port)
         yield started
 
 
@@ -119,19 +119,25 @@ def _peer(*program: str) -> Callable[[Sequence[str], int, int], list[str]]:
     return command
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that is free."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         port: int = held.getsockname()[1]
         return port
 
 
-def _wait_until_it_answers(router: Running) -> None:
+def wait_until_it_answers(name: str, port: int) -> None:
+    """Wait until a router of this machine answers.
+
+    Raises:
+        RuntimeError: it does not in a minute.
+    """
     until_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            with urlopen(f"http://127.0.0.1:{router.port}/health", timeout=5):
+            with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
                 return
         except OSError as error:
             if time.monotonic() > until_s:
-                raise RuntimeError(f"{router.name} does not answer: {error}") from error
+                raise RuntimeError(f"{name} does not answer: {error}") from error
             time.sleep(0.1)

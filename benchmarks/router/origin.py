@@ -1,12 +1,17 @@
-"""Servers that answer at once, as workers behind a router: `python -m benchmarks.router.origin NUM`.
+"""Servers with a fixed answer, as workers behind a router: `python -m benchmarks.router.origin NUM`.
 
-They print their ports. A streamed answer has an event each few milliseconds, so that none are joined.
+They print their ports. They answer at once; a streamed answer has an event each few milliseconds, so that
+none are joined. `python -m benchmarks.router.origin 1 PORT FIRST_S` is one server at a port, whose whole
+answers take some seconds. SIGUSR1 makes it refuse what it is asked, or answer again; SIGUSR2 makes it slow,
+or not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
+from dataclasses import dataclass
 from typing import cast
 
 import httptools
@@ -14,6 +19,8 @@ import uvloop
 
 EVENT_S = 0.002
 NUM_EVENTS = 400
+SLOW_S = 1.0
+"""Seconds by which a slow server answers later."""
 _TEXT = b"a word or two of an answer, " * 8
 WHOLE = (
     b'{"id":"cmpl-1","object":"text_completion","model":"m","choices":[{"index":0,"text":"%b",'
@@ -26,11 +33,32 @@ EVENT = (
 )
 MODELS = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
 _LAST = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+
+
+@dataclass
+class Manner:
+    """How a server answers: after how many seconds, and whether it refuses instead or is slow."""
+
+    first_s: float = 0.0
+    refuses: bool = False
+    is_slow: bool = False
+
+    def refuse_or_not(self) -> None:
+        """Refuse from now on, or no more."""
+        self.refuses = not self.refuses
+
+    def be_slow_or_not(self) -> None:
+        """Be slow from now on, or no more."""
+        self.is_slow = not self.is_slow
 
 
 class Origin(asyncio.Protocol):
     """One connection to a server that answers every request with the same text."""
+
+    def __init__(self, manner: Manner) -> None:
+        self._manner = manner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
@@ -56,11 +84,16 @@ class Origin(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Answer."""
         body, self._body = self._body, b""
+        manner = self._manner
         if self._parser.get_method() != b"POST":
             self._answer(MODELS)
+        elif manner.refuses:
+            self._transport.write(_REFUSAL)
         elif b'"stream":true' in body.replace(b" ", b""):
             self._transport.write(_STREAM_HEAD)
             asyncio.get_running_loop().call_later(EVENT_S, self._write_event, NUM_EVENTS)
+        elif wait_s := manner.first_s + SLOW_S * manner.is_slow:
+            asyncio.get_running_loop().call_later(wait_s, self._answer, WHOLE)
         else:
             self._answer(WHOLE)
 
@@ -76,12 +109,17 @@ class Origin(asyncio.Protocol):
             asyncio.get_running_loop().call_later(EVENT_S, self._write_event, num_left - 1)
 
 
-async def _serve(num_servers: int) -> None:
+async def _serve(num_servers: int, port: int, manner: Manner) -> None:
     loop = asyncio.get_running_loop()
-    servers = [await loop.create_server(Origin, "127.0.0.1", 0) for _ in range(num_servers)]
+    loop.add_signal_handler(signal.SIGUSR1, manner.refuse_or_not)
+    loop.add_signal_handler(signal.SIGUSR2, manner.be_slow_or_not)
+    servers = [
+        await loop.create_server(lambda: Origin(manner), "127.0.0.1", port) for _ in range(num_servers)
+    ]
     print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(int(sys.argv[1])))
+    port, first_s = (*sys.argv[2:], "0", "0")[:2]
+    uvloop.run(_serve(int(sys.argv[1]), int(port), Manner(float(first_s))))

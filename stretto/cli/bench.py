@@ -55,7 +55,7 @@ def bench(
         ),
     ] = None,
     faults: Annotated[
-        bool, typer.Option("--faults", help="Measure what faults of servers cost (fleet only).")
+        bool, typer.Option("--faults", help="Measure what faults of servers cost (fleet, router).")
     ] = False,
     virtual: Annotated[
         bool,

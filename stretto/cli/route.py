@@ -25,6 +25,15 @@ def route(
         str | None,
         typer.Option("--placement", help="Policy that chooses the worker of a request.", metavar="NAME"),
     ] = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(
+            "--snapshot",
+            help="Keep what the servers hold in their caches in this file, from the router's end to its next "
+            "start.",
+            metavar="FILE",
+        ),
+    ] = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen at.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")] = None,
     record: Annotated[
@@ -42,7 +51,7 @@ def route(
 
     settings = RouterConfig() if config is None else read_router_config(config)
     settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in workers or ())))
-    given: dict[str, Any] = {"placement": placement, "host": host, "port": port}
+    given: dict[str, Any] = {"placement": placement, "snapshot": snapshot, "host": host, "port": port}
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     if not settings.worker:
         raise UserError("give the servers with --worker URL, or in the file of --config")

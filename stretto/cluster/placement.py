@@ -25,6 +25,7 @@ from typing import Literal, Protocol, TypeAlias
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
+from stretto.cluster.loading import NO_LOADING, LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.record import record
 from stretto.tasks import Objective
@@ -173,11 +174,13 @@ class Joined:
     Attributes:
         space: names the tokenizer and block length for which prompts have keys there, "" if they have none.
         cache_tokens: tokens that its prefix cache can hold; None if that is unknown.
+        loading: what it costs there to load KV from host memory and from disk.
     """
 
     instance: InstanceId
     space: str
     cache_tokens: int | None = None
+    loading: LoadingShares = NO_LOADING
 
 
 @record

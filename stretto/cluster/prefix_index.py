@@ -16,10 +16,12 @@ An index has no clock. Times come with the events.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.instances import InstanceView
+from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import (
     Bound,
@@ -94,20 +96,27 @@ class _Member:
         followed: tree that has what it would hold if it evicted what was used least recently; only while it
             reports its cache. It stays empty if the size of the cache is unknown.
         cache_tokens: tokens that its prefix cache can hold.
+        loading: what it costs there to load KV from host memory and from disk.
         sent: requests that run or wait there, by the id of the object.
         num_running: number of blocks of these requests' prompts.
     """
 
-    __slots__ = ("cache_tokens", "followed", "id", "num_running", "sent", "space", "tree")
+    __slots__ = ("cache_tokens", "followed", "id", "loading", "num_running", "sent", "space", "tree")
 
     def __init__(
-        self, instance: InstanceId, space: str, tree: PrefixTree | None, cache_tokens: float
+        self,
+        instance: InstanceId,
+        space: str,
+        tree: PrefixTree | None,
+        cache_tokens: float,
+        loading: LoadingShares,
     ) -> None:
         self.id = instance
         self.space = space
         self.tree = tree
         self.followed: PrefixTree | None = None
         self.cache_tokens = cache_tokens
+        self.loading = loading
         self.sent: dict[int, _Sent] = {}
         self.num_running = 0
 
@@ -185,9 +194,9 @@ class PrefixIndex:
                 end = run.start
             if self._reporting:
                 for instance in self.reported.holders(key.blocks, _MAX_HOLDERS):
-                    found = self.reported.num_held(instance, key.blocks) * size
                     if self.space_of(instance) == space:
-                        tokens[instance] = min(max(found, tokens.get(instance, 0)), request.num_tokens)
+                        found = self._num_reported(instance, key.blocks) * size
+                        tokens[instance] = min(max(int(found), tokens.get(instance, 0)), request.num_tokens)
         for instance, hinted in request.hints.items():
             tokens[instance] = min(max(hinted, tokens.get(instance, 0)), request.num_tokens)
         if is_complete:
@@ -203,7 +212,7 @@ class PrefixIndex:
             return 0
         num_held = sent.num_held
         if instance in self._reporting:
-            num_held = max(num_held, self.reported.num_held(instance, sent.key.blocks))
+            num_held = max(num_held, int(self._num_reported(instance, sent.key.blocks)))
         return num_held * sent.key.block_tokens
 
     def observe(self, event: PlacementEvent) -> None:
@@ -229,8 +238,8 @@ class PrefixIndex:
                     self._begin_reports(member)
                 elif member.followed is not None and self.reported.is_empty(instance):
                     member.followed.clear(instance)
-            case Joined(instance, space, cache_tokens):
-                self._join(instance, space, cache_tokens)
+            case Joined(instance, space, cache_tokens, loading):
+                self._join(instance, space, cache_tokens, loading)
             case Emptied(instance):
                 self.forget(instance)
             case Left(instance):
@@ -259,7 +268,9 @@ class PrefixIndex:
             assert (member.followed is None) == (member.id not in self._reporting or member.tree is None)
             assert member.num_running == sum(one.num_blocks for one in member.sent.values())
 
-    def _join(self, instance: InstanceId, space: str, cache_tokens: int | None) -> None:
+    def _join(
+        self, instance: InstanceId, space: str, cache_tokens: int | None, loading: LoadingShares
+    ) -> None:
         tree = None
         if space:
             tree = self._trees.get(space)
@@ -267,7 +278,7 @@ class PrefixIndex:
                 tree = self._trees[space] = PrefixTree(*self._settings)
             self.caches[instance] = tree.join(instance)
         most = math.inf if cache_tokens is None else cache_tokens
-        self._members[instance] = _Member(instance, space, tree, most)
+        self._members[instance] = _Member(instance, space, tree, most, loading)
 
     def _leave(self, instance: InstanceId) -> None:
         member = self._members.pop(instance, None)
@@ -347,10 +358,14 @@ class PrefixIndex:
         tree, key = self._trees.get(view.space), request.keys.get(view.space)
         if tree is None or key is None or (place := tree.place(view.id)) is None:
             return 0
-        num_blocks = max((n for n, holders in levels.get(view.space, ()) if holders >> place & 1), default=0)
+        num_blocks: float = max((n for n, holders in levels.get(view.space, ()) if holders >> place & 1), default=0)
         if view.id in self._reporting:
-            num_blocks = max(num_blocks, self.reported.num_held(view.id, key.blocks))
-        return min(num_blocks * key.block_tokens, request.num_tokens)
+            num_blocks = max(num_blocks, self._num_reported(view.id, key.blocks))
+        return min(int(num_blocks * key.block_tokens), request.num_tokens)
+
+    def _num_reported(self, instance: InstanceId, blocks: Sequence[BlockHash]) -> float:
+        """Return how many leading blocks of a prompt an instance reports, less the time to load them."""
+        return self.reported.num_held(instance, blocks, self._members[instance].loading)
 
 
 def _is_settled(sent: _Sent, member: _Member) -> bool:

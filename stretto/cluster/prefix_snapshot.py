@@ -1,8 +1,8 @@
 """A snapshot of an index of held prefixes as JSON text, so that a router that starts again knows what its
 workers hold.
 
-Instances are written by names that outlive a process, such as addresses. The blocks that an instance reports
-by KV events are left out, because it reports them again.
+Instances are written by names that outlive a process, such as addresses, and times as ages, because clocks
+begin anew. The blocks that an instance reports by KV events are left out, because it reports them again.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from stretto.errors import ConfigError
 _FORMAT = "stretto held prefixes 1"
 
 
-def take_snapshot(index: PrefixIndex, names: Mapping[InstanceId, str]) -> str:
-    """Return what the named instances hold."""
+def take_snapshot(index: PrefixIndex, names: Mapping[InstanceId, str], now_s: float) -> str:
+    """Return what the named instances hold at a time."""
     instances = {}
     for instance, name in names.items():
         space = index.space_of(instance)
         tree = None if space is None else index.tree(space)
         if tree is not None:
-            prefixes = [[_path(run), used_s] for run, used_s in tree.oldest(instance)]
+            prefixes = [[_path(run), now_s - used_s] for run, used_s in tree.oldest(instance)]
             instances[name] = {"space": space, "prefixes": prefixes}
     return json.dumps({"format": _FORMAT, "instances": instances})
 
 
-def restore_snapshot(index: PrefixIndex, text: str, instances: Mapping[str, InstanceId]) -> int:
+def restore_snapshot(index: PrefixIndex, text: str, instances: Mapping[str, InstanceId], now_s: float) -> int:
     """Put what a snapshot says of instances that are still there into an index; return how many of them.
 
-    An instance whose tokenizer or block length has changed is left out. The index is not changed if the text
-    is no snapshot.
+    Prefixes are as old as they were when the snapshot was taken. An instance whose tokenizer or block length
+    has changed is left out. The index is not changed if the text is no snapshot.
 
     Args:
         instances: present ids of instances, by name.
@@ -52,8 +52,8 @@ def restore_snapshot(index: PrefixIndex, text: str, instances: Mapping[str, Inst
         tree = index.tree(space)
         if instance is None or tree is None or index.space_of(instance) != space:
             continue
-        for data, used_s in prefixes:
-            tree.use(instance, data, used_s)
+        for data, age_s in prefixes:
+            tree.use(instance, data, now_s - age_s)
         num_restored += 1
     return num_restored
 

@@ -33,6 +33,8 @@ class Profile:
         per_neighbour_s: seconds that each further sequence adds to a step of decodes; LLM engines only.
         per_token_s: share of `per_unit_s` that is due to each token of a unit; batch engines only. 0 where
             times do not depend on lengths, or that is not known.
+        host_token_s: seconds to load the KV of a token from host memory; LLM engines only. 0 if not known.
+        disk_token_s: the same from disk.
         unit_tokens: tokens of the unit that `per_unit_s` is the time of, as estimated from characters.
         reads_shared_once: whether a step of decodes reads the context that several sequences share only once;
             LLM engines only.
@@ -45,11 +47,14 @@ class Profile:
     per_neighbour_s: float = 0.0
     per_token_s: float = 0.0
     unit_tokens: float = 0.0
+    host_token_s: float = 0.0
+    disk_token_s: float = 0.0
     reads_shared_once: bool = False
 
     def __post_init__(self) -> None:
         times_s = (self.base_s, self.per_unit_s, self.per_output_s, self.per_neighbour_s, self.per_token_s)
-        if not all(0 <= time_s < math.inf for time_s in (*times_s, self.unit_tokens)):
+        loading_s = (self.host_token_s, self.disk_token_s)
+        if not all(0 <= time_s < math.inf for time_s in (*times_s, *loading_s, self.unit_tokens)):
             raise ConfigError(f"a profile's times must be finite and not negative: {self}")
         if self.per_token_s * self.unit_tokens > self.per_unit_s * (1 + _ROUNDING):
             raise ConfigError(f"a unit's tokens must not take longer than the unit: {self}")

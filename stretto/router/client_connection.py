@@ -139,10 +139,12 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def close_when_idle(self) -> None:
-        """Close the connection, after the answer that is on its way if there is one."""
+    def close_when_idle(self, silent_since_s: float) -> None:
+        """Close the connection after the answer that is on its way, or if the client has been silent since
+        then: a request may be on its way.
+        """
         self._is_last = True
-        if not self._is_busy:
+        if not self._is_busy and self.last_s <= silent_since_s:
             self.close()
 
     def abort(self) -> None:

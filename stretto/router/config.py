@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from urllib.parse import urlsplit
 
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.costs.profile import Profile
 from stretto.engines.http_client.address import Address
 from stretto.engines.openai_server.config import KVEventsConfig
@@ -58,6 +59,8 @@ class RouterConfig:
         placement: name of the policy that chooses the worker of a request.
         tokenizer: directory with the tokenizer of the workers' model, with which prompts that come as texts
             are looked up in what workers report of their caches; None looks up those that come as token ids.
+        snapshot: file that keeps what workers hold in their caches, from the router's end to its next start;
+            None begins without. What workers report by KV events is not kept.
         host: address to listen at.
         port: port to listen at; 0 takes a free one.
         max_waiting: number of requests that may wait in the router; more are refused with status 429.
@@ -74,8 +77,9 @@ class RouterConfig:
     """
 
     worker: tuple[WorkerConfig, ...] = ()
-    placement: str = "least_loaded"
+    placement: str = "stretto"
     tokenizer: str | None = None
+    snapshot: str | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     max_waiting: int = 1000
@@ -106,6 +110,11 @@ class RouterConfig:
                 raise ConfigError(f"router: {one.name} is {value!r}; it must be positive and finite")
         if self.tokenizer is not None and all(worker.kv_events is None for worker in self.worker):
             raise ConfigError("router: a tokenizer is only of use where a worker has kv_events; none has")
+        if self.snapshot is not None and not isinstance(PLACEMENTS[self.placement](), ScoredPlacement):
+            raise ConfigError(
+                "router: a snapshot is only of use with a placement that keeps an index of prefixes, such as "
+                f"'stretto'; {self.placement!r} keeps none"
+            )
         urls = [worker.url.rstrip("/") for worker in self.worker]
         for url in urls:
             if urls.count(url) > 1:

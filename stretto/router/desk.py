@@ -25,6 +25,7 @@ from itertools import count, islice
 from typing import Any
 
 from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.loading import loading_shares
 from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
 from stretto.cluster.prompt_keys import BYTES
 from stretto.errors import ConfigError
@@ -204,7 +205,9 @@ class Desk:
         Raises:
             ConfigError: there is a worker with this address.
         """
-        return self._workers.add(config)
+        worker = self._workers.add(config)
+        self._caches.set_loading(worker.id, loading_shares(config.profile))
+        return worker
 
     def check_passed(
         self, worker: WorkerId, models: dict[str, Any], kv_tokens: int | None, now_s: float

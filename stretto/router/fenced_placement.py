@@ -8,6 +8,8 @@ from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
 from stretto.cluster.placements.least_loaded import LeastLoaded
+from stretto.cluster.prefix_index import PrefixIndex
+from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.errors import InternalError
 
 _log = logging.getLogger(__name__)
@@ -24,6 +26,11 @@ class FencedPlacement(Placement):
         self._placement = placement
         self.binds = placement.binds
         self.uses_keys = placement.uses_keys
+
+    @property
+    def index(self) -> PrefixIndex | None:
+        """Index of what the workers hold; None if the policy has none."""
+        return self._placement.index if isinstance(self._placement, ScoredPlacement) else None
 
     def load(self, instance: InstanceView) -> Load:
         """Return how loaded an instance is, as the policy measures it."""

@@ -52,6 +52,7 @@ class Front:
         log: file of all requests; None for none.
 
     Attributes:
+        placement: the policy that chooses workers.
         desk: the state machine.
         connections: the connections to each worker.
         clients: the open connections of clients.
@@ -63,7 +64,8 @@ class Front:
 
     def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
         self.config = config
-        self.desk = Desk(config, FencedPlacement(PLACEMENTS[config.placement]()))
+        self.placement = FencedPlacement(PLACEMENTS[config.placement]())
+        self.desk = Desk(config, self.placement)
         self.connections: dict[WorkerId, ServerConnections] = {}
         self.clients: set[ClientConnection] = set()
         self.counters = Counters()

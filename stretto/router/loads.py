@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.loading import loading_shares
 from stretto.cluster.placement import (
     Choice,
     Dispatched,
@@ -82,7 +83,8 @@ class Loads:
         """Let the policy choose a worker; nothing happens if it may already."""
         if self._table.get(worker.id) is None:
             space = BYTES.name if self.uses_keys else ""
-            self._placement.observe(Joined(worker.id, space, worker.kv_tokens))
+            loading = loading_shares(worker.config.profile)
+            self._placement.observe(Joined(worker.id, space, worker.kv_tokens, loading))
             capacity = worker.kv_tokens or _NO_LIMIT
             view = InstanceView(worker.id, worker.config.profile, capacity, worker.config.num_slots, space)
             self._table.join(view)

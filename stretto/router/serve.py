@@ -16,6 +16,7 @@ from stretto.errors import ConfigError
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
+from stretto.router.held_file import HeldFile
 from stretto.router.own_routes import OwnRoutes
 from stretto.router.request_log import RequestLog
 from stretto.router.token_reader import TokenReader
@@ -28,6 +29,8 @@ _CLIENT_IDLE_S = 75.0
 _BACKLOG = 2048
 _GRACE_S = 25.0
 """Seconds that requests may still take after an interrupt; Kubernetes kills after 30 s."""
+_SILENCE_S = 0.5
+"""Seconds of silence after which a connection is closed at the end: no request is on its way."""
 _STEP_S = 0.02
 
 
@@ -42,7 +45,8 @@ class RunningRouter:
         port: the port that it listens at.
 
     Raises:
-        ConfigError: the port is in use, a worker does not speak HTTP, or `record` cannot be written.
+        ConfigError: the port is in use, a worker does not speak HTTP, `record` cannot be written, or the file
+            of `config.snapshot` is no snapshot.
     """
 
     def __init__(
@@ -67,11 +71,13 @@ class RunningRouter:
         self._feeds: KVFeeds | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
+        self._held: HeldFile | None = None
         try:
             await asyncio.gather(*map(self._checks.add_and_wait, self._config.worker))
             for worker in self.front.desk.workers():
                 if worker.state != "serving":
                     self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")
+            self._restore_held()
             self._follow_caches()
             self._server = await self._listen()
         except BaseException:
@@ -84,6 +90,8 @@ class RunningRouter:
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
+            if self._held is not None and (index := self.front.placement.index) is not None:
+                self._held.save(index, self.front.desk.workers(), monotonic())
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._feeds is not None:
@@ -109,7 +117,7 @@ class RunningRouter:
         end_s = monotonic() + grace_s
         while self.front.clients and monotonic() < end_s:
             for client in list(self.front.clients):
-                client.close_when_idle()
+                client.close_when_idle(monotonic() - _SILENCE_S)
             await asyncio.sleep(_STEP_S)
 
     async def _listen(self) -> asyncio.Server:
@@ -122,6 +130,12 @@ class RunningRouter:
             taken = error.errno == errno.EADDRINUSE
             why = "it is in use" if taken else str(error.strerror or error)
             raise ConfigError(f"cannot listen at port {config.port} of {config.host}: {why}") from error
+
+    def _restore_held(self) -> None:
+        """Believe what the snapshot says of the workers that serve. Raises ConfigError."""
+        if self._config.snapshot is not None and (index := self.front.placement.index) is not None:
+            self._held = HeldFile(Path(self._config.snapshot))
+            self._held.restore(index, self.front.desk.workers(), monotonic())
 
     def _follow_caches(self) -> None:
         """Follow the KV events of the workers that publish them. Raises ConfigError."""

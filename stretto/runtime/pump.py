@@ -78,7 +78,9 @@ class Pump:
         self._is_pumping = False
         self._has_stopped = False
         self._timer: asyncio.TimerHandle | None = None
-        self._instances = RunningInstances(engines, self._post_from_instance, loop, cluster)
+        self._instances = RunningInstances(
+            engines, self._post_from_instance, loop, system.follows_prefixes, cluster
+        )
 
     def post(self, event: Event) -> None:
         """Add an event (what has happened) to the inbox. Events are handed to the schedulers soon, in the

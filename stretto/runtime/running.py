@@ -28,7 +28,8 @@ class RunningInstances:
     """The running instances of a runtime: starts and stops them, sends them commands, and passes their events
     on.
 
-    Events go to `post`, on the event loop.
+    Events go to `post`, on the event loop. `follows_prefixes` says of an engine whether its placement policy
+    sends prompts where their prefixes are held.
     """
 
     def __init__(
@@ -36,9 +37,11 @@ class RunningInstances:
         engines: Mapping[str, Engine],
         post: Callable[[Event], None],
         loop: asyncio.AbstractEventLoop,
+        follows_prefixes: Callable[[str], bool],
         cluster: RayCluster | None = None,
     ) -> None:
         self._engines = engines
+        self._follows_prefixes = follows_prefixes
         self._post = post
         self._loop = loop
         self._shared = Shared(cluster, shared_memory())
@@ -58,7 +61,14 @@ class RunningInstances:
 
         try:
             engine = self._engines[action.engine]
-            self._running[key] = start_instance(engine, action.instance, action.replica, post, self._shared)
+            self._running[key] = start_instance(
+                engine,
+                action.instance,
+                action.replica,
+                post,
+                self._shared,
+                follows_prefixes=self._follows_prefixes(action.engine),
+            )
         except Exception as error:
             self._post(InstanceLost(*key, typed(error)))
 

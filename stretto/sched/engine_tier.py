@@ -190,6 +190,11 @@ class EngineTier:
         """
         self.schedulers[engine].instances.fleet.check_drain(instance, force=force, leaving=leaving)
 
+    def follows_prefixes(self, engine: str) -> bool:
+        """Return whether an engine's placement policy sends prompts where their prefixes are held."""
+        scheduler = self.schedulers[engine]
+        return isinstance(scheduler, LLMScheduler) and scheduler.follows_prefixes
+
     def placed_replicas(self) -> list[tuple[str, Replica]]:
         """Return (name, replica) pairs of all instances that hold devices (GPUs, cores) now. A replica is the
         declaration that an instance was started from.

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
+from stretto.cluster.loading import loading_shares
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.cluster.placement import (
     Bound,
@@ -115,7 +116,7 @@ class InstanceLoads:
             self._output_keys[instance] = replica.output_key
             num_slots = replica.num_slots or self._engine.max_running
             space = self._keys.join(instance, replica)
-            self._tell(Joined(instance, space, replica.kv_tokens))
+            self._tell(Joined(instance, space, replica.kv_tokens, loading_shares(replica.profile)))
             view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
             self._table.join(view)
             self._running_context.join(instance, space)

@@ -46,7 +46,11 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
 
 class LLMScheduler:
-    """The scheduler of one LLM engine: it decides which waiting request goes to which instance, and when."""
+    """The scheduler of one LLM engine: it decides which waiting request goes to which instance, and when.
+
+    Attributes:
+        follows_prefixes: whether its placement policy sends prompts where their prefixes are held.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class LLMScheduler:
         space_of: SpaceOf = no_space,
     ) -> None:
         self.engine = engine
+        self.follows_prefixes = placement.uses_keys == "always"
         self.instances = EngineInstances(engine)
         self.queue = EngineQueue(engine, profile, orders)
         self._ids = ids
@@ -448,7 +453,7 @@ class LLMScheduler:
         if self.engine.keeps_state:
             self._touched.setdefault(instance, set()).add(request.query)
         rank = self._handed_over.add(running, rank)
-        return Admit(self.engine.name, instance, task, rank, choice.terms, choice.reason)
+        return Admit(self.engine.name, instance, task, rank, choice.terms, choice.reason, choice.held_tokens)
 
     def _silence_s(self, request: Request) -> float:
         """Return for how many seconds an instance may report nothing of a request that it runs."""

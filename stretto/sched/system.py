@@ -156,6 +156,10 @@ class System:
         """
         self._engines.check_drain(engine, instance, force=force, leaving=leaving)
 
+    def follows_prefixes(self, engine: str) -> bool:
+        """Return whether an engine's placement policy sends prompts where their prefixes are held."""
+        return self._engines.follows_prefixes(engine)
+
     def placed_replicas(self) -> list[tuple[str, Replica]]:
         """Return (name, replica) pairs of all instances that hold devices (GPUs, cores) now. A replica is the
         declaration that an instance was started from.

@@ -97,4 +97,11 @@ def _details(span: Span) -> dict[str, Any]:
             "cached_tokens": span.usage.num_cached_tokens,
             "output_tokens": span.usage.num_output_tokens,
         }
+    if span.reason:
+        terms = {name: round(term, 6) for name, term in span.terms.items()}
+        details |= {
+            "cached_tokens_expected": span.held_tokens,
+            "placed_because": span.reason,
+            "placement_terms": terms,
+        }
     return details

@@ -165,6 +165,8 @@ def _span(span: Span, zero_s: float, until_s: float, numbers: Mapping[str, int])
         "outcome": span.outcome,
         "usage": span.usage
         and [span.usage.num_prompt_tokens, span.usage.num_cached_tokens, span.usage.num_output_tokens],
+        "reason": span.reason,
+        "terms": {name: _round(term) for name, term in span.terms.items() if term},
     }
 
 

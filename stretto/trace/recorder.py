@@ -6,6 +6,8 @@ Times are seconds, in the clock of the runtime or the simulator.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -56,6 +58,10 @@ class Span:
         outcome: how it ended.
         started: False for a request that ended in the instance's queue; `start_s` is then when it was handed
             over.
+        held_tokens: tokens of an LLM request's prompt that the placement policy expected in the cache there.
+        reason: why the placement policy chose the instance for an LLM request, in words.
+        terms: what the policy compared, by name; predicted seconds, where the name ends in "_s". Infinite
+            ones are left out.
     """
 
     engine: str
@@ -68,6 +74,9 @@ class Span:
     outcome: str = "running"
     usage: Usage | None = None
     started: bool = True
+    held_tokens: int = 0
+    reason: str = ""
+    terms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -153,6 +162,8 @@ class Recorder(Observer):
             case Admit(engine, instance, task):
                 part = Part(task.query, task.step, "decode" if task.decode else "prefill", 1)
                 span = Span(engine, instance, (part,), now_s, queued_s=now_s, started=False)
+                span.reason, span.held_tokens = action.reason, action.held_tokens
+                span.terms = {name: term for name, term in action.terms.items() if math.isfinite(term)}
                 self.spans.append(span)
                 self._requests[engine, instance, task.id] = span
             case CancelTask(engine, instance, task_id):

@@ -74,13 +74,13 @@ _PROFILE = {
     "per_neighbour_s": SECONDS,
     "per_token_s": SECONDS,
     "unit_tokens": SECONDS,
+    "host_token_s": SECONDS,
+    "disk_token_s": SECONDS,
     "reads_shared_once": FLAG,
 }
 # Files of earlier versions lack these. Their engines have equal replicas, made of `instances` and `profile`.
 _PROFILE_DEFAULTS = {
-    "per_neighbour_s": 0.0,
-    "per_token_s": 0.0,
-    "unit_tokens": 0.0,
+    **dict.fromkeys(("per_neighbour_s", "per_token_s", "unit_tokens", "host_token_s", "disk_token_s"), 0.0),
     "reads_shared_once": False,
 }
 _PLACEMENT = "least_seconds"

@@ -16,7 +16,8 @@
 
   // Rows: the queries' bars, then one group per instance. A row is a lane; its bars are sorted by start.
   const queryBar = (q, i) => ({ start: q.start, end: q.end, queued: null, marks: [], parts: [[i, q.graph, "", 0]],
-                                outcome: q.outcome, usage: null, started: true, query: q.name });
+                                outcome: q.outcome, usage: null, started: true, query: q.name,
+                                reason: "", terms: {} });
   const groups = [
     { label: "queries", lanes: data.query_lanes.map((lane) => lane.map((i) => queryBar(data.queries[i], i))) },
     ...data.groups.map((g) => ({ ...g, lanes: g.lanes.map((lane) => lane.map((i) => data.spans[i])) })),
@@ -250,6 +251,10 @@
     if (bar.queued !== null) facts.push(["queued", time((bar.started ? bar.start : bar.end) - bar.queued)]);
     if (bar.marks.length) facts.push(["pieces", String(bar.marks.length)]);
     if (bar.usage) facts.push(["tokens", `${bar.usage[0]} in (${bar.usage[1]} cached), ${bar.usage[2]} out`]);
+    if (bar.reason) facts.push(["placed", bar.reason]);
+    const terms = Object.entries(bar.terms).map(([name, term]) =>
+      name.endsWith("_s") ? `${name.slice(0, -2)} ${time(term)}` : `${name} ${+term.toPrecision(4)}`);
+    if (terms.length) facts.push(["predicted", terms.join(", ")]);
     facts.push(["outcome", bar.outcome]);
     const head = document.createElement("b"), list = document.createElement("dl");
     head.textContent = title(bar);

@@ -31,9 +31,10 @@ def test_what_was_held_is_held_after_a_restart_under_new_ids() -> None:
     prompts = [ask(draw.choices(range(3), k=draw.randrange(4, 40))) for _ in range(200)]
     for time_s, prompt in enumerate(prompts):
         before.observe(Dispatched(draw.randrange(3), prompt, time_s))
-    text = take_snapshot(before, {0: "http://a", 1: "http://b", 2: "http://c"})
+    text = take_snapshot(before, {0: "http://a", 1: "http://b", 2: "http://c"}, 200.0)
     after = index(10, 11)
-    assert restore_snapshot(after, text, {"http://b": 11, "http://a": 10, "http://new": 12}) == 2
+    names = {"http://b": 11, "http://a": 10, "http://new": 12}
+    assert restore_snapshot(after, text, names, 200.0) == 2
     after.check_invariants()
     for prompt in prompts:
         held = before.held(prompt).tokens
@@ -47,10 +48,10 @@ def test_the_order_of_eviction_is_restored() -> None:
         before.observe(Dispatched(0, ask([first] * 8), time_s))
     before.observe(Dispatched(0, ask([1] * 8), 9.0))
     after = index(0)
-    restore_snapshot(after, take_snapshot(before, {0: "a"}), {"a": 0})
+    restore_snapshot(after, take_snapshot(before, {0: "a"}, 10.0), {"a": 0}, 110.0)
     tree = after.tree("s")
     assert tree is not None
-    assert [used_s for _, used_s in tree.oldest(0)] == [1, 2, 9]
+    assert [used_s for _, used_s in tree.oldest(0)] == [101, 102, 109]
     tree.evict(0, 2)
     assert after.held(ask([2] * 8)).tokens == {}
     assert after.held(ask([1] * 8)).tokens == {0: 8}
@@ -59,8 +60,8 @@ def test_the_order_of_eviction_is_restored() -> None:
 def test_an_instance_with_another_tokenizer_is_left_out() -> None:
     before = index(0)
     before.observe(Dispatched(0, ask([1] * 8)))
-    text = take_snapshot(before, {0: "a"})
-    assert restore_snapshot(index(0, space="other"), text, {"a": 0}) == 0
+    text = take_snapshot(before, {0: "a"}, 0.0)
+    assert restore_snapshot(index(0, space="other"), text, {"a": 0}, 0.0) == 0
 
 
 def of_prefixes(prefixes: str) -> str:
@@ -84,4 +85,4 @@ def of_prefixes(prefixes: str) -> str:
 )
 def test_a_foreign_snapshot_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="snapshot"):
-        restore_snapshot(index(0), text, {"a": 0})
+        restore_snapshot(index(0), text, {"a": 0}, 0.0)

@@ -16,7 +16,9 @@ from support.kv_publisher import CLEARED, Publisher, publishing, removed, stored
 from support.openai_stub import OpenAIStub, Reply
 
 from stretto.cluster.block_hashes import Hasher
+from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from stretto.cluster.loading import LoadingShares
 from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import KVEventsConfig
@@ -62,12 +64,44 @@ def test_blocks_go_on_where_their_parent_is_known() -> None:
     assert reader.read([0, [stored([8], 7, [3, 4]), removed(7)]]) == []
 
 
+def test_a_block_stored_twice_is_removed_twice() -> None:
+    """Two requests that compute a block side by side store it twice; each copy is evicted by itself."""
+    reader, held = KVEventReader(), HeldBlocks()
+    for event, num_held in (
+        (stored([7], None, [1, 2]), 1),
+        (stored([7], None, [1, 2]), 1),
+        (removed(7), 1),
+        (removed(7), 0),
+        (removed(7), 0),
+    ):
+        held.apply(0, reader.read([0, [event]]))
+        assert held.num_held(0, [H12]) == num_held
+
+
+def test_a_block_in_host_memory_is_known_by_the_one_that_was_computed() -> None:
+    reader, held = KVEventReader(), HeldBlocks()
+    half = LoadingShares(host=0.5)
+    copied = stored([7], None, [], medium="CPU", block_size=0)
+    for event, num_held in (
+        (stored([7], None, [1, 2]), 1.0),
+        (copied, 1.0),
+        (removed(7), 0.5),
+        (stored([8], 7, [3, 4]), 1.5),
+        ({"type": "BlockRemoved", "block_hashes": [7], "medium": "CPU"}, 0.0),
+        (stored([7], None, [1, 2], medium="DISK"), 1.0),
+    ):
+        held.apply(0, reader.read([0, [event]]))
+        held.check_invariants()
+        assert held.num_held(0, [H12, H34], half) == num_held
+
+
 @pytest.mark.parametrize(
     "event",
     [
         stored([7, 8], None, [1, 2, 3, 4], extra_keys=[["salt"], None]),
         stored([7], None, [1, 2], lora_name="poet", lora_id=1),
-        stored([7], None, [1, 2], medium="CPU"),
+        stored([7], None, [1, 2], medium="elsewhere"),
+        stored([7], None, [], medium="CPU", block_size=0),
         stored([7], None, [1, 2], group_idx=1),
         stored([7], None, [1, 2, 3]),
         {"type": "Newer", "unknown": 1},

@@ -26,7 +26,7 @@ async def command(server: StubServer, *more: str) -> AsyncIterator[tuple[Process
     process = await asyncio.create_subprocess_exec(*line, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     said = (await process.stderr.readline()).decode()
-    assert said.endswith("1 worker, placement least_loaded\n")
+    assert said.endswith("1 worker, placement stretto\n")
     async with httpx.AsyncClient(base_url=said.split()[0], timeout=60) as client:
         yield process, client
     server.kill()

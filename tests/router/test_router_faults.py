@@ -349,6 +349,21 @@ def test_a_router_that_finishes_takes_no_connections_and_cuts_nothing() -> None:
     run(main())
 
 
+def test_a_router_that_finishes_answers_a_client_that_has_just_connected() -> None:
+    async def main() -> None:
+        async with routing("well") as at:
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            await until(lambda: len(at.router.front.clients) == 1)
+            finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
+            await asyncio.sleep(0)
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+            await finishing
+            writer.close()
+
+    run(main())
+
+
 def test_a_router_finishes_for_a_limited_time() -> None:
     async def main() -> None:
         async with routing("waits") as at:

@@ -106,7 +106,7 @@ class LongestPrefix(Placement):
     def _price(self, request: PlacementRequest, view: InstanceView, now_s: float) -> Choice:
         blocks, key = self._blocks(request, view.id), request.keys.get(view.space)
         num_held = max(self._held.num_held(view.id, blocks), self._coming.num_held(view.id, blocks))
-        held = min(request.num_tokens, num_held * key.block_tokens) if key else 0
+        held = min(request.num_tokens, int(num_held * key.block_tokens)) if key else 0
         decode_s = view.profile.decode_s(min(view.num_running + 1, view.num_slots)) * request.expected_output
         prefill_s = view.slowness * view.profile.batch_s(request.num_tokens - held)
         terms = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,16 @@ def test_what_runs_is_kept_however_old_it_is() -> None:
     recorder.on_action(Reply("old", {}), 60.0)
     assert len(recorder.spans) <= 4
     assert len(recorder.queries) <= 4
+
+
+def test_a_request_keeps_why_it_went_where_it_did() -> None:
+    recorder = Recorder()
+    task = LLMTask(1, "q", "a", (Segment("Say "),), None)
+    terms = {"wait_s": 0.5, "hopeless_s": math.inf}
+    recorder.on_action(Admit("llm", 3, task, (), terms, "lowest score; holds 64 of 90 tokens"), 1.0)
+    (span,) = recorder.spans
+    assert (span.instance, span.reason) == (3, "lowest score; holds 64 of 90 tokens")
+    assert span.terms == {"wait_s": 0.5}
 
 
 def test_what_leaves_an_instance_that_is_drained_has_ended_there(tmp_path: Path) -> None:

@@ -69,6 +69,16 @@ def test_pieces_lie_within_their_request_and_queries_begin_and_end_once() -> Non
         assert mine[0]["name"] == f"q{number}"
 
 
+def test_a_request_says_why_it_went_where_it_did() -> None:
+    run = driver(2)
+    run.run()
+    bars = [event for event in chrome_trace(run.recorder)["traceEvents"] if event["ph"] == "X"]
+    placed = [bar["args"] for bar in bars if "placed_because" in bar["args"]]
+    assert len(placed) == sum(isinstance(action, Admit) for _, action in run.actions) > 0
+    assert all(one["placed_because"].startswith("ends first; holds") for one in placed)
+    assert all(one["placement_terms"]["prefill_s"] > 0 for one in placed)
+
+
 def test_an_empty_recording_is_a_trace() -> None:
     assert [event["ph"] for event in chrome_trace(Recorder())["traceEvents"]] == ["M"]
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
+from stretto.cluster.loading import loading_shares
 from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import (
     Choice,
@@ -110,5 +111,6 @@ class LeastSeconds(Placement):
     def _held_tokens(self, request: PlacementRequest, view: InstanceView) -> int:
         held = request.hints.get(view.id, 0)
         if (key := request.keys.get(view.space)) is not None:
-            held = max(held, key.block_tokens * self.held.num_held(view.id, key.blocks))
+            num_blocks = self.held.num_held(view.id, key.blocks, loading_shares(view.profile))
+            held = max(held, int(key.block_tokens * num_blocks))
         return min(held, request.num_tokens)

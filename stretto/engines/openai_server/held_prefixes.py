@@ -55,9 +55,9 @@ class HeldPrefixes:
         reports it.
         """
         match event:
-            case BlockStored(hash=block_hash):
+            case BlockStored(hash=block_hash, medium="device"):
                 self._add(block_hash)
-            case BlockRemoved(hash=block_hash):
+            case BlockRemoved(hash=block_hash, medium="device"):
                 self._held.pop(block_hash, None)
             case AllBlocksCleared():
                 self._held.clear()

@@ -3,7 +3,8 @@
 vLLM publishes batches, numbered without gaps: `[time, events, rank]`, where an event is a record with its
 type, or in older versions a list that begins with it. It names blocks by hashes of its own; they are mapped
 to ours, so that one index serves every engine. Blocks that only some requests may use (an adapter, a salt, an
-image) are skipped, and so are blocks whose parent is unknown.
+image) are skipped, and so are blocks whose parent is unknown. Copies in host memory or on disk may come
+without tokens: they are known by the block that was computed.
 
 Written batches name blocks by our hashes. The first block of a tenant's prompt carries its salt.
 
@@ -13,10 +14,11 @@ Source: vLLM, `vllm/distributed/kv_events.py` (0.9 to 0.32).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from stretto.cluster.block_hashes import BlockHash, Hasher
-from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent, Medium
 from stretto.errors import BadReply
 
 Arrival: TypeAlias = Literal["take", "known", "gap", "restart"]
@@ -28,6 +30,24 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "BlockRemoved": ("block_hashes", "medium", "group_idx"),
     "AllBlocksCleared": (),
 }
+
+
+_MEDIA: Mapping[str, Medium] = {
+    "GPU": "device",
+    "CPU": "host",
+    "CPU_PINNED": "host",
+    "DISK": "disk",
+    "STORAGE": "disk",
+}
+"""Names of media in the events of vLLM and SGLang."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A block that a server holds, by our hash, and its number of copies in all media."""
+
+    hash: BlockHash
+    num_copies: int = 0
 
 
 class Sequencer:
@@ -63,13 +83,14 @@ class KVEventReader:
     """A reader of the batches in which vLLM reports changes of its prefix cache (KV events); it translates
     vLLM's block hashes to ours.
 
-    It remembers the hash that the server uses for each cached block, because evictions name only that.
+    It remembers the hash that the server uses for each cached block, because evictions name only that. A
+    server stores a block twice when two requests compute it side by side, and reports each copy's removal.
     """
 
     def __init__(self, salt: str = "") -> None:
         self._hasher = Hasher(1)
         self._root = self._hasher.root(salt)
-        self._ours: dict[bytes | int, BlockHash] = {}
+        self._ours: dict[bytes | int, _Known] = {}
 
     def clear(self) -> list[KVEvent]:
         """Forget all of the server's cached blocks; return the event that reports an empty cache."""
@@ -93,28 +114,51 @@ class KVEventReader:
     def _read(self, event: Mapping[str, Any]) -> list[KVEvent]:
         if event["type"] == "AllBlocksCleared":
             return self.clear()
-        if event.get("medium") not in (None, "GPU") or event.get("group_idx") not in (None, 0):
+        medium = _MEDIA.get(event.get("medium") or "GPU")
+        if medium is None or event.get("group_idx") not in (None, 0):
             return []
         if event["type"] == "BlockRemoved":
-            removed = [self._ours.pop(theirs, None) for theirs in event["block_hashes"]]
-            return [BlockRemoved(ours) for ours in removed if ours is not None]
-        return self._stored(event) if event["type"] == "BlockStored" else []
+            known = [self._take_copy(theirs) for theirs in event["block_hashes"]]
+            return [BlockRemoved(ours, medium) for ours in known if ours is not None]
+        if event["type"] != "BlockStored":
+            return []
+        return self._copied(event, medium) if not event["token_ids"] else self._stored(event, medium)
 
-    def _stored(self, event: Mapping[str, Any]) -> list[KVEvent]:
+    def _take_copy(self, theirs: bytes | int) -> BlockHash | None:
+        """Take away a copy of a block; return our hash, or None if the block is not known."""
+        known = self._ours.get(theirs)
+        if known is None:
+            return None
+        known.num_copies -= 1
+        if not known.num_copies:
+            del self._ours[theirs]
+        return known.hash
+
+    def _copied(self, event: Mapping[str, Any], medium: Medium) -> list[KVEvent]:
+        """Return which known blocks have one more copy, of which the event tells no tokens."""
+        copied: list[KVEvent] = []
+        for theirs in event["block_hashes"]:
+            if (known := self._ours.get(theirs)) is not None:
+                known.num_copies += 1
+                copied.append(BlockStored(known.hash, b"", (), medium))
+        return copied
+
+    def _stored(self, event: Mapping[str, Any], medium: Medium) -> list[KVEvent]:
         hashes, tokens, size = event["block_hashes"], event["token_ids"], event["block_size"]
         if len(tokens) != len(hashes) * size or event.get("lora_id") is not None or event.get("lora_name"):
             return []
         keys: Sequence[Any] = event.get("extra_keys") or [None] * len(hashes)
         theirs = event["parent_block_hash"]
-        parent = self._root if theirs is None else self._ours.get(theirs)
+        above = None if theirs is None else self._ours.get(theirs)
+        parent = self._root if theirs is None else None if above is None else above.hash
         stored: list[KVEvent] = []
         for i, block_hash in enumerate(hashes):
             if parent is None or keys[i]:
                 break
             block = tuple(tokens[i * size : (i + 1) * size])
             ours = self._hasher.chain(parent, block)
-            self._ours[block_hash] = ours
-            stored.append(BlockStored(ours, parent, block))
+            self._ours.setdefault(block_hash, _Known(ours)).num_copies += 1
+            stored.append(BlockStored(ours, parent, block, medium))
             parent = ours
         return stored
 

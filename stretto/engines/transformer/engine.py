@@ -45,7 +45,7 @@ class TransformerConfig:
             prompts; `prefill_first` takes whole prompts as long as there are any.
         shares_attention: whether decodes attend to a shared prefix together.
         keeps_released: whether prefixes that only an ended query (run of an app) used stay in the cache until
-            their memory is needed.
+            their memory is needed; None keeps them if the engine's placement policy follows prefixes.
         num_repeats: largest number of decode steps between two checks of the queue.
         latency_tokens: largest number of tokens that all running sequences may have together, outputs to come
             included, while a task with the objective "latency" runs; None for as many as fit.
@@ -66,7 +66,7 @@ class TransformerConfig:
     policy: str = "chunked"
     level_s: float = 1.0
     shares_attention: bool = True
-    keeps_released: bool = False
+    keeps_released: bool | None = None
     num_repeats: int = 1
     latency_tokens: int | None = None
     with_kv_events: bool = False

@@ -6,7 +6,7 @@ A place to run is one file in this folder, a function in `PLACES`, and its name 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto.deployment import Engine, Replica, RunsIn
@@ -38,17 +38,31 @@ Place: TypeAlias = Callable[[Job, Replica, Post, Shared], Instance]
 
 
 def start_instance(
-    engine: Engine, instance: int, replica: Replica, post: Post, shared: Shared | None = None
+    engine: Engine,
+    instance: int,
+    replica: Replica,
+    post: Post,
+    shared: Shared | None = None,
+    *,
+    follows_prefixes: bool = False,
 ) -> Instance:
     """Start an instance of `replica` in the place that the replica names: on the event loop, in a thread, in
     a process, or in a Ray cluster.
 
     It posts `InstanceReady` once it can take work, or `InstanceLost`.
 
+    Args:
+        follows_prefixes: whether the engine's placement policy sends prompts where their prefixes are held.
+            An instance whose config leaves that open then keeps the prefixes of ended queries.
+
     Raises:
         ConfigError: the replica cannot run in the place that it names.
     """
-    job = Job(engine.name, instance, engine.is_llm, replica.executable, replica.instance_config())
+    config = replica.instance_config()
+    if follows_prefixes and is_dataclass(config) and getattr(config, "keeps_released", False) is None:
+        assert not isinstance(config, type)
+        config = replace(config, keeps_released=True)
+    job = Job(engine.name, instance, engine.is_llm, replica.executable, config)
     return PLACES[replica.runs_in](job, replica, post, shared or Shared())
 
 
