@@ -22,6 +22,7 @@ from stretto.planner.compiled import compiled
 from stretto.planner.fast_scheduler import FastScheduler
 from stretto.planner.simulate import simulate_steps
 from stretto.planner.step_log import StepColumns
+from stretto.planner.stepwise import stepwise
 from stretto.planner.whole_prefills import Simulated, simulate
 from stretto.sim.step_times import batch_shape
 
@@ -74,12 +75,15 @@ def expanded(shapes: ShapeArrays) -> list[StepShape]:
     return [one.after(k) if k else one for one, repeats in shapes.rows() for k in range(repeats)]
 
 
-def fast(load: Load) -> tuple[list[StepShape], dict[int, int], int]:
+def fast(
+    load: Load, most_steps: Callable[[], int] = lambda: sys.maxsize
+) -> tuple[list[StepShape], dict[int, int], int]:
     config, prompts, outputs = load
-    scheduler = FastScheduler(config)
-    scheduler.add(prompts, outputs)
-    log = scheduler.run()
-    return told(log.columns(), scheduler.num_preemptions)
+    instance = stepwise(config)
+    instance.add(prompts, outputs)
+    while instance.has_work():
+        instance.advance(most_steps())
+    return told(instance.log.columns(), instance.num_preemptions)
 
 
 def told(log: StepColumns, num_preemptions: int) -> tuple[list[StepShape], dict[int, int], int]:
@@ -109,6 +113,8 @@ def test_any_load_takes_the_same_steps(first: int) -> None:
         load = random_load(seed)
         expected = production(load)
         assert fast(load) == expected, f"seed {seed}: {load}"
+        limits = random.Random(seed)
+        assert fast(load, lambda limits=limits: limits.randint(1, 4)) == expected, f"seed {seed}: {load}"
         if load[0].policy == "prefill_first":
             assert at_once(load, simulate) == expected, f"seed {seed}: {load}"
 
