@@ -18,7 +18,6 @@ from statistics import mean
 import numpy as np
 
 from benchmarks.predictions.recorded import (
-    SUMMARY,
     RecordedRun,
     Setting,
     chain_summary,

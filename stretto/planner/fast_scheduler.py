@@ -1,5 +1,6 @@
-"""A fast model of the local scheduler of one LLM instance with policy `chunked`: the same steps, without tokens
-and block tables.
+"""A fast model of the local scheduler of one LLM instance, with policy `chunked`.
+
+Its steps are the same, without tokens and block tables.
 
 While nothing comes from outside, admission, blocks and preemption depend on the *numbers* of steps alone. So
 the clock here counts steps, and what happens in them is priced later, all at once.

@@ -95,15 +95,22 @@ def run_replica(load: ReplicaLoad, config: SchedulerConfig, cost: StepCost, begi
         CapacityError: a call would not fit even if it were alone.
     """
     can_run = np.isfinite(load.ready_s)
-    if np.all(load.ready_s[can_run] <= begin_s) and np.all(load.previous[can_run] < 0):
+    follows = load.previous >= 0
+    is_closed = config.policy == "prefill_first" and np.all(can_run[load.previous[follows & can_run]])
+    if np.all(load.ready_s[can_run] <= begin_s) and (is_closed or not np.any(follows & can_run)):
         return _run_at_once(load, np.flatnonzero(can_run), config, cost, begin_s)
     return _Arrivals(load, config, cost, begin_s).run()
 
 
 def _run_at_once(
-    load: ReplicaLoad, order: Ints, config: SchedulerConfig, cost: StepCost, begin_s: float
+    load: ReplicaLoad, calls: Ints, config: SchedulerConfig, cost: StepCost, begin_s: float
 ) -> ReplicaRun:
-    log = simulate_steps(config, load.prompts[order], load.outputs[order])
+    """Simulate calls of which none waits for others but those of this replica."""
+    place = np.full(len(load.prompts) + 1, -1)
+    place[calls] = np.arange(len(calls))
+    previous = place[load.previous[calls]]
+    log, order = simulate_steps(config, load.prompts[calls], load.outputs[calls], previous)
+    order = calls[order]
     seconds = steps_s(cost, log.shapes())
     ends_s = begin_s + np.cumsum(seconds)
     ended_s = np.full(len(load.prompts), inf)

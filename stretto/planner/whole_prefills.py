@@ -1,4 +1,4 @@
-"""The steps of one LLM instance with policy `prefill_first`: whole prompts as long as there are any, then decodes.
+"""The steps of one LLM instance with policy `prefill_first`: whole prompts while there are any, then decodes.
 
 The rules are those of `FastScheduler`, but all state is in local variables of a generator, which is several
 times as fast. It uses nothing but numbers, lists and arrays, so that `compiled.py` can compile it.
@@ -24,31 +24,50 @@ _MASK = (1 << _BITS) - 1
 _HELD, _STORED, _ENDED = HELD << _BITS, STORED << _BITS, ENDED << _BITS
 _TICK = _BITS + 2
 
-Simulated: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, int]
+Simulated: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, int]
 
 
 def simulate(
     prompts: list[int],
     outputs: list[int],
+    previous: list[int],
     num_blocks: int,
     size: int,
     max_running: int,
     max_batch_tokens: int,
     lookahead: int,
 ) -> Simulated:
-    """Simulate until all requests have ended; all of them are there at the beginning.
+    """Simulate until all calls have ended.
 
-    Returns the fields of `StepColumns`, and the number of preemptions.
+    A call is there from the beginning, or from the end of the call `previous` on, if that is not -1. Calls
+    that come at once are ordered by their numbers.
+
+    Returns the fields of `StepColumns`, where requests are numbered in the order in which they come; the
+    call of each request; and the number of preemptions.
     """
     nothing = [0]
     nothing.clear()
     first, repeats, num_decodes = nothing.copy(), nothing.copy(), nothing.copy()
     prefills, singles, ended = nothing.copy(), nothing.copy(), nothing.copy()
     stays, begins, ends, offsets = nothing.copy(), nothing.copy(), nothing.copy(), nothing.copy()
-    num_preemptions = 0
+    come_prompts, come_outputs, order = nothing.copy(), nothing.copy(), nothing.copy()
+    follower, other = (
+        [-1] * len(prompts),
+        [-1] * len(prompts),
+    )  # first follower of each call, and the next one
+    for call in range(len(prompts) - 1, -1, -1):
+        if previous[call] >= 0:
+            other[call] = follower[previous[call]]
+            follower[previous[call]] = call
+    coming = [call for call in range(len(prompts)) if previous[call] < 0]
+    for call in coming:
+        order.append(call)
+        come_prompts.append(prompts[call])
+        come_outputs.append(outputs[call])
+    num_preemptions = num_seen = 0
     for preempted, _ in steps(
-        prompts,
-        outputs,
+        come_prompts,
+        come_outputs,
         [maxsize],
         first,
         repeats,
@@ -67,6 +86,19 @@ def simulate(
         lookahead,
     ):
         num_preemptions = preempted
+        coming.clear()
+        while num_seen < len(ended):
+            call = follower[order[ended[num_seen]]]
+            while call >= 0:
+                coming.append(call)
+                call = other[call]
+            num_seen += 2
+        if coming:
+            coming.sort()
+            for call in coming:
+                order.append(call)
+                come_prompts.append(prompts[call])
+                come_outputs.append(outputs[call])
     return (
         np.array(first, np.int64),
         np.array(repeats, np.int64),
@@ -78,6 +110,7 @@ def simulate(
         np.array(ends, np.int64),
         np.array(offsets, np.int64),
         np.array(ended, np.int64).reshape(-1, 2),
+        np.array(order, np.int64),
         num_preemptions,
     )
 

@@ -95,16 +95,23 @@ def told(log: StepColumns, num_preemptions: int) -> tuple[list[StepShape], dict[
 
 def at_once(load: Load, run: Callable[..., Simulated]) -> tuple[list[StepShape], dict[int, int], int]:
     config, prompts, outputs = load
-    *columns, num_preemptions = run(
+    *columns, order, num_preemptions = run(
         prompts,
         outputs,
+        none_before(prompts),
         config.num_blocks,
         config.block_tokens,
         config.max_running,
         config.max_batch_tokens,
         config.lookahead,
     )
+    assert order.tolist() == list(range(len(prompts)))
     return told(StepColumns(*columns), num_preemptions)
+
+
+def none_before(prompts: Any) -> Any:
+    """Return that no call waits for another, as a list or an array like the prompts."""
+    return np.full(len(prompts), -1) if isinstance(prompts, np.ndarray) else [-1] * len(prompts)
 
 
 @pytest.mark.parametrize("first", range(0, NUM_LOADS, 25))
@@ -150,6 +157,6 @@ def test_a_request_that_never_fits_is_refused() -> None:
         scheduler.add([5], [0])
     whole = SchedulerConfig(num_blocks=2, block_tokens=4, policy="prefill_first")
     with pytest.raises(CapacityError, match="9 tokens"):
-        simulate_steps(whole, np.array([1, 5]), np.array([1, 4]))
+        simulate_steps(whole, np.array([1, 5]), np.array([1, 4]), np.array([-1, -1]))
     with pytest.raises(ConfigError, match="answer"):
-        simulate_steps(whole, np.array([5]), np.array([0]))
+        simulate_steps(whole, np.array([5]), np.array([0]), np.array([-1]))
