@@ -20,7 +20,7 @@ from stretto.costs.shape import LLMModel
 from stretto.errors import ConfigError
 
 Source: TypeAlias = Literal["cache", "disk", "host", "asleep"]
-"""Place of the weights before a start: page cache, disk, locked memory of the host, or an engine that sleeps."""
+"""Place of the weights before a start: page cache, disk, locked host memory, or an engine that sleeps."""
 SOURCES: tuple[Source, ...] = get_args(Source)
 
 

@@ -88,6 +88,17 @@ class Problem:
         known._drawn = dict(enumerate(draws))
         return known
 
+    def smallest(self) -> Problem:
+        """Return the problem in which each replica has as few devices as it can."""
+        small = copy(self)
+        small.costs = {name: {min(costs): costs[min(costs)]} for name, costs in self.costs.items()}
+        return small
+
+    @cached_property
+    def reads_disk(self) -> bool:
+        """Whether first starts read weights from the disk."""
+        return any(cost.start.disk_s for costs in self.costs.values() for cost in costs.values())
+
     @cached_property
     def names(self) -> list[str]:
         """Names of the nodes that have calls, in topological order."""

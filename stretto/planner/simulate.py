@@ -1,4 +1,4 @@
-"""Chooses how the steps of one LLM instance are simulated, if no call waits for others of another instance."""
+"""Chooses how the steps of one LLM instance are simulated, if no call waits for those of other instances."""
 
 from __future__ import annotations
 
