@@ -94,8 +94,8 @@ def measure(options: BenchmarkOptions, data: Path) -> Report:
         tuple(goals),
         (
             "error: predicted / measured - 1. Rank correlation: Spearman's, over the runs of a row.",
-            f"{1 + len(found.factors)} numbers are fitted to {len(shown)} runs of Max, whose settings are not "
-            "among those predicted.",
+            f"{1 + len(found.factors)} numbers are fitted to {len(shown)} runs of Max, whose settings are "
+            "not among those predicted.",
             "authors: what SamuLLM's authors had predicted for the same runs, without any fit.",
             "The plan is all GPUs to the summariser, then all to the evaluator. Documents are synthetic, of "
             "the published median and largest numbers of chunks.",

@@ -39,7 +39,7 @@ class Starts:
         return max(ready_s, known_s)
 
     def _read(self, begin_s: float, seconds: float) -> float:
-        """Let the disk read for some seconds, whenever it is idle from `begin_s` on; return when it is done."""
+        """Let the disk read for some seconds, from `begin_s` on, while it is idle. Returns when it ends."""
         left_s, now_s = seconds, begin_s
         taken: list[tuple[float, float]] = []
         for busy_from_s, busy_until_s in self._reads:

@@ -57,15 +57,20 @@ class _Placed:
 
 def stretto(times: RunTimes) -> Plan:
     """Return the plan with the least mean makespan over the draws, found or taken from another planner."""
+    candidates = [*found_by_table(times)]
+    candidates += [make(times) for make in (samullm_greedy, min_heuristic, max_heuristic)]
+    return Plan("stretto", best_of(times.problem, candidates).stages)
+
+
+def found_by_table(times: RunTimes) -> list[Plan]:
+    """Return the best list of moldable jobs, and the plans that searches find from there on."""
     choice, order = best_list(times)
     jobs = [(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])]
     starts = [jobs, filled] if (filled := wrapped(times)) else [jobs]
     found = [search(times, start) for start in starts]
     if _num_calls(times.problem) > _MANY_CALLS:
         found = [min(found, key=lambda plan: plan.expected_s)]
-    candidates = [plan_of_list(times, choice, order), *found]
-    candidates += [make(times) for make in (samullm_greedy, min_heuristic, max_heuristic)]
-    return Plan("stretto", best_of(times.problem, candidates).stages)
+    return [plan_of_list(times, choice, order), *found]
 
 
 def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
