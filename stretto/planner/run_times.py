@@ -32,7 +32,8 @@ class Effort:
 
     Attributes:
         most_requests: requests of a set beyond which it is simulated in part.
-        few_requests: sets of at most so many requests are all simulated, not only halves, quarters and so on.
+        few_requests: sets of at most so many requests are all simulated, of larger ones halves, quarters and
+            so on; if 0, only the largest set and its half.
         most_draws: draws of lengths that are simulated at most.
     """
 
@@ -157,10 +158,11 @@ class RunTimes:
         counts = [1, *(-(-len(requests) // parts) for parts in self._parts())]
         num_halves = self.num_devices.bit_length() + _NUM_SMALL
         halves = {-(-len(requests) // 2**half) for half in range(num_halves)}
-        few = self._effort.few_requests
-        known = [n for n in counts if n == 1 or n <= few or (n in halves and n <= most)]
-        if counts[-1] > most:
-            known = sorted({*known, most // 2, most})
+        few, largest = self._effort.few_requests, min(counts[-1], most)
+        chosen = {1, -(-largest // 2), largest}
+        if few:
+            chosen.update(n for n in counts if n <= few or (n in halves and n <= most))
+        known = sorted(chosen)
         known_s = [seconds(count) for count in known]
         row = np.interp(counts, known, known_s)
         if counts[-1] > most:
