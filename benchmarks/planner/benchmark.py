@@ -110,8 +110,8 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
         first = first_plan(problem)
         first_s = max(first_s, first_cpu_s := time.process_time() - begin_s)
         num_unseen = 1 if case.knows_lengths else _NUM_UNSEEN
-        first = options.seed * 1000 + _NUM_DRAWS
-        unseen = [problem.workload.draw(seed) for seed in range(first, first + num_unseen)]
+        seeds = range(options.seed * 1000 + _NUM_DRAWS, options.seed * 1000 + _NUM_DRAWS + num_unseen)
+        unseen = [problem.workload.draw(seed) for seed in seeds]
         begin_s = time.process_time()
         times = RunTimes(problem.knowing(*unseen) if case.knows_lengths else problem)
         table_s = time.process_time() - begin_s

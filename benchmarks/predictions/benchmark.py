@@ -204,7 +204,7 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     ranks = [_ranks(values) for values in (one, other)]
     if any(len(set(row)) < 2 for row in ranks):
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(np.array(ranks))[0, 1])
 
 
 def _ranks(values: Iterable[float]) -> list[float]:

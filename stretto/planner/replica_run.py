@@ -205,7 +205,8 @@ class _Arrivals:
         interval = len(log.repeats) - 1
         shape = self._stays.shape(log.first[-1]) if log.num_decodes[-1] else StepShape()
         if log.prefills and log.prefills[-5] == interval:
-            shape = StepShape(*log.prefills[-4:], *shape[4:])
+            prompts, tokens, longest, pairs = log.prefills[-4:]
+            shape = StepShape(prompts, tokens, longest, pairs, *shape[4:])
         for at in range(len(log.single) - 2, -1, -2):
             if log.single[at] != interval:
                 break

@@ -22,7 +22,7 @@ def test_it_compares_all_planners() -> None:
     assert report.table(APART)["toy"].values["gain"] == 1.0
     shown = report.table("Figure 9: toy")
     assert {name.partition(": ")[0] for name in shown} == set(PLANNERS) - {"moldable_list"}
-    assert all(row.values["from_s"] < row.values["to_s"] for row in shown.values())
+    assert all(str(row.values["gpus_each"]) in "1248" for row in shown.values())
 
 
 def test_requests_have_the_published_sizes() -> None:
