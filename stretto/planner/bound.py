@@ -19,7 +19,7 @@ def lower_bound_s(times: RunTimes) -> float:
     It is the least time that is no less than the longest path, and in which all devices together can do the
     work of all nodes. A node that takes longer alone than that time needs several replicas, each of which
     loads. The bound holds for plans whose replicas work no better than those of the table: splitting calls
-    never saves device time.
+    further never saves device time.
     """
     low_s = high_s = max(_paths_s(times).values())
     while not _fits(times, high_s):
@@ -46,8 +46,10 @@ def _area_s(times: RunTimes, node: str, limit_s: float) -> float:
         loading_s = times.loading_s(node, tp)
         share = times.share_in(node, tp, limit_s - loading_s)
         if share > 0:
-            num_replicas = 1 if is_chain else ceil(1 / share - _SLACK)
-            least_s = min(least_s, tp * (num_replicas * loading_s + times.run_s(node, tp, 1.0)))
+            most = times.num_devices // tp
+            least = 1 if is_chain else min(most, ceil(1 / share - _SLACK))
+            for dp in range(least, most + 1):
+                least_s = min(least_s, dp * tp * (loading_s + times.run_s(node, tp, 1 / dp)))
     return least_s
 
 
