@@ -137,6 +137,12 @@ _ALL = (
         (("makespan", "makespan_s"), ("makespan", "to_bound")),
     ),
     Benchmark(
+        "predictions",
+        "Accuracy of plans' predictions: chain summaries measured on four and eight A100",
+        "benchmarks.predictions.benchmark",
+        (("predicted beside measured seconds, runs not fitted to", "absolute_error_percent"),),
+    ),
+    Benchmark(
         "profiles",
         "Accuracy of profiles: predicted times of batches of texts of mixed lengths, by size and by length",
         "benchmarks.profiles.benchmark",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from stretto.costs.length_belief import interval
+from stretto.costs.loading import SOURCES, Source
 from stretto.costs.presets import load_output_lengths
 from stretto.emulate.known_costs import nearest
 from stretto.errors import CapacityError, ConfigError
@@ -23,6 +25,7 @@ from stretto.planner.machine import machine_of
 from stretto.planner.model_graph import model_graph
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application, read_requests
+from stretto.planner.planners.first import first_plan
 from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
@@ -46,6 +49,14 @@ def plan(
         typer.Option("--draws", help="How often the lengths of answers are drawn.", metavar="NUMBER"),
     ] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    weights: Annotated[
+        str,
+        typer.Option(
+            "--weights",
+            help=f"Place of the models' weights before the first start: {', '.join(SOURCES)}.",
+            metavar="PLACE",
+        ),
+    ] = "cache",
     no_preemption: Annotated[
         bool, typer.Option("--no-preemption", help="Never end a replica that still has calls.")
     ] = False,
@@ -64,6 +75,7 @@ def plan(
     shows the plan with one draw.
     """
     make = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
+    place = cast(Source, nearest("place of weights", weights, dict.fromkeys(SOURCES)))
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
     try:
@@ -75,6 +87,7 @@ def plan(
             num_draws=draws,
             seed=seed,
             preempts=not no_preemption,
+            weights=place,
         )
     except CapacityError as error:
         raise ConfigError(f"{requests}: {error.message}") from error
@@ -82,6 +95,12 @@ def plan(
         print("\n".join(model_graph(problem)))
         return
     begin_s = time.perf_counter()
+    first = first_plan(problem)
+    first_s = time.perf_counter() - begin_s
+    print(
+        f"first plan after {first_s:.2f} s: about {first.expected_s:.0f} s; searching for better ones",
+        file=sys.stderr,
+    )
     times = RunTimes(problem)
     found = make(times)
     search_s = time.perf_counter() - begin_s

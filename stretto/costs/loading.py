@@ -1,4 +1,7 @@
-"""Time to start an LLM instance: a fixed cost, and the weights at the speed of the disk or network.
+"""Time to start an LLM instance: a fixed cost, and the weights at the speed at which they come.
+
+Measured starts have the weights in the page cache. From the disk, which all starts share, they may come more
+slowly; from locked memory of the host, or if an engine sleeps, at the speed of the device's link.
 
 Source: SamuLLM §2 has a table by model and plan. Differs: the table is used where a start was measured, and a
 line fitted to it elsewhere.
@@ -8,12 +11,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from stretto.costs.nnls import nnls
 from stretto.costs.shape import LLMModel
 from stretto.errors import ConfigError
+
+Source: TypeAlias = Literal["cache", "disk", "host", "asleep"]
+"""Place of the weights before a start: page cache, disk, locked host memory, or an engine that sleeps."""
+SOURCES: tuple[Source, ...] = get_args(Source)
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How fast a machine moves weights.
+
+    Attributes:
+        disk_bytes_s: bytes per second of its disk, which all starts share.
+        link_bytes_s: bytes per second from the host's memory to one device, which has a link of its own.
+    """
+
+    disk_bytes_s: float
+    link_bytes_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How long one start of an LLM instance takes.
+
+    Attributes:
+        seconds: whole time, if the disk does not hold it up.
+        reading_s: part of it, at its end, in which weights are read.
+        disk_s: seconds that the disk needs for the weights; 0 if they are in memory.
+    """
+
+    seconds: float
+    reading_s: float = 0.0
+    disk_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +86,21 @@ class LoadingCost:
         """Return the seconds that one start of an instance takes by the fitted line, even if it was
         measured.
         """
-        group_s = self.group_s if tensor_parallel > 1 else 0.0
-        return self.start_s + group_s + self.byte_s * model.weight_bytes / tensor_parallel
+        return self._process_s(tensor_parallel) + self.byte_s * model.weight_bytes / tensor_parallel
+
+    def start(self, model: LLMModel, tensor_parallel: int, source: Source, storage: Storage) -> Start:
+        """Return how long a start of an instance takes if the weights are in this place before."""
+        share = model.weight_bytes / tensor_parallel
+        if source in ("host", "asleep"):
+            process_s = self._process_s(tensor_parallel) if source == "host" else 0.0
+            return Start(process_s + share / storage.link_bytes_s)
+        seconds = self.seconds(model, tensor_parallel)
+        if source == "cache":
+            return Start(seconds)
+        return Start(seconds, min(seconds, self.byte_s * share), model.weight_bytes / storage.disk_bytes_s)
+
+    def _process_s(self, tensor_parallel: int) -> float:
+        return self.start_s + (self.group_s if tensor_parallel > 1 else 0.0)
 
 
 def fit_loading(models: Mapping[str, LLMModel], measured_s: Mapping[str, float]) -> LoadingCost:

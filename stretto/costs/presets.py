@@ -22,7 +22,7 @@ from importlib import resources
 from typing import Any
 
 from stretto.costs.kv_room import check_fits
-from stretto.costs.loading import LoadingCost
+from stretto.costs.loading import LoadingCost, Source, Start, Storage
 from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.preble import preble_cost
 from stretto.costs.profile import Profile
@@ -110,6 +110,14 @@ class Preset:
         machine; None if the preset has no times of starts.
         """
         return None if self.loading is None else self.loading.seconds(model, tensor_parallel)
+
+    def start(self, model: LLMModel, tensor_parallel: int, source: Source, storage: Storage) -> Start:
+        """Return how long a start of an instance takes if its weights are in this place before; no time if
+        the preset has no times of starts.
+        """
+        if self.loading is None:
+            return Start(0.0)
+        return self.loading.start(model, tensor_parallel, source, storage)
 
     def _hardware_for(self, model: LLMModel, tensor_parallel: int) -> Hardware:
         if self.hardware is None:

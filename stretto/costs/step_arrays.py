@@ -145,7 +145,7 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
     num_sequences = prefills + decodes
     launches = layers * (model.kernels_per_layer + 2 * is_group)
     sizes, place = np.unique(tokens.astype(np.int64), return_inverse=True)
-    tiles_s = np.array([features.multiplication.seconds(size) for size in sizes.tolist()])[place]
+    tiles_s = features.multiplication.all_seconds(sizes)[place]
     return [
         layers * ones,
         layers * (prefills > 0),

@@ -11,8 +11,13 @@ The tiles and their shares of the peak are rounded figures of current GPUs, not 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stretto.costs.shape import Hardware, LLMModel
 
@@ -43,32 +48,53 @@ class Multiplication:
         """
         return _seconds(self, num_tokens) if self.hardware.num_cores else 0.0
 
+    def all_seconds(self, num_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what `seconds` does, for many numbers of tokens."""
+        if not self.hardware.num_cores:
+            return np.zeros(len(num_tokens))
+        found: NDArray[np.float64] = _work_s(self, num_tokens, _least_of_each)
+        return found
+
 
 @lru_cache(maxsize=2**16)
 def _seconds(step: Multiplication, num_tokens: int) -> float:
+    return float(_work_s(step, num_tokens, min))
+
+
+def _least_of_each(rows: Iterable[Any]) -> Any:
+    return reduce(np.minimum, rows)
+
+
+def _work_s(step: Multiplication, num_tokens: Any, least: Callable[[Iterable[Any]], Any]) -> Any:
+    """Return the seconds for a number of tokens, or for each of an array.
+
+    Args:
+        least: returns the least of some numbers, or the least of each place of some arrays.
+    """
     model, devices = step.model, step.tensor_parallel
     width = model.num_heads * model.head_size // devices
     kv_width = max(1, model.num_kv_heads // devices) * model.head_size
     inner = model.intermediate_size // devices
     hidden, cores = model.hidden_size, step.hardware.num_cores
-    work = _product(num_tokens, width + 2 * kv_width, hidden, cores)
-    work += _product(num_tokens, hidden, width, cores)
+    work = _product(num_tokens, width + 2 * kv_width, hidden, cores, least)
+    work = work + _product(num_tokens, hidden, width, cores, least)
     into = inner * (2 if model.gated else 1)
     if model.num_experts == 1:
-        work += _product(num_tokens, into, hidden, cores) + _product(num_tokens, hidden, inner, cores)
+        work = work + _product(num_tokens, into, hidden, cores, least)
+        work = work + _product(num_tokens, hidden, inner, cores, least)
     else:
         experts = model.used_experts(num_tokens, alike=step.tokens_alike)
         rows, columns, share = _EXPERT_TILE
         tiles = -(-num_tokens * model.active_experts // (experts * rows)) * experts
         for width_out, length in ((into, hidden), (hidden, inner)):
             waves = -(-tiles * -(-width_out // columns) // cores)
-            work += waves * cores * rows * columns * (length + _STARTUP) / share
+            work = work + waves * cores * rows * columns * (length + _STARTUP) / share
     return 2 * model.num_layers * work / step.hardware.flops
 
 
-def _product(rows: int, columns: int, length: int, cores: int) -> float:
+def _product(rows: Any, columns: int, length: int, cores: int, least: Callable[[Iterable[Any]], Any]) -> Any:
     """Return the multiplications that the fastest way takes the time of; idle cores and slow tiles count."""
-    return min(
+    return least(
         -(-(-(-rows // tile_rows) * -(-columns // tile_columns) * parts) // cores)
         * (cores * tile_rows * tile_columns * (length / parts + _STARTUP) / share)
         for tile_rows, tile_columns, share in _TILES

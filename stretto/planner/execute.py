@@ -20,6 +20,7 @@ from stretto.errors import InternalError
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.problem import Problem
 from stretto.planner.replica_run import ReplicaLoad, ReplicaRun, run_replica
+from stretto.planner.starts import Starts
 from stretto.planner.workload import DrawnCalls
 
 
@@ -97,8 +98,10 @@ class _Executor:
     progress: dict[str, _Progress] = field(init=False)
     running: dict[str, list[_Running]] = field(init=False, default_factory=dict)
     spans: list[Span] = field(init=False, default_factory=list)
+    starts: Starts = field(init=False)
 
     def __post_init__(self) -> None:
+        self.starts = Starts(self.problem)
         self.progress = {
             name: _Progress(calls, np.zeros(len(calls.outputs), np.int64), np.full(len(calls.outputs), inf))
             for name, calls in self.drawn.items()
@@ -234,7 +237,7 @@ class _Executor:
         elif not start_s and (replica.node, replica.devices) in self.problem.loaded:
             loaded_s = self.problem.loaded[replica.node, replica.devices]
         else:
-            loaded_s = start_s + cost.loading_s
+            loaded_s = self.starts.ready_s(replica.node, replica.tp, start_s)
         place = np.full(len(drawn.outputs) + 1, -1)
         place[calls] = np.arange(len(calls))
         generated = progress.generated[calls]

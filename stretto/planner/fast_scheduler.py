@@ -1,4 +1,6 @@
-"""A fast model of the local scheduler of one LLM instance: the same steps, without tokens and block tables.
+"""A fast model of the local scheduler of one LLM instance, with policy `chunked`.
+
+Its steps are the same, without tokens and block tables.
 
 While nothing comes from outside, admission, blocks and preemption depend on the *numbers* of steps alone. So
 the clock here counts steps, and what happens in them is priced later, all at once.
@@ -33,22 +35,21 @@ class FastScheduler:
     Attributes:
         log: what was done so far.
         num_preemptions: number of preemptions so far.
-        step: number of decode steps so far (with policy `chunked`: of all steps).
+        step: number of steps so far.
 
     Raises:
         ConfigError: the configuration cannot work.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
-        if config.policy not in ("chunked", "prefill_first"):
-            raise ConfigError(f"policy must be chunked or prefill_first, got {config.policy!r}")
+        if config.policy != "chunked":
+            raise ConfigError(f"policy must be chunked, got {config.policy!r}")
         config.check()
         self.log = StepLog()
         self.num_preemptions = 0
         self.step = 0
         self._config = config
         self._size = config.block_tokens
-        self._is_chunked = config.policy == "chunked"
         self._prompts: list[int] = []
         self._outputs: list[int] = []
         self._generated: dict[int, int] = {}  # of requests that were preempted
@@ -66,8 +67,6 @@ class FastScheduler:
         self._end: list[int] = []  # last decode step of each request on a stay
         self._ends: list[int] = []  # heap of (end, request)
         self._begun: dict[int, int] = {}  # missing tokens of each request in mid-prefill, in order
-        self._num_outstanding = 0  # blocks for these and the token after them (`prefill_first`)
-        self._num_prefill_steps = 0
 
     def add(self, prompts: Sequence[int], outputs: Sequence[int]) -> None:
         """Add requests to the end of the queue: tokens of their prompts and of their answers.
@@ -111,23 +110,12 @@ class FastScheduler:
 
     def advance(self, max_steps: int) -> None:
         """Simulate the next step, or up to `max_steps` decode steps between which nothing is decided."""
-        if self._is_chunked:
-            self._chunked(max_steps)
-        elif not self._prefill_whole():
-            is_short = self._by_remainder[(self.step - 1) % self._size] > self._num_available
-            if is_short:
-                self._preempt()
-            self._decode(1 if is_short else max_steps, is_first_acquired=is_short)
-
-    # --- policy `chunked`
-
-    def _chunked(self, max_steps: int) -> None:
         num_needed = self._by_remainder[(self.step - 1) % self._size]
         is_short = num_needed > self._num_available
         if is_short:
             self._preempt()
         elif not self._begun and not self._fits_next(num_needed, self.step):
-            self._decode(max_steps, is_first_acquired=False)
+            self._decode(max_steps)
             return
         else:
             self._acquire(num_needed)
@@ -156,37 +144,9 @@ class FastScheduler:
         self._end_prefills(slices, fresh, self.step - 1)
         self._finish_due()
 
-    # --- policy `prefill_first`
-
-    def _prefill_whole(self) -> bool:
-        """Do a step of whole prefills; return False, and do nothing, if there are none."""
-        if not self._begun and not self._fits_next(0, self.step, self.step - 1):
-            return False
-        size = self._size
-        budget = self._config.max_batch_tokens
-        slices: list[tuple[int, int, int]] = []
-        outstanding = self._by_remainder[self.step % size] + self._by_remainder[(self.step - 1) % size]
-        for request, num_missing in self._begun.items():
-            if num_missing <= budget or not slices:
-                length = self._length(request)
-                num_computed = length - num_missing
-                slices.append((request, num_computed, num_missing))
-                budget -= num_missing
-                self._acquire(-(-length // size) - num_computed // size)
-                self._num_outstanding -= length // size + 1 - num_computed // size
-                outstanding += not length % size
-                if budget <= 0:
-                    break
-        outstanding += self._num_outstanding
-        fresh = self._admit(slices, budget, outstanding)
-        self._log_step(slices, fresh, 0)
-        self._end_prefills(slices, fresh, self.step)
-        self._num_prefill_steps += 1
-        return True
-
     # --- decodes
 
-    def _decode(self, max_steps: int, *, is_first_acquired: bool) -> None:
+    def _decode(self, max_steps: int) -> None:
         """Do as many decode steps as nothing interrupts: up to the next end, or until blocks run out."""
         step, size, counts = self.step, self._size, self._by_remainder
         ends, end = self._ends, self._end
@@ -195,19 +155,18 @@ class FastScheduler:
         num_steps = (ends[0] >> _SHIFT) - step + 1
         if num_steps > max_steps:
             num_steps = max_steps
-        if not is_first_acquired:
-            rounds, rest = divmod(num_steps, size)
-            at = (step - 1) % size
-            num_needed = rounds * self._num_decoding + sum(counts[at : at + rest])
-            if at + rest > size:
-                num_needed += sum(counts[: at + rest - size])
-            if num_needed > self._num_available:
-                num_needed = num_steps = 0
-                while (more := num_needed + counts[at]) <= self._num_available:
-                    num_needed = more
-                    num_steps += 1
-                    at = (at + 1) % size
-            self._acquire(num_needed)
+        rounds, rest = divmod(num_steps, size)
+        at = (step - 1) % size
+        num_needed = rounds * self._num_decoding + sum(counts[at : at + rest])
+        if at + rest > size:
+            num_needed += sum(counts[: at + rest - size])
+        if num_needed > self._num_available:
+            num_needed = num_steps = 0
+            while (more := num_needed + counts[at]) <= self._num_available:
+                num_needed = more
+                num_steps += 1
+                at = (at + 1) % size
+        self._acquire(num_needed)
         log = self.log
         log.first.append(step)
         log.repeats.append(num_steps)
@@ -240,7 +199,7 @@ class FastScheduler:
             leave(request, num_full, last, tail | request if rest else 0)
             num_blocks += num_full + 1 if rest else num_full
             log.ends[stay] = interval
-            log.ended.append((request, interval - 1))
+            log.ended += (request, interval - 1)
             counts[-offset % size] -= 1
             stays[request] = -1
             end[request] = -2
@@ -258,7 +217,7 @@ class FastScheduler:
         self._num_available += num_full + (rest > 0)
         self._num_running -= 1
         self._end[request] = -2
-        self.log.ended.append((request, len(self.log.repeats) - 1))
+        self.log.ended += (request, len(self.log.repeats) - 1)
 
     def _last_filled(self, request: int, num_full: int, offset: int) -> int:
         """Return the stamp of the last full block of a decoding request."""
@@ -269,9 +228,7 @@ class FastScheduler:
 
     def _stamp(self, step: int, phase: int) -> int:
         """Return the stamp, less the request, of blocks used in a step that has prefills."""
-        if self._is_chunked:
-            return stamp(step, True, 0, phase, 0)
-        return stamp(step, False, self._num_prefill_steps, phase, 0)
+        return stamp(step, True, 0, phase, 0)
 
     # --- admission, prefill and preemption
 
@@ -328,14 +285,7 @@ class FastScheduler:
                 break
             num_left -= 1
             num_computed = self._start(request)
-            num_tokens = length - num_computed
-            if self._is_chunked:
-                num_tokens = min(num_tokens, budget)
-            elif num_tokens > budget and (slices or first < end):  # it waits for the next step
-                num_blocks = length // size + 1 - num_computed // size
-                outstanding += num_blocks
-                self._num_outstanding += num_blocks
-                continue
+            num_tokens = min(length - num_computed, budget)
             self._acquire(-(-(num_computed + num_tokens) // size) - num_computed // size)
             slices.append((request, num_computed, num_tokens))
             budget -= num_tokens
@@ -381,7 +331,6 @@ class FastScheduler:
     def _end_prefills(self, slices: list[tuple[int, int, int]], fresh: tuple[int, int], step: int) -> None:
         """Record what prefills have computed; those that have their whole prompt start to decode."""
         size, stored = self._size, self._stamp(step, STORED)
-        decodes_from = step + 1 if self._is_chunked else step
         used, prompts, outputs = self._idle.used, self._prompts, self._outputs
         for request, start, num_tokens in slices:
             num_computed = start + num_tokens
@@ -394,7 +343,7 @@ class FastScheduler:
             del self._begun[request]
             num_left = outputs[request] - generated - 1
             if num_left:
-                self._begin_stay(request, num_computed, num_left, decodes_from)
+                self._begin_stay(request, num_computed, num_left, step + 1)
             else:
                 self._finish_prefill(request, step)
         for request in range(*fresh):
@@ -402,7 +351,7 @@ class FastScheduler:
             if num_computed >= size:
                 used[request] = stored | request
             if (num_left := outputs[request] - 1) > 0:
-                self._begin_stay(request, num_computed, num_left, decodes_from)
+                self._begin_stay(request, num_computed, num_left, step + 1)
             else:
                 self._finish_prefill(request, step)
 
@@ -488,7 +437,7 @@ class FastScheduler:
         pairs = (sum([length * length for length in lengths]) + tokens) // 2
         for request, start, num_tokens in slices:
             if num_tokens == 1 and start >= self._prompts[request]:
-                log.single.append((interval, start + 1))
+                log.single += (interval, start + 1)
                 continue
             num += 1
             tokens += num_tokens
@@ -496,7 +445,7 @@ class FastScheduler:
                 longest = num_tokens
             pairs += num_tokens * start + num_tokens * (num_tokens + 1) // 2
         if num:
-            log.prefills.append((interval, num, tokens, longest, pairs))
+            log.prefills += (interval, num, tokens, longest, pairs)
         log.first.append(self.step)
         log.repeats.append(1)
         log.num_decodes.append(num_decodes)

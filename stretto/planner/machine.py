@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from stretto.costs.kv_room import check_fits
+from stretto.costs.loading import Source, Start, Storage
 from stretto.costs.presets import Preset, load_preset, preset_names
 from stretto.costs.shape import LLMModel
 from stretto.costs.step import StepCost
@@ -30,11 +31,14 @@ class Machine:
 
     Attributes:
         preset: name of the costs of one device.
+        storage: how fast it moves weights. The figures of known machines are usual ones, not measured: one
+            NVMe disk, and PCIe 4 with 16 lanes.
     """
 
     name: str
     num_devices: int
     preset: str
+    storage: Storage = Storage(disk_bytes_s=3e9, link_bytes_s=25e9)
 
 
 MACHINES: Mapping[str, Machine] = {
@@ -64,15 +68,20 @@ class ReplicaCost:
     Attributes:
         scheduler: configuration of its local scheduler; the number of KV blocks is what its devices hold.
         step: predicted seconds of a step.
-        loading_s: predicted seconds from its start until it serves.
+        start: predicted time from its start until it serves.
         is_estimated: whether the model's own steps or starts were not measured, so that numbers of others
             are used.
     """
 
     scheduler: SchedulerConfig
     step: StepCost
-    loading_s: float
+    start: Start
     is_estimated: bool
+
+    @property
+    def loading_s(self) -> float:
+        """Predicted seconds from its start until it serves, if the disk does not hold it up."""
+        return self.start.seconds
 
 
 def model_of(name: str, machine: Machine) -> LLMModel:
@@ -93,13 +102,16 @@ def model_of(name: str, machine: Machine) -> LLMModel:
     return models[nearest("model", wanted, models)]
 
 
-def costs_by_tp(model: LLMModel, machine: Machine, max_tokens: int) -> dict[int, ReplicaCost]:
+def costs_by_tp(
+    model: LLMModel, machine: Machine, max_tokens: int, weights: Source = "cache"
+) -> dict[int, ReplicaCost]:
     """Return the costs of one replica of a model, by number of devices that it can run on.
 
     A number of devices is possible if the weights and one whole sequence fit, and step times are known.
 
     Args:
         max_tokens: longest sequence, prompt and answer together.
+        weights: place of the weights before the first start.
 
     Raises:
         ConfigError: there is none; the message says what would fit.
@@ -130,8 +142,8 @@ def costs_by_tp(model: LLMModel, machine: Machine, max_tokens: int) -> dict[int,
         key = f"{model.name}|tp{tp}"
         is_known = key in preset.numbers or key in preset.regressions
         is_start_known = preset.loading is not None and key in preset.loading.measured_s
-        loading_s = preset.loading_s(model, tp) or 0.0
-        found[tp] = ReplicaCost(scheduler, step, loading_s, not (is_known and is_start_known))
+        start = preset.start(model, tp, weights, machine.storage)
+        found[tp] = ReplicaCost(scheduler, step, start, not (is_known and is_start_known))
     if not found:
         room = 0.9 * preset.hardware.memory_bytes * machine.num_devices
         fitting = [

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 
+from stretto.costs.loading import Source
 from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.shape import LLMModel
 from stretto.errors import ConfigError
@@ -24,6 +25,9 @@ class Problem:
         loaded: seconds until each replica that runs now is ready, by node and devices. Plans need not load
             them again.
 
+    Args:
+        weights: place of all models' weights before the first start.
+
     Raises:
         ConfigError: a model or node is unknown, or a model is too large.
         CapacityError: a prompt is longer than its model's context.
@@ -41,22 +45,36 @@ class Problem:
         preempts: bool = True,
         answers: AnswersSoFar = NO_ANSWERS,
         loaded: Mapping[tuple[str, tuple[int, ...]], float] | None = None,
+        weights: Source = "cache",
     ) -> None:
         models = {node.name: _model(node, machine) for node in app.nodes}
         self.app = app
         self.machine = machine
         self.workload = Workload(app, requests, models, lengths, answers)
         self.costs: dict[str, dict[int, ReplicaCost]] = {
-            name: costs_by_tp(models[name], machine, models[name].max_context_tokens) for name in self.names
+            name: costs_by_tp(models[name], machine, models[name].max_context_tokens, weights)
+            for name in self.names
         }
         self.preempts = preempts
         self.loaded = dict(loaded or {})
         self._seeds = [seed * 1000 + number for number in range(num_draws)]
+        self._drawn: dict[int, dict[str, DrawnCalls]] = {}
 
-    @cached_property
+    @property
+    def num_draws(self) -> int:
+        """How often the lengths of all answers are drawn."""
+        return len(self._seeds)
+
+    def draw(self, number: int) -> dict[str, DrawnCalls]:
+        """Return one draw of the lengths of all answers, by node. It is made when it is asked for first."""
+        if number not in self._drawn:
+            self._drawn[number] = self.workload.draw(self._seeds[number])
+        return self._drawn[number]
+
+    @property
     def draws(self) -> list[dict[str, DrawnCalls]]:
         """Draws of the lengths of all answers, by node."""
-        return [self.workload.draw(seed) for seed in self._seeds]
+        return [self.draw(number) for number in range(self.num_draws)]
 
     @cached_property
     def possible_draws(self) -> list[dict[str, DrawnCalls]]:
@@ -66,8 +84,20 @@ class Problem:
     def knowing(self, *draws: dict[str, DrawnCalls]) -> Problem:
         """Return the problem of a planner that has these draws of the lengths of all answers."""
         known = copy(self)
-        known.draws = list(draws)
+        known._seeds = list(range(len(draws)))
+        known._drawn = dict(enumerate(draws))
         return known
+
+    def smallest(self) -> Problem:
+        """Return the problem in which each replica has as few devices as it can."""
+        small = copy(self)
+        small.costs = {name: {min(costs): costs[min(costs)]} for name, costs in self.costs.items()}
+        return small
+
+    @cached_property
+    def reads_disk(self) -> bool:
+        """Whether first starts read weights from the disk."""
+        return any(cost.start.disk_s for costs in self.costs.values() for cost in costs.values())
 
     @cached_property
     def names(self) -> list[str]:

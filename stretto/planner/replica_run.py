@@ -19,9 +19,9 @@ from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
 from stretto.costs.step_arrays import Floats, Ints, steps_s
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.planner.fast_scheduler import FastScheduler
-from stretto.planner.simulate import simulate_steps
-from stretto.planner.step_log import StepColumns
+from stretto.planner.simulate import check_requests, simulate_steps
+from stretto.planner.step_log import StepColumns, StepLog
+from stretto.planner.stepwise import stepwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,22 @@ def run_replica(load: ReplicaLoad, config: SchedulerConfig, cost: StepCost, begi
         CapacityError: a call would not fit even if it were alone.
     """
     can_run = np.isfinite(load.ready_s)
-    if np.all(load.ready_s[can_run] <= begin_s) and np.all(load.previous[can_run] < 0):
+    follows = load.previous >= 0
+    is_closed = config.policy == "prefill_first" and np.all(can_run[load.previous[follows & can_run]])
+    if np.all(load.ready_s[can_run] <= begin_s) and (is_closed or not np.any(follows & can_run)):
         return _run_at_once(load, np.flatnonzero(can_run), config, cost, begin_s)
     return _Arrivals(load, config, cost, begin_s).run()
 
 
 def _run_at_once(
-    load: ReplicaLoad, order: Ints, config: SchedulerConfig, cost: StepCost, begin_s: float
+    load: ReplicaLoad, calls: Ints, config: SchedulerConfig, cost: StepCost, begin_s: float
 ) -> ReplicaRun:
-    log = simulate_steps(config, load.prompts[order], load.outputs[order])
+    """Simulate calls of which none waits for others but those of this replica."""
+    place = np.full(len(load.prompts) + 1, -1)
+    place[calls] = np.arange(len(calls))
+    previous = place[load.previous[calls]]
+    log, order = simulate_steps(config, load.prompts[calls], load.outputs[calls], previous)
+    order = calls[order]
     seconds = steps_s(cost, log.shapes())
     ends_s = begin_s + np.cumsum(seconds)
     ended_s = np.full(len(load.prompts), inf)
@@ -116,11 +123,11 @@ class _Arrivals:
     """A run of a replica whose calls arrive one after the other."""
 
     def __init__(self, load: ReplicaLoad, config: SchedulerConfig, cost: StepCost, begin_s: float) -> None:
+        check_requests(config, load.prompts, load.outputs)
         self._load = load
         self._cost = cost
         self._now_s = begin_s
-        self._begin_s = begin_s
-        self._scheduler = FastScheduler(config)
+        self._instance = stepwise(config)
         self._order: list[int] = []
         self._ended_s = np.full(len(load.prompts), inf)
         self._starts_s: list[float] = []
@@ -133,24 +140,28 @@ class _Arrivals:
             elif np.isfinite(load.ready_s[call]):
                 self._coming.append((float(load.ready_s[call]), call))
         heapify(self._coming)
-        self._stays: list[int] = []
-        self._num_stays = 0
+        self._stays = _Stays(self._instance.log)
 
     def run(self) -> ReplicaRun:
-        scheduler, log = self._scheduler, self._scheduler.log
-        num_ended = 0
+        instance, log = self._instance, self._instance.log
+        num_ended = num_preemptions = 0
         while True:
             self._add_arrived()
-            if not scheduler.has_work():
+            if not instance.has_work():
                 if not self._coming:
                     break
                 self._now_s = self._coming[0][0]
                 continue
-            scheduler.advance(self._max_steps())
+            instance.advance(self._max_steps())
+            if instance.num_preemptions > num_preemptions:
+                num_preemptions = instance.num_preemptions
+                self._stays.drop_preempted()
             self._spend()
-            for request, _ in log.ended[num_ended:]:
-                self._end(self._order[request])
+            ended = log.ended[num_ended::2]
             num_ended = len(log.ended)
+            self._stays.update(ended)
+            for request in ended:
+                self._end(self._order[request])
         starts_s, ends_s = np.array(self._starts_s), np.array(self._ends_s)
         busy_s = float((ends_s - starts_s).sum())
         order = np.array(self._order, np.int64)
@@ -160,7 +171,7 @@ class _Arrivals:
         while self._coming and self._coming[0][0] <= self._now_s:
             _, call = heappop(self._coming)
             self._order.append(call)
-            self._scheduler.add([int(self._load.prompts[call])], [int(self._load.outputs[call])])
+            self._instance.add([int(self._load.prompts[call])], [int(self._load.outputs[call])])
 
     def _end(self, call: int) -> None:
         self._ended_s[call] = self._now_s
@@ -171,38 +182,35 @@ class _Arrivals:
 
     def _max_steps(self) -> int:
         """Return after how many decode steps the next call has arrived."""
-        if not self._coming or self._scheduler.is_waiting or not self._stays:
+        if not self._coming or self._instance.is_waiting or not self._stays.offsets:
             return maxsize
-        shape = self._decodes(self._stays, self._scheduler.step)
+        shape = self._stays.shape(self._instance.step)
         gap_s = self._coming[0][0] - self._now_s
+        low, low_s = 0, 0.0
         high = ceil(gap_s / self._cost.step_s(shape)) + 1  # steps only get longer
-        low = 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._cost.steps_s(shape, middle) >= gap_s:
-                high = middle
+        high_s = self._cost.steps_s(shape, high)
+        while high - low > 1:
+            share = (gap_s - low_s) / max(1e-12, high_s - low_s)
+            middle = low + min(high - low - 1, max(1, int(share * (high - low))))
+            middle_s = self._cost.steps_s(shape, middle)
+            if middle_s >= gap_s:
+                high, high_s = middle, middle_s
             else:
-                low = middle + 1
-        return low
-
-    def _decodes(self, stays: Sequence[int], step: int) -> StepShape:
-        offsets = self._scheduler.log.offsets
-        chosen = [offsets[stay] for stay in stays]
-        context = sum(chosen) + step * len(chosen)
-        return StepShape(0, 0, 0, 0, len(chosen), context, max(chosen) + step)
+                low, low_s = middle, middle_s
+        return high
 
     def _spend(self) -> None:
         """Let the time of the last interval pass."""
-        log = self._scheduler.log
+        log = self._instance.log
         interval = len(log.repeats) - 1
-        ends = log.ends
-        stays = [stay for stay in self._stays if not 0 <= ends[stay] <= interval]
-        shape = self._decodes(stays, log.first[-1]) if log.num_decodes[-1] else StepShape()
-        if log.prefills and log.prefills[-1][0] == interval:
-            shape = StepShape(*log.prefills[-1][1:], *shape[4:])
-        for at, context in reversed(log.single):
-            if at != interval:
+        shape = self._stays.shape(log.first[-1]) if log.num_decodes[-1] else StepShape()
+        if log.prefills and log.prefills[-5] == interval:
+            prompts, tokens, longest, pairs = log.prefills[-4:]
+            shape = StepShape(prompts, tokens, longest, pairs, *shape[4:])
+        for at in range(len(log.single) - 2, -1, -2):
+            if log.single[at] != interval:
                 break
+            context = log.single[at + 1]
             longest = max(shape.max_context_tokens, context)
             shape = StepShape(*shape[:4], shape.num_decodes + 1, shape.context_tokens + context, longest)
         repeats = log.repeats[-1]
@@ -210,6 +218,46 @@ class _Arrivals:
         self._starts_s.append(self._now_s)
         self._now_s += seconds
         self._ends_s.append(self._now_s)
-        self._stays = [stay for stay in stays if ends[stay] < 0]
-        self._stays += [stay for stay in range(self._num_stays, len(ends)) if ends[stay] < 0]
-        self._num_stays = len(ends)
+
+
+class _Stays:
+    """The requests that decode now; their contexts are known by their offsets (see `StepLog`).
+
+    Attributes:
+        offsets: offsets of the stays that go on.
+    """
+
+    def __init__(self, log: StepLog) -> None:
+        self.offsets: dict[int, int] = {}
+        self._log = log
+        self._sum = 0
+        self._longest: list[tuple[int, int]] = []  # heap of (-offset, stay), also of those that have ended
+        self._stay_of: dict[int, int] = {}
+        self._num_seen = 0
+
+    def shape(self, step: int) -> StepShape:
+        """Return the sizes of a decode step of all of them."""
+        while self._longest[0][1] not in self.offsets:
+            heappop(self._longest)
+        num = len(self.offsets)
+        return StepShape(0, 0, 0, 0, num, self._sum + step * num, step - self._longest[0][0])
+
+    def drop_preempted(self) -> None:
+        """Leave out those that were preempted before the last interval."""
+        ends, interval = self._log.ends, len(self._log.repeats) - 1
+        for stay in [stay for stay in self.offsets if 0 <= ends[stay] <= interval]:
+            self._sum -= self.offsets.pop(stay)
+
+    def update(self, ended: Sequence[int]) -> None:
+        """Leave out requests that have ended with the last interval, and add those that decode after it."""
+        for request in ended:
+            stay = self._stay_of.pop(request, -1)
+            if stay in self.offsets:
+                self._sum -= self.offsets.pop(stay)
+        log = self._log
+        for stay in range(self._num_seen, len(log.requests)):
+            offset = self.offsets[stay] = log.offsets[stay]
+            self._sum += offset
+            self._stay_of[log.requests[stay]] = stay
+            heappush(self._longest, (-offset, stay))
+        self._num_seen = len(log.requests)

@@ -9,6 +9,7 @@ large sets of requests are simulated in part, and the time of further requests g
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -21,10 +22,24 @@ from stretto.planner.workload import DrawnCalls
 
 _MOST_REQUESTS = 4096
 _MOST_REQUESTS_COMPILED = 16384
-_FEW_REQUESTS = 256
-_MOST_DRAWS = 3
 _FEW_CALLS, _FEW_CHAINED_CALLS = 8192, 2048
 _NUM_SMALL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is simulated for a table of run times.
+
+    Attributes:
+        most_requests: requests of a set beyond which it is simulated in part.
+        few_requests: sets of at most so many requests are all simulated, of larger ones halves, quarters and
+            so on; if 0, only the largest set and its half.
+        most_draws: draws of lengths that are simulated at most.
+    """
+
+    most_requests: int
+    few_requests: int = 256
+    most_draws: int = 3
 
 
 class RunTimes:
@@ -33,13 +48,16 @@ class RunTimes:
     All inputs are taken to be there. The seconds are means over the first draws of the lengths of answers; of
     many requests, over fewer draws.
 
+    `effort` is what the simulations may take; the most that is useful if there is none.
+
     Attributes:
         inputs: inputs of each node that have calls, in the order of the application.
         num_draws: largest number of draws that were simulated of a node.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, effort: Effort | None = None) -> None:
         self.problem = problem
+        self._effort = effort or Effort(_MOST_REQUESTS_COMPILED if compiled() else _MOST_REQUESTS)
         self.num_devices = problem.machine.num_devices
         self.inputs = {
             name: tuple(source for source in problem.app.node(name).inputs if source in problem.names)
@@ -118,8 +136,9 @@ class RunTimes:
         """Return what `_simulated` returns for some draws."""
         calls = self.problem.workload.calls[name]
         few = _FEW_CHAINED_CALLS if np.any(calls.previous >= 0) else _FEW_CALLS
-        num = max(1, min(_MOST_DRAWS, few // len(calls.requests)))
-        return [self._simulated(draw[name], name, tp).tolist() for draw in self.problem.draws[:num]]
+        most = min(self._effort.most_draws, self.problem.num_draws)
+        num = max(1, min(most, few // len(calls.requests)))
+        return [self._simulated(self.problem.draw(at)[name], name, tp).tolist() for at in range(num)]
 
     def _simulated(self, calls: DrawnCalls, name: str, tp: int) -> Floats:
         """Return the seconds for a single request (the longest, if it is a chain), and then for shares of all
@@ -135,13 +154,15 @@ class RunTimes:
             evenly = np.arange(count) * len(requests) // count
             return self._seconds(name, tp, calls, requests[evenly])
 
-        most = _MOST_REQUESTS_COMPILED if compiled() else _MOST_REQUESTS
+        most = self._effort.most_requests
         counts = [1, *(-(-len(requests) // parts) for parts in self._parts())]
         num_halves = self.num_devices.bit_length() + _NUM_SMALL
         halves = {-(-len(requests) // 2**half) for half in range(num_halves)}
-        known = [n for n in counts if n <= _FEW_REQUESTS or (n in halves and n <= most)]
-        if counts[-1] > most:
-            known = sorted({*known, most // 2, most})
+        few, largest = self._effort.few_requests, min(counts[-1], most)
+        chosen = {1, -(-largest // 2), largest}
+        if few:
+            chosen.update(n for n in counts if n <= few or (n in halves and n <= most))
+        known = sorted(chosen)
         known_s = [seconds(count) for count in known]
         row = np.interp(counts, known, known_s)
         if counts[-1] > most:

@@ -1,30 +1,40 @@
-"""Chooses how the steps of one LLM instance are simulated, if all its requests are there at the beginning."""
+"""Chooses how the steps of one LLM instance are simulated, if no call waits for those of other instances."""
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 
 from stretto.costs.step_arrays import Ints
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.planner.compiled import compiled
+from stretto.planner.compiled import Simulation, compiled
 from stretto.planner.fast_scheduler import FastScheduler
 from stretto.planner.idle_blocks import MAX_REQUESTS
 from stretto.planner.step_log import StepColumns
 from stretto.planner.whole_prefills import simulate
 
+_FEW_CALLS = 2048
 
-def simulate_steps(config: SchedulerConfig, prompts: Ints, outputs: Ints) -> StepColumns:
-    """Simulate until all requests have ended.
+
+def simulate_steps(
+    config: SchedulerConfig, prompts: Ints, outputs: Ints, previous: Ints
+) -> tuple[StepColumns, Ints]:
+    """Simulate until all calls have ended.
+
+    A call is there from the beginning, or from the end of the call `previous` on, if that is not -1. Returns
+    the steps, and the call of each request in them.
 
     Raises:
-        CapacityError: a request would not fit even if it were alone.
-        ConfigError: the configuration or a request cannot work, or there are too many requests.
+        CapacityError: a call would not fit even if it were alone.
+        ConfigError: the configuration or a call cannot work, or there are too many calls.
     """
     if config.policy != "prefill_first":
+        assert np.all(previous < 0)
         scheduler = FastScheduler(config)
         scheduler.add(prompts.tolist(), outputs.tolist())
-        return scheduler.run().columns()
+        return scheduler.run().columns(), np.arange(len(prompts))
     config.check()
     check_requests(config, prompts, outputs)
     numbers = (
@@ -34,9 +44,16 @@ def simulate_steps(config: SchedulerConfig, prompts: Ints, outputs: Ints) -> Ste
         config.max_batch_tokens,
         config.lookahead,
     )
-    run = compiled()
-    found = run(prompts, outputs, *numbers) if run else simulate(prompts.tolist(), outputs.tolist(), *numbers)
-    return StepColumns(*found[:-1])
+    if (run := _compiled(len(prompts))) is not None:
+        found = run(prompts, outputs, previous, *numbers)
+    else:
+        found = simulate(prompts.tolist(), outputs.tolist(), previous.tolist(), *numbers)
+    return StepColumns(*found[:-2]), found[-2]
+
+
+def _compiled(num_calls: int) -> Simulation | None:
+    """Return the compiled simulation, if there are enough calls that loading it is worth it."""
+    return compiled() if num_calls > _FEW_CALLS or "numba" in sys.modules else None
 
 
 def check_requests(config: SchedulerConfig, prompts: Ints, outputs: Ints) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 
 from stretto.costs.step_arrays import Ints, ShapeArrays
 
+_WIDTHS = {"prefills": 5, "single": 2, "ended": 2}
+
 
 @dataclass(slots=True)
 class StepLog:
@@ -20,27 +22,31 @@ class StepLog:
         first: number of the first decode step of each interval.
         repeats: steps of each interval.
         num_decodes: decodes of each interval.
-        prefills: (interval, prompts, tokens, tokens of the longest, pairs of tokens) of steps with prefills.
-        single: (interval, context) of prefills of one generated token, which cost as much as a decode.
+        prefills: interval, prompts, tokens, tokens of the longest, and pairs of tokens, of each step with
+            prefills; these five follow each other.
+        single: interval and context of each prefill of one generated token, which costs as much as a decode.
         requests, begins, ends, offsets: each stay's request, first interval, interval after the last, and
             offset; -1 for the last interval of a stay that goes on.
-        ended: (request, interval at whose end it ended).
+        ended: each request that has ended, and the interval at whose end it did.
     """
 
     first: list[int] = field(default_factory=list)
     repeats: list[int] = field(default_factory=list)
     num_decodes: list[int] = field(default_factory=list)
-    prefills: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    single: list[tuple[int, int]] = field(default_factory=list)
+    prefills: list[int] = field(default_factory=list)
+    single: list[int] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    ended: list[tuple[int, int]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
 
     def columns(self) -> StepColumns:
         """Return the log as arrays."""
-        return StepColumns(*(np.array(getattr(self, name), np.int64) for name in self.__slots__))
+        columns = {name: np.array(getattr(self, name), np.int64) for name in self.__slots__}
+        for name, width in _WIDTHS.items():
+            columns[name] = columns[name].reshape(-1, width)
+        return StepColumns(**columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,17 @@
-"""The steps of one LLM instance with policy `prefill_first`, if all requests are there at the beginning.
+"""The steps of one LLM instance with policy `prefill_first`: whole prompts while there are any, then decodes.
 
-This is `FastScheduler` with all state in local variables, several times as fast. It uses nothing but numbers,
-lists and arrays, so that `compiled.py` can compile it.
+The rules are those of `FastScheduler`, but all state is in local variables of a generator, which is several
+times as fast. It uses nothing but numbers, lists and arrays, so that `compiled.py` can compile it.
 
-Steps, blocks and preemption follow the same rules. The order in which cached blocks are evicted is that of
-*ticks*: each step has one, with prefills or decodes. A stamp is a tick, a phase and a request in one number.
+The order in which cached blocks are evicted is that of *ticks*: each step has one, with prefills or decodes.
+A stamp is a tick, a phase and a request in one number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
+from sys import maxsize
 from typing import TypeAlias
 
 import numpy as np
@@ -22,28 +24,129 @@ _MASK = (1 << _BITS) - 1
 _HELD, _STORED, _ENDED = HELD << _BITS, STORED << _BITS, ENDED << _BITS
 _TICK = _BITS + 2
 
-Simulated: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, int]
+Simulated: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, int]
 
 
 def simulate(
     prompts: list[int],
     outputs: list[int],
+    previous: list[int],
     num_blocks: int,
     size: int,
     max_running: int,
     max_batch_tokens: int,
     lookahead: int,
 ) -> Simulated:
-    """Simulate until all requests have ended.
+    """Simulate until all calls have ended.
 
-    Returns the fields of `StepColumns`, and the number of preemptions.
+    A call is there from the beginning, or from the end of the call `previous` on, if that is not -1. Calls
+    that come at once are ordered by their numbers.
+
+    Returns the fields of `StepColumns`, where requests are numbered in the order in which they come; the
+    call of each request; and the number of preemptions.
     """
-    num = len(prompts)
     nothing = [0]
     nothing.clear()
-    first_steps, repeats, num_decodes = nothing.copy(), nothing.copy(), nothing.copy()
+    first, repeats, num_decodes = nothing.copy(), nothing.copy(), nothing.copy()
     prefills, singles, ended = nothing.copy(), nothing.copy(), nothing.copy()
     stays, begins, ends, offsets = nothing.copy(), nothing.copy(), nothing.copy(), nothing.copy()
+    come_prompts, come_outputs, order = nothing.copy(), nothing.copy(), nothing.copy()
+    follower, other = (
+        [-1] * len(prompts),
+        [-1] * len(prompts),
+    )  # first follower of each call, and the next one
+    for call in range(len(prompts) - 1, -1, -1):
+        if previous[call] >= 0:
+            other[call] = follower[previous[call]]
+            follower[previous[call]] = call
+    coming = [call for call in range(len(prompts)) if previous[call] < 0]
+    for call in coming:
+        order.append(call)
+        come_prompts.append(prompts[call])
+        come_outputs.append(outputs[call])
+    num_preemptions = num_seen = 0
+    for preempted, _ in steps(
+        come_prompts,
+        come_outputs,
+        [maxsize],
+        first,
+        repeats,
+        num_decodes,
+        prefills,
+        singles,
+        stays,
+        begins,
+        ends,
+        offsets,
+        ended,
+        num_blocks,
+        size,
+        max_running,
+        max_batch_tokens,
+        lookahead,
+    ):
+        num_preemptions = preempted
+        coming.clear()
+        while num_seen < len(ended):
+            call = follower[order[ended[num_seen]]]
+            while call >= 0:
+                coming.append(call)
+                call = other[call]
+            num_seen += 2
+        if coming:
+            coming.sort()
+            for call in coming:
+                order.append(call)
+                come_prompts.append(prompts[call])
+                come_outputs.append(outputs[call])
+    return (
+        np.array(first, np.int64),
+        np.array(repeats, np.int64),
+        np.array(num_decodes, np.int64),
+        np.array(prefills, np.int64).reshape(-1, 5),
+        np.array(singles, np.int64).reshape(-1, 2),
+        np.array(stays, np.int64),
+        np.array(begins, np.int64),
+        np.array(ends, np.int64),
+        np.array(offsets, np.int64),
+        np.array(ended, np.int64).reshape(-1, 2),
+        np.array(order, np.int64),
+        num_preemptions,
+    )
+
+
+def steps(
+    prompts: list[int],
+    outputs: list[int],
+    most_steps: list[int],
+    first_steps: list[int],
+    repeats: list[int],
+    num_decodes: list[int],
+    prefills: list[int],
+    singles: list[int],
+    stays: list[int],
+    begins: list[int],
+    ends: list[int],
+    offsets: list[int],
+    ended: list[int],
+    num_blocks: int,
+    size: int,
+    max_running: int,
+    max_batch_tokens: int,
+    lookahead: int,
+) -> Iterator[tuple[int, int]]:
+    """Simulate one interval after the other: a step with prefills, or decode steps between which nothing is
+    decided. Yields the number of preemptions so far, and how many requests wait.
+
+    Requests may be added to the ends of `prompts` and `outputs` between intervals.
+
+    Args:
+        most_steps: one number, the most decode steps of the next interval.
+        first_steps, ...: columns of `StepLog`, to which each interval adds; rows of several numbers follow
+            each other.
+    """
+    nothing = [0]
+    nothing.clear()
     back = nothing.copy()  # preempted requests, the first on top
     stack = nothing.copy()  # running requests; also some that have ended
     begun = nothing.copy()  # admitted requests whose prefill waits for the next step
@@ -52,12 +155,22 @@ def simulate(
     idle = nothing.copy()  # heap of stamps of cached blocks that are not used
     trail = nothing.copy()  # what was not yet done to it: stamps to add, and numbers of blocks to evict
     prefills_before = nothing.copy()  # steps with prefills before each decode step
-    generated, start, used, kept = [0] * num, [0] * num, [0] * num, [0] * num
-    stay_of, first, end = [-1] * num, [0] * num, [-1] * num
+    generated, start, used, kept = nothing.copy(), nothing.copy(), nothing.copy(), nothing.copy()
+    stay_of, first, end = nothing.copy(), nothing.copy(), nothing.copy()
     counts = [0] * size  # decoding requests by the step, modulo the size of a block, in which they fill one
     free = available = num_blocks
     step = upcoming = running = decoding = num_outstanding = num_prefill_steps = num_preemptions = 0
-    while running or back or upcoming < num:
+    while running or back or upcoming < len(prompts):
+        num = len(prompts)
+        num_new = num - len(end)  # numba refuses `:=` in a generator
+        if num_new:
+            generated.extend([0] * num_new)
+            start.extend([0] * num_new)
+            used.extend([0] * num_new)
+            kept.extend([0] * num_new)
+            stay_of.extend([-1] * num_new)
+            first.extend([0] * num_new)
+            end.extend([-1] * num_new)
         now, before = step % size, (step - 1) % size
         is_prefill = len(begun) > 0
         if not is_prefill and running < max_running and (back or upcoming < num):
@@ -188,6 +301,7 @@ def simulate(
             repeats.append(1)
             num_decodes.append(0)
             num_prefill_steps += 1
+            yield num_preemptions, len(back) + num - upcoming
             continue
 
         if counts[before] > available:
@@ -234,7 +348,7 @@ def simulate(
         else:
             while end[due[0] & _MASK] != due[0] >> _BITS:  # it was preempted
                 heappop(due)
-            num_steps = (due[0] >> _BITS) - step + 1
+            num_steps = min((due[0] >> _BITS) - step + 1, most_steps[0])
             rest = num_steps % size
             num_needed = num_steps // size * decoding + sum(counts[before : before + rest])
             if before + rest > size:
@@ -283,19 +397,7 @@ def simulate(
             end[request] = -2
             decoding -= 1
             running -= 1
-    return (
-        np.array(first_steps, np.int64),
-        np.array(repeats, np.int64),
-        np.array(num_decodes, np.int64),
-        np.array(prefills, np.int64).reshape(-1, 5),
-        np.array(singles, np.int64).reshape(-1, 2),
-        np.array(stays, np.int64),
-        np.array(begins, np.int64),
-        np.array(ends, np.int64),
-        np.array(offsets, np.int64),
-        np.array(ended, np.int64).reshape(-1, 2),
-        num_preemptions,
-    )
+        yield num_preemptions, len(back) + num - upcoming
 
 
 def replay(trail: list[int], idle: list[int], kept: list[int], used: list[int]) -> None:

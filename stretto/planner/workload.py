@@ -180,6 +180,16 @@ class Workload:
 
     def _calls_of(self, node: Node, requests: Sequence[Request], answers: AnswersSoFar) -> NodeCalls:
         """Return the calls of a node that are left; those of its inputs are known already."""
+        if node.chain or answers.ended:
+            calls = self._calls_one_by_one(node, requests, answers)
+        else:
+            calls = _calls_at_once(node, requests)
+        running = answers.running.get(node.name, ())
+        places = self._ready(calls)[: len(running)]
+        calls.generated[places] = np.minimum(running[: len(places)], node.max_tokens - 1)
+        return calls
+
+    def _calls_one_by_one(self, node: Node, requests: Sequence[Request], answers: AnswersSoFar) -> NodeCalls:
         numbers, tokens, previous, known = [], [], [], []
         last_of = np.full(len(requests), -1)
         ended = answers.ended.get(node.name, {})
@@ -200,7 +210,7 @@ class Workload:
                 previous.append(before if node.chain else -1)
                 before = last_of[number] = len(numbers) - 1
                 known.append((request.answers or {}).get(node.name, -1))
-        calls = NodeCalls(
+        return NodeCalls(
             node,
             np.array(numbers, np.int64),
             np.array(tokens, np.int64),
@@ -209,10 +219,6 @@ class Workload:
             np.array(known, np.int64),
             np.zeros(len(known), np.int64),
         )
-        running = answers.running.get(node.name, ())
-        places = self._ready(calls)[: len(running)]
-        calls.generated[places] = np.minimum(running[: len(places)], node.max_tokens - 1)
-        return calls
 
     def _answered_inputs(self, node: Node, number: int, request: Request, answers: AnswersSoFar) -> int:
         """Return the tokens of the answers of a node's inputs that are there."""
@@ -231,6 +237,28 @@ class Workload:
         for name in calls.node.inputs:
             can_run &= self.calls[name].last_of[calls.requests] < 0
         return np.flatnonzero(can_run)
+
+
+def _calls_at_once(node: Node, requests: Sequence[Request]) -> NodeCalls:
+    """Return the calls of a node that is no chain, if no call of any node has been answered."""
+    name, num = node.name, len(requests)
+    chosen = np.array(
+        [at for at, request in enumerate(requests) if not request.nodes or name in request.nodes], np.int64
+    )
+    tokens = np.array([requests[at].prompt_tokens for at in chosen.tolist()], np.int64)
+    known = np.array([(requests[at].answers or {}).get(name, -1) for at in chosen.tolist()], np.int64)
+    last_of = np.full(num, -1)
+    last_of[chosen] = np.arange(1, len(chosen) + 1) * node.calls - 1
+    num_calls = len(chosen) * node.calls
+    return NodeCalls(
+        node,
+        np.repeat(chosen, node.calls),
+        np.repeat(np.maximum(1, tokens + node.prompt_tokens), node.calls),
+        np.full(num_calls, -1),
+        last_of,
+        np.repeat(known, node.calls),
+        np.zeros(num_calls, np.int64),
+    )
 
 
 def _lengths_drawn(lengths: OutputLengths, random: np.random.Generator, generated: Ints) -> Ints:

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from stretto.planner.compiled import compiled
 from stretto.planner.fast_scheduler import FastScheduler
 from stretto.planner.simulate import simulate_steps
 from stretto.planner.step_log import StepColumns
+from stretto.planner.stepwise import stepwise
 from stretto.planner.whole_prefills import Simulated, simulate
 from stretto.sim.step_times import batch_shape
 
@@ -74,12 +76,15 @@ def expanded(shapes: ShapeArrays) -> list[StepShape]:
     return [one.after(k) if k else one for one, repeats in shapes.rows() for k in range(repeats)]
 
 
-def fast(load: Load) -> tuple[list[StepShape], dict[int, int], int]:
+def fast(
+    load: Load, most_steps: Callable[[], int] = lambda: sys.maxsize
+) -> tuple[list[StepShape], dict[int, int], int]:
     config, prompts, outputs = load
-    scheduler = FastScheduler(config)
-    scheduler.add(prompts, outputs)
-    log = scheduler.run()
-    return told(log.columns(), scheduler.num_preemptions)
+    instance = stepwise(config)
+    instance.add(prompts, outputs)
+    while instance.has_work():
+        instance.advance(most_steps())
+    return told(instance.log.columns(), instance.num_preemptions)
 
 
 def told(log: StepColumns, num_preemptions: int) -> tuple[list[StepShape], dict[int, int], int]:
@@ -91,16 +96,23 @@ def told(log: StepColumns, num_preemptions: int) -> tuple[list[StepShape], dict[
 
 def at_once(load: Load, run: Callable[..., Simulated]) -> tuple[list[StepShape], dict[int, int], int]:
     config, prompts, outputs = load
-    *columns, num_preemptions = run(
+    *columns, order, num_preemptions = run(
         prompts,
         outputs,
+        none_before(prompts),
         config.num_blocks,
         config.block_tokens,
         config.max_running,
         config.max_batch_tokens,
         config.lookahead,
     )
+    assert order.tolist() == list(range(len(prompts)))
     return told(StepColumns(*columns), num_preemptions)
+
+
+def none_before(prompts: Any) -> Any:
+    """Return that no call waits for another, as a list or an array like the prompts."""
+    return np.full(len(prompts), -1) if isinstance(prompts, np.ndarray) else [-1] * len(prompts)
 
 
 @pytest.mark.parametrize("first", range(0, NUM_LOADS, 25))
@@ -109,6 +121,7 @@ def test_any_load_takes_the_same_steps(first: int) -> None:
         load = random_load(seed)
         expected = production(load)
         assert fast(load) == expected, f"seed {seed}: {load}"
+        assert fast(load, partial(random.Random(seed).randint, 1, 4)) == expected, f"seed {seed}: {load}"
         if load[0].policy == "prefill_first":
             assert at_once(load, simulate) == expected, f"seed {seed}: {load}"
 
@@ -144,6 +157,6 @@ def test_a_request_that_never_fits_is_refused() -> None:
         scheduler.add([5], [0])
     whole = SchedulerConfig(num_blocks=2, block_tokens=4, policy="prefill_first")
     with pytest.raises(CapacityError, match="9 tokens"):
-        simulate_steps(whole, np.array([1, 5]), np.array([1, 4]))
+        simulate_steps(whole, np.array([1, 5]), np.array([1, 4]), np.array([-1, -1]))
     with pytest.raises(ConfigError, match="answer"):
-        simulate_steps(whole, np.array([5]), np.array([0]))
+        simulate_steps(whole, np.array([5]), np.array([0]), np.array([-1]))

@@ -13,14 +13,16 @@ from stretto.costs.step import StepCost
 from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import TokenSequence
+from stretto.planner.compiled import compiled
 from stretto.planner.replica_run import ReplicaLoad, run_replica
+from stretto.planner.whole_prefills import simulate
 from stretto.sim.step_times import batch_shape
 
 PRESET = load_preset("A100-80G")
 COST: StepCost = PRESET.step_cost(PRESET.model("vicuna-13b-v1.5"), 1)
 
 
-def random_load(seed: int, *, arrives: bool) -> tuple[ReplicaLoad, SchedulerConfig]:
+def random_load(seed: int, *, arrives: bool, follows: bool = False) -> tuple[ReplicaLoad, SchedulerConfig]:
     draw = random.Random(seed)
     num = draw.randint(1, 30)
     prompts = np.array([draw.randint(1, 60) for _ in range(num)])
@@ -29,6 +31,7 @@ def random_load(seed: int, *, arrives: bool) -> tuple[ReplicaLoad, SchedulerConf
     previous = np.full(num, -1)
     if arrives:
         ready = np.array(sorted(draw.choice([0.0, draw.uniform(0, 2)]) for _ in range(num)))
+    if arrives or follows:
         for call in range(1, num):
             if draw.random() < 0.3:
                 previous[call] = draw.randrange(call)
@@ -78,10 +81,10 @@ def production(load: ReplicaLoad, config: SchedulerConfig, begin_s: float) -> li
     return ended
 
 
-@pytest.mark.parametrize("arrives", [False, True])
-def test_calls_end_when_they_end_in_production(arrives: bool) -> None:
+@pytest.mark.parametrize(("arrives", "follows"), [(False, False), (False, True), (True, True)])
+def test_calls_end_when_they_end_in_production(arrives: bool, follows: bool) -> None:
     for seed in range(25):
-        load, config = random_load(seed, arrives=arrives)
+        load, config = random_load(seed, arrives=arrives, follows=follows)
         run = run_replica(load, config, COST, 0.5)
         assert run.ended_s.tolist() == pytest.approx(production(load, config, 0.5), rel=1e-9), f"seed {seed}"
 
@@ -115,6 +118,19 @@ def test_a_run_that_is_stopped_and_goes_on_generates_the_rest() -> None:
     )
     after = run_replica(rest, config, COST, half_s)
     assert half_s < float(after.ended_s.max()) < 1.5 * float(run.ended_s.max())
+
+
+def test_the_compiled_simulation_of_chains_is_the_same() -> None:
+    pytest.importorskip("numba")
+    run = compiled()
+    assert run is not None
+    for seed in range(25):
+        load, config = random_load(seed, arrives=False, follows=True)
+        numbers = (config.num_blocks, 8, config.max_running, config.max_batch_tokens, config.lookahead)
+        columns = load.prompts.tolist(), load.outputs.tolist(), load.previous.tolist()
+        expected = [np.asarray(column).tolist() for column in simulate(*columns, *numbers)]
+        found = run(load.prompts, load.outputs, load.previous, *numbers)
+        assert [np.asarray(column).tolist() for column in found] == expected, f"seed {seed}"
 
 
 def test_a_call_whose_prompt_never_comes_does_not_run() -> None:

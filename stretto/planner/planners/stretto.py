@@ -23,6 +23,7 @@ from stretto.planner.planners.samullm_greedy import samullm_greedy
 from stretto.planner.planners.wrapped import wrapped
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
+from stretto.planner.starts import Starts
 
 _NUM_TRIES = 3000
 _LEAST_SHARE = 0.02
@@ -56,15 +57,20 @@ class _Placed:
 
 def stretto(times: RunTimes) -> Plan:
     """Return the plan with the least mean makespan over the draws, found or taken from another planner."""
+    candidates = [*found_by_table(times)]
+    candidates += [make(times) for make in (samullm_greedy, min_heuristic, max_heuristic)]
+    return Plan("stretto", best_of(times.problem, candidates).stages)
+
+
+def found_by_table(times: RunTimes) -> list[Plan]:
+    """Return the best list of moldable jobs, and the plans that searches find from there on."""
     choice, order = best_list(times)
     jobs = [(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])]
     starts = [jobs, filled] if (filled := wrapped(times)) else [jobs]
     found = [search(times, start) for start in starts]
     if _num_calls(times.problem) > _MANY_CALLS:
         found = [min(found, key=lambda plan: plan.expected_s)]
-    candidates = [plan_of_list(times, choice, order), *found]
-    candidates += [make(times) for make in (samullm_greedy, min_heuristic, max_heuristic)]
-    return Plan("stretto", best_of(times.problem, candidates).stages)
+    return [plan_of_list(times, choice, order), *found]
 
 
 def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
@@ -140,16 +146,21 @@ def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
     The score is the mean makespan, and a little of the devices' mean end, so that progress shows.
     """
     num = times.num_draws
+    starts = Starts(times.problem) if times.problem.reads_disk else None
     free_s = [[0.0] * times.num_devices for _ in range(num)]
     mean_s = [0.0] * times.num_devices
     ended_s: dict[str, list[float]] = {}
     places, ends = [], []
     for node, tp, _, seconds in jobs:
+        if starts:
+            at, start_s = _first_group(mean_s, tp)
+            wait_s = starts.ready_s(node, tp, start_s) - start_s - times.loading_s(node, tp)
+            seconds = [took_s + wait_s for took_s in seconds]
         if tp == 1:
             at = mean_s.index(min(mean_s))
             ends_s = [free[at] + took_s for free, took_s in zip(free_s, seconds, strict=True)]
         else:
-            _, at = min((max(mean_s[at : at + tp]), at) for at in range(0, len(mean_s) - tp + 1, tp))
+            at, _ = _first_group(mean_s, tp)
             ends_s = [max(free[at : at + tp]) + took_s for free, took_s in zip(free_s, seconds, strict=True)]
         for source in times.inputs[node]:
             last_s = times.last_s(node, tp)
@@ -166,6 +177,12 @@ def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
         ends.append(end_s)
     makespan_s = sum(map(max, free_s)) / num
     return _Placed(makespan_s, makespan_s + 0.1 * sum(mean_s) / len(mean_s), tuple(places), tuple(ends))
+
+
+def _first_group(free_s: Sequence[float], tp: int) -> tuple[int, float]:
+    """Return the first device of the aligned group that is free first, and when it is."""
+    start_s, at = min((max(free_s[at : at + tp]), at) for at in range(0, len(free_s) - tp + 1, tp))
+    return at, start_s
 
 
 def _balanced(times: RunTimes, jobs: list[_Job], placed: _Placed, random: Random) -> list[_Job] | None:
