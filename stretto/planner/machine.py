@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from stretto.costs.kv_room import check_fits
-from stretto.costs.presets import Preset, load_preset, preset_names
+from stretto.costs.presets import Preset, load_preset, preset_names, read_preset
 from stretto.costs.shape import LLMModel
 from stretto.costs.step import StepCost
 from stretto.emulate.known_costs import nearest
@@ -29,7 +30,7 @@ class Machine:
     """A machine that can run several replicas of LLMs at once.
 
     Attributes:
-        preset: name of the costs of one device.
+        preset: name of the costs of one device, or path of a file that has them, which ends in ".json".
     """
 
     name: str
@@ -146,4 +147,4 @@ def costs_by_tp(model: LLMModel, machine: Machine, max_tokens: int) -> dict[int,
 
 @cache
 def _preset(name: str) -> Preset:
-    return load_preset(name)
+    return read_preset(Path(name)) if name.endswith(".json") else load_preset(name)

@@ -16,7 +16,7 @@ node) if their lengths are known.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
@@ -148,12 +148,12 @@ def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str])
     return requests
 
 
-def _mapping(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ConfigError(f"the field {name!r} is there twice")
-        found[name] = value
+def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"the field {twice!r} is there twice")
     return found
 
 

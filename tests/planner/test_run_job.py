@@ -19,8 +19,8 @@ from stretto.errors import CapacityError, JournalError, NotSaved, UserError
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.forecast import Forecast
-from stretto.planner.running.requests import Message, RunRequest
 from stretto.planner.running.run import Job, Outcome, run_job
+from stretto.planner.running.run_request import Message, RunRequest
 from stretto.tasks import LLMTask
 
 APP = Application(

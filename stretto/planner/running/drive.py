@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -58,6 +58,7 @@ class Run:
         on_ended: called with each request that has ended. An answer is on the disk by then.
         on_calls: called after calls have ended, once for all that ended together.
         replanning: what plans again; None to keep to the plan.
+        observers: told of everything that happens.
     """
 
     app: Application
@@ -67,6 +68,7 @@ class Run:
     on_ended: Callable[[Ended], None]
     on_calls: Callable[[], None]
     replanning: Replanning | None = None
+    observers: Sequence[Observer] = ()
 
 
 async def drive(run: Run, committer: Committer) -> None:
@@ -77,7 +79,7 @@ async def drive(run: Run, committer: Committer) -> None:
     """
     watch = FleetWatch(run.make)
     names = [node.name for node in run.app.nodes]
-    observers: list[Observer] = [watch, *([run.replanning.answers] if run.replanning else [])]
+    observers = [watch, *([run.replanning.answers] if run.replanning else []), *run.observers]
     async with Runtime(
         [Deployment(_engine(name)) for name in names], observers=observers, max_queries=_WINDOW * len(names)
     ) as runtime:
