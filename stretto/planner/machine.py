@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from stretto.costs.known_models import KNOWN_MODELS
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset, preset_names, read_preset
 from stretto.costs.shape import LLMModel
@@ -18,7 +19,6 @@ from stretto.costs.step import StepCost
 from stretto.emulate.known_costs import nearest
 from stretto.errors import ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.planner.known_models import KNOWN_MODELS
 
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 512
