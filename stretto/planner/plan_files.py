@@ -133,7 +133,7 @@ def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str])
                 if not line.strip():
                     continue
                 try:
-                    request = parse(json.loads(line.decode("utf-8"), object_pairs_hook=_mapping))
+                    request = parse(_decode(line.decode("utf-8")))
                 except (ValueError, RecursionError, UserError) as error:
                     raise ConfigError(f"{path}, line {number}: {error}") from error
                 if (before := places.setdefault(id_of(request), number)) != number:
@@ -155,6 +155,9 @@ def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(f"the field {twice!r} is there twice")
     return found
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_mapping).decode
 
 
 def parse_request(found: Any) -> Request:

@@ -22,6 +22,7 @@ from stretto.planner.plan_files import NO_ANSWERS, read_lines, tokens_of
 from stretto.planner.running.run_request import Message, RunRequest
 
 BATCH_FIELDS = ("custom_id", "method", "url", "body")
+_FIELDS = frozenset(BATCH_FIELDS)
 DEFAULT_TOKENS: Mapping[Api, int] = {"chat": 1024, "completions": DEFAULT_COMPLETION_TOKENS}
 """Longest answer to a line without `max_tokens`, where no app limits it, by API."""
 _URLS: Mapping[str, Api] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
@@ -58,8 +59,9 @@ class BatchLines:
 
     def read(self, found: Mapping[str, Any]) -> RunRequest:
         """Return the request that the JSON of a line describes. Raises ConfigError if it is wrong."""
-        if unknown := [name for name in found if name not in BATCH_FIELDS]:
-            raise ConfigError(f"unknown field {unknown[0]!r}; a Batch line has {', '.join(BATCH_FIELDS)}")
+        if not _FIELDS.issuperset(found):
+            unknown = next(name for name in found if name not in _FIELDS)
+            raise ConfigError(f"unknown field {unknown!r}; a Batch line has {', '.join(BATCH_FIELDS)}")
         custom_id, url, body = found.get("custom_id"), found.get("url"), found.get("body")
         if not isinstance(custom_id, str) or not custom_id:
             raise ConfigError(f"custom_id must be a text, got {short(custom_id)}")
@@ -69,15 +71,19 @@ class BatchLines:
             raise ConfigError(f"url must be one of {', '.join(_URLS)}, got {short(url)}")
         if not isinstance(body, dict):
             raise ConfigError(f"body must be a mapping, got {short(body)}")
-        key = url, repr({name: value for name, value in body.items() if name not in _TEXTS})
+        others = body.copy()
+        for name in _TEXTS:
+            others.pop(name, None)
+        key = url, repr(others)
         settings = self._known.get(key)
         messages = None if settings is None else _plain_messages(body, settings.api)
         if settings is None or messages is None:
             messages, settings = self._whole(_URLS[url], body)
             if len(self._known) < _MOST_KNOWN:
                 settings = self._known.setdefault(key, settings)
-        check_unicode([custom_id, *(message.text for message in messages)])
-        num_tokens = sum(tokens_of(message.text) for message in messages)
+        texts = [message.text for message in messages]
+        check_unicode([custom_id, *texts])
+        num_tokens = sum(map(tokens_of, texts))
         planned = Request(custom_id, num_tokens, (), settings.nodes, NO_ANSWERS)
         return RunRequest(planned, messages, (), settings.decode, settings.api, settings.model)
 
@@ -188,6 +194,8 @@ def _decode(options: Options, node: Node, api: Api) -> dict[str, Any]:
 def check_unicode(texts: Iterable[str]) -> None:
     """Check that texts can be written as UTF-8. Raises ConfigError if one cannot."""
     for text in texts:
+        if text.isascii():
+            continue
         try:
             text.encode()
         except UnicodeEncodeError as error:

@@ -12,7 +12,7 @@ from typing import Any
 from stretto.errors import ConfigError
 from stretto.planner.application import Application, Node
 from stretto.planner.plan_files import parse_request, read_lines
-from stretto.planner.running.batch_lines import BATCH_FIELDS, BatchLines, check_unicode
+from stretto.planner.running.batch_lines import BatchLines, check_unicode
 from stretto.planner.running.run_request import Message, RunRequest
 
 
@@ -32,7 +32,7 @@ def read_run_requests(path: Path, app: Application) -> list[RunRequest]:
 
 def is_batch_line(found: Any) -> bool:
     """Return whether the JSON of a line has a field that only lines of Batch files have."""
-    return isinstance(found, dict) and not found.keys().isdisjoint(BATCH_FIELDS[1:])
+    return isinstance(found, dict) and ("body" in found or "method" in found or "url" in found)
 
 
 def _checked(request: RunRequest, app: Application) -> RunRequest:
