@@ -1,5 +1,5 @@
-"""Random faults of planned runs, in virtual time: servers die, hang, refuse and cannot start, and the run itself
-is killed and begun again. In the end there are the same answers, and no call was saved twice.
+"""Random faults of planned runs, in virtual time: servers die, hang, refuse and cannot start, and the run
+itself is killed and begun again. In the end there are the same answers, and no call was saved twice.
 
 Set STRETTO_FAULT_RUNS to run more than a normal run does.
 """
@@ -167,25 +167,27 @@ def whole() -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def test_the_same_answers_come_in_the_end_whatever_fails(whole: dict[str, dict[str, list[str]]]) -> None:
-    seen = Counter[str]()
-    num_kills = 0
-    for seed in range(NUM_RUNS):
-        draw = random.Random(seed)
-        saved = list[Entry]()
-        for _ in range(_MOST_LIVES):
-            faults = Faults(draw, *(draw.choice((0.0, 0.05, 0.3)) for _ in range(4)))
-            killed_s = draw.choice((None, draw.uniform(0.0, 200.0)))
-            ended = live(faults, saved, killed_s)
-            num_kills += killed_s is not None
-            seen += faults.num_seen
-            assert max(Counter(one.request.id for one in ended).values(), default=1) == 1, seed
-            if answers(ended).keys() == whole.keys():
-                break
-        assert answers(ended) == whole, seed
-        assert len({entry.key for entry in saved}) == len(saved) == _num_calls(), seed
-    assert all(seen[name] for name in ("starts", "dies", "refuses", "hangs"))
-    assert num_kills
+@pytest.mark.parametrize("seed", range(NUM_RUNS))
+def test_the_same_answers_come_in_the_end_whatever_fails(
+    seed: int, whole: dict[str, dict[str, list[str]]]
+) -> None:
+    draw = random.Random(seed)
+    saved = list[Entry]()
+    for _ in range(_MOST_LIVES):
+        faults = Faults(draw, *(draw.choice((0.0, 0.05, 0.3)) for _ in range(4)))
+        ended = live(faults, saved, draw.choice((None, draw.uniform(0.0, 200.0))))
+        assert max(Counter(one.request.id for one in ended).values(), default=1) == 1
+        if answers(ended).keys() == whole.keys():
+            break
+    assert answers(ended) == whole
+    assert len({entry.key for entry in saved}) == len(saved) == _num_calls()
+
+
+def test_every_kind_of_fault_happens() -> None:
+    """The other test would show nothing if servers never failed."""
+    often = Faults(random.Random(1), starts=0.3, dies=0.3, refuses=0.3, hangs=0.3)
+    live(often, [], None)
+    assert all(often.num_seen[name] for name in ("starts", "dies", "refuses", "hangs"))
 
 
 def _num_calls() -> int:

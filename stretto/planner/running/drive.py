@@ -28,8 +28,8 @@ from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
 
 _WINDOW = 4608
-"""Calls of a node that the runtime has at once, more than eight replicas run; the others wait here, where they
-cost less."""
+"""Calls of a node that the runtime has at once, more than eight replicas run. The others wait here, where
+they cost less."""
 
 _RECOVER_S = 900.0
 """Seconds that a call waits while its node's only replicas are starting, or suspected to be down."""
