@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from stretto.cluster.messages import DrainHow, StartInstance
+from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
 from stretto.deployment import Replica
 from stretto.messages import Action, Drain, Event, InstanceLost, InstanceReady, InstanceStopped
 from stretto.observer import Observer
@@ -70,9 +70,10 @@ class FleetWatch(Observer):
             self.changed.set()
 
     def on_action(self, action: Action, now_s: float) -> None:
-        """Note which replicas have begun to start."""
+        """Note which replicas have begun to start; one that is killed reports no end."""
         if isinstance(action, StartInstance):
             self._begun.add(id(action.replica))
+        if isinstance(action, StartInstance | StopInstance):
             self.changed.set()
 
     def _drain_begun(self, runtime: Runtime) -> None:
