@@ -132,8 +132,9 @@ def _plain_messages(body: Mapping[str, Any], api: Api) -> tuple[Message, ...] | 
     """Return the messages of a body that has a usual form, or None. The others are read with all checks."""
     if api == "completions":
         prompt = body.get("prompt")
-        is_plain = type(prompt) is str and prompt and "messages" not in body
-        return (Message(None, prompt),) if is_plain else None
+        if not isinstance(prompt, str) or not prompt or "messages" in body:
+            return None
+        return (Message(None, prompt),)
     messages = body.get("messages")
     if type(messages) is not list or not messages or "prompt" in body:
         return None
