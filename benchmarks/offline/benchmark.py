@@ -52,7 +52,7 @@ Runner = Callable[[Work, str], Measured]
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
-    """Run the benchmark: about three hours, or some minutes if `quick`."""
+    """Run the benchmark: about two hours, or some ten minutes if `quick`."""
     return measure(QUICK if options.quick else OfflineSize(), options)
 
 
