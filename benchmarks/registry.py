@@ -143,6 +143,12 @@ _ALL = (
         (("predicted beside measured seconds, runs not fitted to", "absolute_error_percent"),),
     ),
     Benchmark(
+        "offline",
+        "Planned runs carried out: time predicted and taken, beside heuristics, emulated GPUs and two cores",
+        "benchmarks.offline.benchmark",
+        (("four small models on two cores", "took_s"), ("four small models on two cores", "planned_s")),
+    ),
+    Benchmark(
         "profiles",
         "Accuracy of profiles: predicted times of batches of texts of mixed lengths, by size and by length",
         "benchmarks.profiles.benchmark",

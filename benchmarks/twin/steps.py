@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from typing import TypeAlias
 
 from benchmarks.common.scripted_transformer import ScriptedTransformer
 from stretto.costs.fit import MeasuredStep
-from stretto.engines.transformer.engine import TransformerConfig
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import EngineFailure
 from stretto.llm.step_batch import StepBatch
 from stretto.sim.step_times import batch_shape
@@ -17,9 +18,16 @@ from stretto.tasks import Done, Failed, LLMTask
 
 _START_S = 180.0
 
+MakeLLM: TypeAlias = Callable[[TransformerConfig], TransformerLLM]
+"""A function that makes the engine to be measured, in its process."""
+
 
 def measure_steps_apart(
-    config: TransformerConfig, tasks: Sequence[LLMTask], side_by_side: Sequence[int], max_s: float
+    config: TransformerConfig,
+    tasks: Sequence[LLMTask],
+    side_by_side: Sequence[int],
+    max_s: float,
+    make: MakeLLM = ScriptedTransformer,
 ) -> list[MeasuredStep]:
     """Run `measure_steps` in a new process, which is ended in any case.
 
@@ -29,7 +37,7 @@ def measure_steps_apart(
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(
-        target=_measure_into, args=(theirs, config, tasks, side_by_side, max_s), daemon=True
+        target=_measure_into, args=(theirs, config, tasks, side_by_side, max_s, make), daemon=True
     )
     process.start()
     theirs.close()
@@ -55,10 +63,11 @@ def _measure_into(
     tasks: Sequence[LLMTask],
     side_by_side: Sequence[int],
     max_s: float,
+    make: MakeLLM,
 ) -> None:
     found: list[MeasuredStep] | Exception
     try:
-        found = measure_steps(config, tasks, side_by_side, max_s)
+        found = measure_steps(config, tasks, side_by_side, max_s, make)
     except Exception as error:
         found = error
     except KeyboardInterrupt:  # the parent process gets it too
@@ -67,14 +76,18 @@ def _measure_into(
 
 
 def measure_steps(
-    config: TransformerConfig, tasks: Sequence[LLMTask], side_by_side: Sequence[int], max_s: float
+    config: TransformerConfig,
+    tasks: Sequence[LLMTask],
+    side_by_side: Sequence[int],
+    max_s: float,
+    make: MakeLLM = ScriptedTransformer,
 ) -> list[MeasuredStep]:
     """Measure the steps of an engine in this process.
 
     For each number in `side_by_side`, that many tasks run at the same time until all are done, or until its
     share of `max_s` is used up.
     """
-    llm = ScriptedTransformer(config)
+    llm = make(config)
     schedule = llm.scheduler.schedule
     batches: list[StepBatch] = []
 

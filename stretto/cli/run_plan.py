@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -16,28 +17,33 @@ from stretto.cli.progress import bar
 from stretto.costs.presets import load_output_lengths
 from stretto.emulate.known_costs import nearest
 from stretto.errors import CapacityError, ConfigError, UserError
-from stretto.planner.application import Request
+from stretto.planner.application import Application, Request
 from stretto.planner.machine import machine_of
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application
 from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.problem import Problem
+from stretto.planner.running.batch_lines import read_batch_application
 from stretto.planner.running.forecast import Forecast
 from stretto.planner.running.replanner import Replanner
-from stretto.planner.running.replicas import emulated_replicas, local_plan, local_replicas
+from stretto.planner.running.replicas import emulated_replicas, local_plan, local_replicas, vllm_replicas
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.run import Job, Outcome, run_job
+from stretto.planner.running.run_request import RunRequest
 
 
 class Serve(StrEnum):
     """Kind of engines that answer the calls."""
 
     LOCAL = "local"
+    VLLM = "vllm"
     EMULATED = "emulated"
 
 
+_EMULATED_MACHINE = "8xA100-80G"
+
+
 def run_plan(
-    app: Annotated[Path, typer.Argument(help="Application: a YAML file with its nodes.", metavar="APP")],
     requests: Annotated[
         Path,
         typer.Option(
@@ -47,6 +53,13 @@ def run_plan(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="File for the answers.", metavar="FILE")],
+    app: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Application: a YAML file with its nodes. Default: the models that a Batch file names.",
+            metavar="APP",
+        ),
+    ] = None,
     failures: Annotated[
         Path | None,
         typer.Option(
@@ -65,15 +78,29 @@ def run_plan(
         Serve,
         typer.Option(
             "--serve",
-            help="Engines that answer: models in this process, or emulated servers of a --machine.",
+            help="Engines that answer: models in this process, vLLM servers, or emulated servers.",
         ),
     ] = Serve.LOCAL,
     at_once: Annotated[
-        int, typer.Option("--at-once", help="Largest number of models in this process at once.", min=1)
+        int, typer.Option("--at-once", help="Largest number of models at once, without a --machine.", min=1)
     ] = 8,
     machine: Annotated[
-        str, typer.Option("--machine", help="Name of the machine, such as 8xA100-80G.", metavar="NAME")
-    ] = "8xA100-80G",
+        str | None,
+        typer.Option(
+            "--machine",
+            help="Name of the machine that is planned for. Default of emulated servers: 8xA100-80G; of vLLM "
+            "servers: none, each model has one server.",
+            metavar="NAME",
+        ),
+    ] = None,
+    vllm: Annotated[
+        Path | None,
+        typer.Option(
+            "--vllm",
+            help="Python interpreter of an environment with vLLM. Default: the command vllm.",
+            metavar="PYTHON",
+        ),
+    ] = None,
     planner: Annotated[
         str, typer.Option("--planner", help=f"One of {', '.join(ALL_PLANNERS)}.", metavar="NAME")
     ] = "stretto",
@@ -89,28 +116,34 @@ def run_plan(
     _check_files({"--requests": requests, "--out": out, "--failures": failures, "--journal": journal})
     if out.exists() and not journal.exists():
         raise UserError(f"--out {out}: is there already, without a journal; name another file, or remove it")
-    application = read_application(app)
-    asked = read_run_requests(requests, application)
-    errors = Console(stderr=True)
-    plan: Callable[[Sequence[Request]], Plan] | Replanner
-    if serve is Serve.LOCAL:
-        make = local_replicas(application)
-
-        def plan_locally(left: Sequence[Request]) -> Plan:
-            return local_plan(application, at_once)
-
-        plan = plan_locally
+    if app is None:
+        application, asked = read_batch_application(requests)
     else:
-        make_plan = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
-        lengths, planned_on = load_output_lengths(), machine_of(machine)
+        application = read_application(app)
+        asked = read_run_requests(requests, application)
+    if serve is Serve.EMULATED and machine is None:
+        machine = _EMULATED_MACHINE
+    errors = Console(stderr=True)
+    with TemporaryDirectory(prefix="stretto-") as folder, bar(errors) as progress:
+        plan: Callable[[Sequence[Request]], Plan] | Replanner = _one_each(application, at_once)
         try:
-            problem = Problem(application, [request.planned for request in asked], planned_on, lengths)
-            make = emulated_replicas(problem, speed)
+            problem = (
+                None if machine is None or serve is Serve.LOCAL else _problem(application, asked, machine)
+            )
+            match serve:
+                case Serve.LOCAL:
+                    make = local_replicas(application)
+                case Serve.VLLM:
+                    make = vllm_replicas(application, problem, vllm)
+                case Serve.EMULATED:
+                    assert problem is not None
+                    make = emulated_replicas(problem, speed, Path(folder))
         except CapacityError as error:
             raise ConfigError(f"{requests}: {error.message}") from error
-        plan = Replanner(application, planned_on, lengths, make_plan, speed)
-    forecast = Forecast(time.monotonic)
-    with bar(errors) as progress:
+        if problem is not None:
+            find = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
+            plan = Replanner(application, problem.machine, load_output_lengths(), find, speed)
+        forecast = Forecast(time.monotonic)
         calls = progress.add_task("calls", total=None)
 
         def show(num_ended: int, num_left: int) -> None:
@@ -126,6 +159,16 @@ def run_plan(
     _say(errors, outcome, forecast)
     if outcome.num_failed:
         raise typer.Exit(1)
+
+
+def _one_each(application: Application, at_once: int) -> Callable[[Sequence[Request]], Plan]:
+    plan = local_plan(application, at_once)
+    return lambda left: plan
+
+
+def _problem(application: Application, asked: Sequence[RunRequest], machine: str) -> Problem:
+    planned = [request.planned for request in asked]
+    return Problem(application, planned, machine_of(machine), load_output_lengths())
 
 
 def _check_files(files: dict[str, Path]) -> None:

@@ -19,6 +19,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from stretto.costs.kv_room import check_fits
@@ -142,6 +143,19 @@ def load_preset(name: str) -> Preset:
     if name not in preset_names():
         raise ConfigError(f"there is no preset {name!r}; there are {', '.join(preset_names())}")
     return preset_of(_read(name))
+
+
+def read_preset(path: Path) -> Preset:
+    """Read a preset (known costs of one kind of machine) from a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or a value is missing, unknown or impossible.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"preset {path}: {error}") from error
+    return preset_of(found)
 
 
 def preset_of(found: Mapping[str, Any]) -> Preset:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+from stretto.costs.known_models import KNOWN_MODELS
 from stretto.costs.presets import Preset, load_preset, preset_names
 from stretto.costs.shape import LLMModel, model_of
 from stretto.errors import ConfigError
@@ -41,6 +42,7 @@ def llm_model(name: str, device: Preset) -> LLMModel:
     if device.shared:
         for other in preset_names():
             models = {**load_preset(other).models, **models}
+        models = {**KNOWN_MODELS, **models}
     wanted = name.rpartition("/")[2]
     is_short = wanted.casefold() not in map(str.casefold, models)
     return models[nearest("model", f"{wanted}-hf" if is_short and _has(models, wanted) else wanted, models)]

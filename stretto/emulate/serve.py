@@ -24,6 +24,7 @@ from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.llm_routes import LLMRoutes
 from stretto.emulate.prepared import AnswerTokens, as_long_as_allowed
+from stretto.emulate.process_age import process_age_s
 from stretto.emulate.replica_metrics import render_metrics
 from stretto.emulate.server import Emulated, EmulatedServer
 from stretto.emulate.sglang_metrics import render_sglang_metrics
@@ -41,6 +42,7 @@ class EmulatedServers:
     Args:
         answer_tokens: decides how long answers are whose requests leave that to the model.
         died: called when a fault has killed a server for good.
+        begun_s: real seconds for which the servers have been starting already.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class EmulatedServers:
         fleet: PlannedFleet,
         answer_tokens: AnswerTokens = as_long_as_allowed,
         died: Callable[[], None] = lambda: None,
+        begun_s: float = 0.0,
     ) -> None:
+        self._begun_s = begun_s
         self.lag = LagMeter()
         self._fleet = fleet
         self._answer_tokens = answer_tokens
@@ -76,7 +80,7 @@ class EmulatedServers:
             await self.__aexit__()
             raise
         for server, planned in zip(self._servers, self._fleet.servers, strict=True):
-            self._loading.append(asyncio.create_task(server.load()))
+            self._loading.append(asyncio.create_task(server.load(self._begun_s)))
             for fault in planned.faults:
                 server.faults.request(fault)
         return self
@@ -158,10 +162,13 @@ def run_servers(
     say: Callable[[str], None],
     died: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run emulated servers until interrupted. `say` is told their addresses, and when they answer."""
+    """Run emulated servers until interrupted. `say` is told their addresses, and when they answer.
+
+    The start of this process is part of the time that they load.
+    """
 
     async def serve() -> None:
-        async with EmulatedServers(fleet, answer_tokens, died) as servers:
+        async with EmulatedServers(fleet, answer_tokens, died, process_age_s()) as servers:
             for url, planned in zip(servers.urls, fleet.servers, strict=True):
                 say(f"{url}  {planned.text}, answers in {planned.loading_s / fleet.speed:.0f} s")
             await servers.ready()

@@ -94,10 +94,14 @@ class EmulatedServer:
         self.app = App({**routes, **life, **self.faults.table}, gate)
         self.listener = Listener(self.app, *address)
 
-    async def load(self) -> None:
-        """Wait for the loading time, then begin to answer, unless the server has died meanwhile."""
+    async def load(self, begun_s: float = 0.0) -> None:
+        """Wait for the loading time, then begin to answer, unless the server has died meanwhile.
+
+        Args:
+            begun_s: real seconds for which it has been loading already.
+        """
         life = self._life = object()
-        await asyncio.sleep(self._loading_s / self._clock.speed)
+        await asyncio.sleep(self._loading_s / self._clock.speed - begun_s)
         if self._life is life:
             await self.listener.open()
 

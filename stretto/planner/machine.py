@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
+from stretto.costs.known_models import KNOWN_MODELS
 from stretto.costs.kv_room import check_fits
 from stretto.costs.loading import Source, Start, Storage
-from stretto.costs.presets import Preset, load_preset, preset_names
+from stretto.costs.presets import Preset, load_preset, preset_names, read_preset
 from stretto.costs.shape import LLMModel
 from stretto.costs.step import StepCost
 from stretto.emulate.known_costs import nearest
 from stretto.errors import ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.planner.known_models import KNOWN_MODELS
 
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 512
@@ -30,7 +31,7 @@ class Machine:
     """A machine that can run several replicas of LLMs at once.
 
     Attributes:
-        preset: name of the costs of one device.
+        preset: name of the costs of one device, or path of a file that has them, which ends in ".json".
         storage: how fast it moves weights. The figures of known machines are usual ones, not measured: one
             NVMe disk, and PCIe 4 with 16 lanes.
     """
@@ -158,4 +159,4 @@ def costs_by_tp(
 
 @cache
 def _preset(name: str) -> Preset:
-    return load_preset(name)
+    return read_preset(Path(name)) if name.endswith(".json") else load_preset(name)

@@ -16,7 +16,7 @@ node) if their lengths are known.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
@@ -133,7 +133,7 @@ def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str])
                 if not line.strip():
                     continue
                 try:
-                    request = parse(json.loads(line.decode("utf-8"), object_pairs_hook=_mapping))
+                    request = parse(_decode(line.decode("utf-8")))
                 except (ValueError, RecursionError, UserError) as error:
                     raise ConfigError(f"{path}, line {number}: {error}") from error
                 if (before := places.setdefault(id_of(request), number)) != number:
@@ -148,13 +148,16 @@ def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str])
     return requests
 
 
-def _mapping(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ConfigError(f"the field {name!r} is there twice")
-        found[name] = value
+def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"the field {twice!r} is there twice")
     return found
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_mapping).decode
 
 
 def parse_request(found: Any) -> Request:

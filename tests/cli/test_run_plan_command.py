@@ -58,6 +58,20 @@ def test_a_batch_file_is_answered_in_its_form(stretto: CommandLine, files: tuple
     assert answer["usage"]["prompt_tokens"] == 4
 
 
+def test_a_batch_file_is_an_app_by_itself(stretto: CommandLine, files: tuple[Path, Path, Path]) -> None:
+    _, requests, out = files
+    body = {"model": "stand-in", "messages": [{"role": "user", "content": "The guild moved in."}]}
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    requests.write_text(json.dumps(line), "utf-8")
+    ended = stretto("run-plan", "--requests", requests, "--out", out)
+    assert ended.code == 0, ended
+    assert json.loads(out.read_text("utf-8"))["response"]["body"]["model"] == "stand-in"
+    requests.write_text(json.dumps({"custom_id": "1", "prompt": "x"}), "utf-8")
+    assert "line 1: unknown field 'prompt'" in stretto.refuses(
+        "run-plan", "--requests", requests, "--out", out.parent / "b"
+    )
+
+
 def test_one_model_that_ships_serves_all_nodes_in_turn(
     stretto: CommandLine, files: tuple[Path, Path, Path]
 ) -> None:

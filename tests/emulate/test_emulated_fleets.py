@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support.emulated import MODEL, emulating, fleet_of
+from support.emulated import MODEL, emulating, fleet_of, running_servers
 
 from benchmarks.emulate.servers import SteadyCost
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.fleet_file import read_fleet
 from stretto.emulate.llm_plan import PlannedLLM
+from stretto.emulate.process_age import process_age_s
 from stretto.emulate.real_time import check_real_time, predict_load
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.errors import ConfigError
@@ -251,3 +253,18 @@ def test_servers_on_one_device_take_turns() -> None:
             httpx.post(f"{first}/v1/completions", json=ask, timeout=0.2)
         assert httpx.post(f"{first}/wake_up").status_code == 500
         assert httpx.post(f"{first}/sleep?level=9").status_code == 400
+
+
+def test_the_start_of_the_process_is_part_of_the_loading_time() -> None:
+    with running_servers(fleet_of(loading_s=5000.0), begun_s=5000.0) as servers:
+        assert httpx.get(f"{servers.urls[0]}/health").is_success
+    begin_s = time.monotonic()
+    age_s = process_age_s()
+    time.sleep(0.05)
+    assert 0.03 <= process_age_s() - age_s <= time.monotonic() - begin_s + 0.05
+
+
+def test_models_whose_steps_were_not_measured_are_emulated_by_their_sizes() -> None:
+    service = fleet_of(model="Mistral-7B-Instruct-v0.2").servers[0].service
+    assert isinstance(service, PlannedLLM)
+    assert service.sizes.num_kv_heads == 8

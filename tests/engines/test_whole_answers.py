@@ -243,3 +243,10 @@ def test_a_slow_answer_counts_for_a_while() -> None:
     for _ in range(100):
         policy.observe(100, 1.0)
     assert policy.decide(100, 60.0)
+
+
+def test_the_first_answers_are_asked_for_whole_if_their_time_is_predicted() -> None:
+    _, streams = ask([task(1), task(2)], token_s=0.01)
+    assert streams == [False, False]
+    _, streams = ask([task(1), task(2, silence_s=1.0)], token_s=1.0)
+    assert streams == [True, True], "128 tokens may take longer than the server may be silent"

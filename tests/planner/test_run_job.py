@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from stretto.errors import CapacityError, JournalError, NotSaved, UserError
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.forecast import Forecast
-from stretto.planner.running.requests import Message, RunRequest
 from stretto.planner.running.run import Job, Outcome, run_job
+from stretto.planner.running.run_request import Message, RunRequest
 from stretto.tasks import LLMTask
 
 APP = Application(
@@ -231,3 +232,27 @@ def test_the_forecast_is_the_last_prediction_or_else_the_rate() -> None:
     forecast.predicted([30.0])
     assert forecast.text(5, 10) == "calls, about 30 s left (30 to 30 s)"
     assert forecast.summary() == "took 15.0 s, planned were 25.0 s (25.0 to 25.0 s)"
+
+
+def test_a_replica_that_starts_later_gets_its_share(tmp_path: Path) -> None:
+    """The first replica answers nothing until the other one, whose share waits for it, has a call."""
+    app = Application("app", [Node("only", "m", 9)])
+    plan = Plan("test", (Stage((PlannedReplica("only", (0,)), PlannedReplica("only", (1,)))),))
+    asked = [RunRequest(Request(f"r{at}", 1), (Message(None, f"question {at}"),)) for at in range(20)]
+    has_first, has_other, waited = threading.Event(), threading.Event(), list[bool]()
+
+    def first(task: LLMTask) -> None:
+        has_first.set()
+        waited.append(has_other.wait(30))
+
+    def start_late(config: FakeLLMConfig) -> FakeLLM:
+        assert has_first.wait(60)
+        return FakeLLM(config)
+
+    replicas = {
+        (0,): Replica(FakeLLM, FakeLLMConfig(fail_on=first)),
+        (1,): Replica(start_late, FakeLLMConfig(fail_on=lambda task: has_other.set())),
+    }
+    wanted = job(tmp_path, app=app, requests=asked, plan=lambda left: plan)
+    assert run(replace(wanted, make=lambda planned: replicas[planned.devices])) == Outcome(0, 20, 0)
+    assert all(waited)

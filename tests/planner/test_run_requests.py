@@ -12,8 +12,9 @@ from stretto.errors import ConfigError
 from stretto.planner.application import Application, Node
 from stretto.planner.prompt_slots import fill
 from stretto.planner.running.calls import Answer, Ended
-from stretto.planner.running.requests import Message, RunRequest, read_run_requests
+from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.results import result_line
+from stretto.planner.running.run_request import Message, RunRequest
 
 APP = Application(
     "app",

@@ -57,6 +57,8 @@ class OpenAIServerConfig:
             `--scheduling-policy priority` accepts such requests; other servers refuse them.
         kv_events: where the server publishes what its prefix cache holds (vLLM), in token ids; with None, the
             contents are guessed.
+        token_s: predicted seconds of a token of an answer, by which the first answers that nobody reads in
+            parts are asked for whole; None to stream the first.
         reports_load: whether to ask the server's `/metrics` every second how busy it is. Asking stops if the
             answer does not contain that.
     """
@@ -76,6 +78,7 @@ class OpenAIServerConfig:
     warms_prefixes: bool = True
     priorities: bool = False
     kv_events: KVEventsConfig | None = None
+    token_s: float | None = None
     reports_load: bool = False
 
     @property

@@ -82,7 +82,7 @@ class OpenAIServer:
         self._problem: StrettoError | None = None
         self._held = HeldPrefixes(1)
         self._warming = WarmingPolicy()
-        self._whole = WholeAnswers()
+        self._whole = WholeAnswers(config.token_s)
         self._events: KVEventStream | None = None
         self._following: asyncio.Task[None] | None = None
         self._report: Callable[[Sequence[KVEvent] | InstanceLoad], None] = lambda _: None

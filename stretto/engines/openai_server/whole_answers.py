@@ -22,10 +22,13 @@ class WholeAnswers:
 
     Streams also tell what prompts cost, by the time to their first token. So while somebody wants to know
     that (`want_prompt_time`), one answer in 16 is streamed for it.
+
+    Args:
+        token_s: predicted seconds of a token of an answer, until some are known; None to stream the first.
     """
 
-    def __init__(self) -> None:
-        self._token_s: float | None = None
+    def __init__(self, token_s: float | None = None) -> None:
+        self._token_s = token_s
         self._num_whole = 0
         self._wants_prompt_time = False
 

@@ -111,5 +111,6 @@ class ServerProcess:
                 timeout_s=config.timeout_s,
                 max_connections=config.max_connections,
                 warms_prefixes=config.warms_prefixes,
+                token_s=config.token_s,
             )
         )

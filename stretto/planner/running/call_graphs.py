@@ -7,7 +7,7 @@ from typing import Any
 
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot, config_items
-from stretto.planner.running.requests import Message
+from stretto.planner.running.run_request import Message
 
 
 class CallGraphs:

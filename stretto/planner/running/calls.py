@@ -13,7 +13,7 @@ from typing import Any
 from stretto.errors import StrettoError
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.prompt_slots import fill
-from stretto.planner.running.requests import Message, RunRequest
+from stretto.planner.running.run_request import Message, RunRequest
 from stretto.record import record
 
 

@@ -129,6 +129,14 @@ class PlanCarrier:
         self._abandoned.add(node)
         return [Abandon(node, reason), *self.advance()]
 
+    def weights(self, node: str) -> dict[Placed, float]:
+        """Return the weights of a node's replicas that run, or wait for their devices."""
+        return {
+            placed: self._weight_of[placed]
+            for placed, state in self._present.items()
+            if placed.node == node and state != "draining"
+        }
+
     def has_replicas(self, node: str) -> bool:
         """Return whether a node has replicas that run, or wait for their devices."""
         return any(one.node == node and state != "draining" for one, state in self._present.items())

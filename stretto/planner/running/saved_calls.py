@@ -8,7 +8,7 @@ from typing import Any
 
 from stretto.planner.application import Application
 from stretto.planner.running.calls import Answer, Call
-from stretto.planner.running.requests import RunRequest
+from stretto.planner.running.run_request import RunRequest
 from stretto.runtime.journal.lines import Entry, work_hash
 
 _ANSWER = [str, int, int]

@@ -1,0 +1,203 @@
+"""Lines of an OpenAI Batch file as requests of a run.
+
+A line has a `custom_id`, the `method` "POST", a `url` and a `body`. Most lines of a file differ in their
+texts alone, so what the other fields of a body mean is looked up once they are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any
+
+from stretto.engines.openai_wire.options import Options
+from stretto.engines.openai_wire.paths import Api
+from stretto.engines.openai_wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
+from stretto.errors import ConfigError
+from stretto.graph.graph import ROLES
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.plan_files import NO_ANSWERS, read_lines, tokens_of
+from stretto.planner.running.run_request import Message, RunRequest
+
+BATCH_FIELDS = ("custom_id", "method", "url", "body")
+_FIELDS = frozenset(BATCH_FIELDS)
+DEFAULT_TOKENS: Mapping[Api, int] = {"chat": 1024, "completions": DEFAULT_COMPLETION_TOKENS}
+"""Longest answer to a line without `max_tokens`, where no app limits it, by API."""
+_URLS: Mapping[str, Api] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+_TEXTS = ("messages", "prompt")
+_MOST_KNOWN = 4096
+_MESSAGE = frozenset(("role", "content"))
+_DECODED = (
+    *("max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos"),
+)
+"""Options that a decode has under the same names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What the fields of a body mean, but for its texts."""
+
+    api: Api
+    model: str
+    nodes: tuple[str, ...]
+    decode: Mapping[str, Any]
+
+
+class BatchLines:
+    """The reader of the lines of a Batch file.
+
+    Args:
+        node_for: returns the node that the model of a line stands for. May raise ConfigError.
+    """
+
+    def __init__(self, node_for: Callable[[str], Node]) -> None:
+        self._node_for = node_for
+        self._known: dict[tuple[str, str], _Settings] = {}
+
+    def read(self, found: Mapping[str, Any]) -> RunRequest:
+        """Return the request that the JSON of a line describes. Raises ConfigError if it is wrong."""
+        if not _FIELDS.issuperset(found):
+            unknown = next(name for name in found if name not in _FIELDS)
+            raise ConfigError(f"unknown field {unknown!r}; a Batch line has {', '.join(BATCH_FIELDS)}")
+        custom_id, url, body = found.get("custom_id"), found.get("url"), found.get("body")
+        if not isinstance(custom_id, str) or not custom_id:
+            raise ConfigError(f"custom_id must be a text, got {short(custom_id)}")
+        if found.get("method") != "POST":
+            raise ConfigError(f"method must be 'POST', got {short(found.get('method'))}")
+        if not isinstance(url, str) or url not in _URLS:
+            raise ConfigError(f"url must be one of {', '.join(_URLS)}, got {short(url)}")
+        if not isinstance(body, dict):
+            raise ConfigError(f"body must be a mapping, got {short(body)}")
+        others = body.copy()
+        for name in _TEXTS:
+            others.pop(name, None)
+        key = url, repr(others)
+        settings = self._known.get(key)
+        messages = None if settings is None else _plain_messages(body, settings.api)
+        if settings is None or messages is None:
+            messages, settings = self._whole(_URLS[url], body)
+            if len(self._known) < _MOST_KNOWN:
+                settings = self._known.setdefault(key, settings)
+        texts = [message.text for message in messages]
+        check_unicode([custom_id, *texts])
+        num_tokens = sum(map(tokens_of, texts))
+        planned = Request(custom_id, num_tokens, (), settings.nodes, NO_ANSWERS)
+        return RunRequest(planned, messages, (), settings.decode, settings.api, settings.model)
+
+    def _whole(self, api: Api, body: Mapping[str, Any]) -> tuple[tuple[Message, ...], _Settings]:
+        """Return the messages of a body, and what its other fields mean."""
+        model, messages, options = _chat(body) if api == "chat" else _completion(body)
+        node = self._node_for(model)
+        return messages, _Settings(api, model, (node.name,), _decode(options, node, api))
+
+
+def read_batch_application(path: Path) -> tuple[Application, list[RunRequest]]:
+    """Read a Batch file as an application by itself: each model that a line names is a node.
+
+    The longest answer of a node is the longest that one of its lines allows.
+
+    Raises:
+        ConfigError: it cannot be read, has no requests, or a line is wrong; the message has its number.
+    """
+    nodes: dict[str, Node] = {}
+
+    def node_for(model: str) -> Node:
+        if not (model and model.isprintable()):
+            raise ConfigError(f"body: model must have printable characters, got {model!r}")
+        return nodes.setdefault(model, Node(model, model, _NO_LIMIT))
+
+    batch = BatchLines(node_for)
+
+    def read(found: Any) -> RunRequest:
+        if not isinstance(found, dict):
+            raise ConfigError(f"a line of a Batch file is a mapping, got {short(found)}")
+        return batch.read(found)
+
+    requests = read_lines(path, read, lambda request: request.id)
+    longest = dict.fromkeys(nodes, 1)
+    for request in requests:
+        assert request.decode is not None
+        longest[request.model] = max(longest[request.model], request.decode["max_tokens"])
+    limited = [replace(node, max_tokens=longest[node.name]) for node in nodes.values()]
+    return Application(path.stem, limited), requests
+
+
+_NO_LIMIT = 2**31 - 1
+
+
+def _plain_messages(body: Mapping[str, Any], api: Api) -> tuple[Message, ...] | None:
+    """Return the messages of a body that has a usual form, or None. The others are read with all checks."""
+    if api == "completions":
+        prompt = body.get("prompt")
+        if not isinstance(prompt, str) or not prompt or "messages" in body:
+            return None
+        return (Message(None, prompt),)
+    messages = body.get("messages")
+    if type(messages) is not list or not messages or "prompt" in body:
+        return None
+    found: list[Message] = []
+    for message in messages:
+        if type(message) is not dict or message.keys() != _MESSAGE:
+            return None
+        role, content = message["role"], message["content"]
+        if type(content) is not str or type(role) is not str or role not in ROLES:
+            return None
+        found.append(Message(role, content))
+    return tuple(found)
+
+
+def _chat(body: Mapping[str, Any]) -> tuple[str, tuple[Message, ...], Options]:
+    sent = ChatRequest.from_json(body)
+    _check_left(sent.extra, tools=bool(sent.tools))
+    messages: list[Message] = []
+    for message in sent.messages:
+        if message.role not in ROLES:
+            raise ConfigError(f"a message's role must be one of {', '.join(ROLES)}, got {message.role!r}")
+        if message.content is None or message.extra:
+            raise ConfigError("a message must have a content and a role only")
+        if not isinstance(message.content, str) and any(part["type"] != "text" for part in message.content):
+            raise ConfigError("a message must be a text; other parts cannot be run")
+        messages.append(Message(message.role, message.text))
+    return sent.model, tuple(messages), sent.options
+
+
+def _completion(body: Mapping[str, Any]) -> tuple[str, tuple[Message, ...], Options]:
+    sent = CompletionRequest.from_json(body)
+    _check_left(sent.extra, echo=sent.echo)
+    if len(sent.prompts) != 1 or not isinstance(sent.prompts[0], str):
+        raise ConfigError("prompt must be one text; write one line for each prompt")
+    return sent.model, (Message(None, sent.prompts[0]),), sent.options
+
+
+def _check_left(extra: Mapping[str, Any], **flags: bool) -> None:
+    if unknown := [*extra, *(name for name, is_on in flags.items() if is_on)]:
+        raise ConfigError(f"body: {unknown[0]!r} is not supported in a run")
+
+
+def _decode(options: Options, node: Node, api: Api) -> dict[str, Any]:
+    """Return the settings of a decode that a Batch line has; refuse options that a decode has not."""
+    known = {name: getattr(options, name) for name in _DECODED}
+    plain = Options(**known)
+    if options != plain:
+        name = next(field for field in Options.__slots__ if getattr(options, field) != getattr(plain, field))
+        raise ConfigError(f"body: {name!r} is not supported in a run")
+    default = Options()
+    found = {name: value for name, value in known.items() if value != getattr(default, name)}
+    if found.get("top_k") == -1:
+        del found["top_k"]
+    usual = DEFAULT_TOKENS[api] if node.max_tokens == _NO_LIMIT else node.max_tokens
+    return {**found, "max_tokens": min(found.get("max_tokens", usual), node.max_tokens)}
+
+
+def check_unicode(texts: Iterable[str]) -> None:
+    """Check that texts can be written as UTF-8. Raises ConfigError if one cannot."""
+    for text in texts:
+        if text.isascii():
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"a text has half of a surrogate pair: {short(text)}") from error

@@ -1,0 +1,49 @@
+"""A request of a run, with its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stretto.engines.openai_wire.paths import Api
+from stretto.planner.application import Request
+from stretto.record import record
+
+
+@record
+class Message:
+    """One message of a prompt. The role None is that of the user, or of the model's plain text."""
+
+    role: str | None
+    text: str
+
+
+@record
+class RunRequest:
+    """One request to run.
+
+    Attributes:
+        planned: the request as planners see it, in tokens.
+        messages: the prompt.
+        chunks: texts of the chunks of its document, for chains.
+        decode: settings that it has of its own, by the names of `Decode`.
+        api: API of the Batch file that it comes from; None for other lines.
+        model: model that its line names.
+    """
+
+    planned: Request
+    messages: tuple[Message, ...]
+    chunks: tuple[str, ...] = ()
+    decode: Mapping[str, Any] | None = None
+    api: Api | None = None
+    model: str = ""
+
+    @property
+    def id(self) -> str:
+        """The request's `custom_id`."""
+        return self.planned.id
+
+    @property
+    def text(self) -> str:
+        """The text of all messages."""
+        return "\n".join(message.text for message in self.messages)

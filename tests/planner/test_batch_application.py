@@ -1,0 +1,74 @@
+"""OpenAI Batch files: an application by itself, and lines that differ in some options only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stretto.errors import ConfigError
+from stretto.planner.running.batch_lines import read_batch_application
+from stretto.planner.running.run_request import Message
+
+
+def line(custom_id: str, model: str = "m", text: Any = "Hi", **options: Any) -> dict[str, Any]:
+    body = {"model": model, "messages": [{"role": "user", "content": text}], **options}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def write(tmp_path: Path, *lines: Any) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines), "utf-8")
+    return path
+
+
+def test_each_model_is_a_node_with_its_longest_answer(tmp_path: Path) -> None:
+    plain = {**line("4"), "url": "/v1/completions", "body": {"model": "p", "prompt": "Once"}}
+    path = write(tmp_path, line("1", max_tokens=7), line("2", "a/b"), line("3", max_tokens=9), plain)
+    app, requests = read_batch_application(path)
+    assert [(node.name, node.model, node.max_tokens) for node in app.nodes] == [
+        ("m", "m", 9),
+        ("a/b", "a/b", 1024),
+        ("p", "p", 16),
+    ]
+    assert [one.planned.nodes for one in requests] == [("m",), ("a/b",), ("m",), ("p",)]
+    assert [one.decode for one in requests] == [{"max_tokens": tokens} for tokens in (7, 1024, 9, 16)]
+
+
+def test_lines_alike_keep_their_own_texts_and_options(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    path = write(
+        tmp_path,
+        line("1", text="one", seed=1),
+        line("2", text="two", seed=2),
+        line("3", text="three", seed=1),
+        line("4", text=parts, seed=1),
+    )
+    _, requests = read_batch_application(path)
+    assert [one.messages for one in requests] == [
+        (Message("user", text),) for text in ("one", "two", "three", "ab")
+    ]
+    assert [(one.decode or {})["seed"] for one in requests] == [1, 2, 1, 1]
+    assert requests[0].decode is requests[2].decode
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (line("2", n=2), "'n' is not supported"),
+        (line("2", ""), "model must have printable characters"),
+        (line("2", text=7), "content"),
+        (line("2", text="\ud800"), "surrogate"),
+        ({**line("2"), "body": {"model": "m", "messages": []}}, "at least one message"),
+        ({**line("2"), "body": {**line("2")["body"], "prompt": "x"}}, "'prompt' is not supported"),
+        ({"custom_id": "2", "prompt": "x"}, "unknown field 'prompt'"),
+        ([], "is a mapping"),
+        (line("1"), "custom_id '1' was used in line 1"),
+        ('{"custom_id": "2", "url": 1, "url": 2}', "the field 'url' is there twice"),
+    ],
+)
+def test_a_line_behind_one_alike_is_checked_all_the_same(tmp_path: Path, second: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"line 2: .*{message}"):
+        read_batch_application(write(tmp_path, line("1"), second))

@@ -1,0 +1,196 @@
+"""Random faults of planned runs, in virtual time: servers die, hang, refuse and cannot start, and the run
+itself is killed and begun again. In the end there are the same answers, and no call was saved twice.
+
+Set STRETTO_FAULT_RUNS to run more than a normal run does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+from support.runtime_engines import ServerEngine
+from support.virtual_loop import VirtualLoop
+
+from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.messages import InstanceLoad
+from stretto.deployment import Replica
+from stretto.errors import EngineUnavailable
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.running.calls import CallBook, Ended
+from stretto.planner.running.drive import Run, drive
+from stretto.planner.running.run_request import Message, RunRequest
+from stretto.planner.running.saved_calls import calls_of
+from stretto.runtime.journal.lines import Entry
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Started
+
+NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "25"))
+HUNG = 427
+"""Seed of a run in which a server hangs while it is drained, and is killed without a word."""
+_MOST_LIVES = 40
+_COMMIT_S = 0.05
+
+APP = Application(
+    "app",
+    [
+        Node("draft", "m", 9, calls=2),
+        Node("sum", "m", 9, chain=True, prompt="{so_far} then {chunk}"),
+        Node("judge", "n", 9, inputs=("draft", "sum")),
+    ],
+)
+PLAN = Plan(
+    "test",
+    (
+        Stage((PlannedReplica("draft", (0,)), PlannedReplica("sum", (1,), 2.0)), ends_at_first=True),
+        Stage((PlannedReplica("sum", (0,)), PlannedReplica("sum", (1,)), PlannedReplica("judge", (0, 1)))),
+    ),
+)
+REQUESTS = [
+    RunRequest(
+        Request(f"r{at}", 1, (1,) * (at % 3 + 1), ("sum", "judge") if at == 4 else ()),
+        (Message(None, f"question {at}"),),
+        tuple(f"chunk {at} {number}" for number in range(at % 3 + 1)),
+    )
+    for at in range(8)
+]
+
+
+@dataclass
+class Faults:
+    """How often servers fail, and what else is drawn."""
+
+    draw: random.Random
+    starts: float = 0.0
+    dies: float = 0.0
+    refuses: float = 0.0
+    hangs: float = 0.0
+    num_seen: Counter[str] = field(default_factory=Counter)
+
+    def happens(self, name: str) -> bool:
+        has_happened = self.draw.random() < getattr(self, name)
+        self.num_seen[name] += has_happened
+        return has_happened
+
+
+class Frail(ServerEngine):
+    """A server whose answers are hashes of their prompts, if they come."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._death = asyncio.Event()
+
+    async def start(self) -> None:
+        await asyncio.sleep(self._faults.draw.uniform(0.0, 20.0))
+        if self._faults.happens("starts"):
+            raise EngineUnavailable("it ran out of memory")
+
+    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+        await self._death.wait()
+        raise EngineUnavailable("it was killed")
+
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
+        emit(Started(task.id))
+        await asyncio.sleep(self._faults.draw.uniform(0.1, 15.0))
+        if self._faults.happens("dies"):
+            self._death.set()
+        if self._faults.happens("refuses"):
+            emit(Failed(task.id, EngineUnavailable("come back later")))
+            return
+        if self._faults.happens("hangs"):
+            await asyncio.Event().wait()
+        text = "".join(segment.text for segment in task.prompt)
+        emit(Done(task.id, blake2b(text.encode(), digest_size=6).hexdigest()))
+
+
+class Memory:
+    """A journal in memory: what is added is saved a little later, unless the run is killed before."""
+
+    def __init__(self, saved: list[Entry]) -> None:
+        self.is_dead = False
+        self._saved = saved
+
+    def add(self, entry: Entry, then: Callable[[], None]) -> None:
+        def save() -> None:
+            if not self.is_dead:
+                self._saved.append(entry)
+                then()
+
+        asyncio.get_running_loop().call_later(_COMMIT_S, save)
+
+
+def live(faults: Faults, saved: list[Entry], killed_s: float | None) -> list[Ended]:
+    """Run from what is saved until the end, or until killed; return the requests that have ended."""
+    book = CallBook(APP, REQUESTS)
+    ended = list(book.resume(calls_of(list(saved), REQUESTS)))
+
+    async def main() -> None:
+        memory: Any = Memory(saved)
+        replica = Replica(Frail, faults, runs_in="loop", start_timeout_s=60)
+        run = Run(APP, PLAN, lambda planned: replica, book, ended.append, lambda: None)
+        running = asyncio.create_task(drive(run, memory))
+        await asyncio.wait([running], timeout=killed_s)
+        if not running.done():
+            memory.is_dead = True
+            running.cancel()
+            await asyncio.wait([running])
+            return
+        await asyncio.sleep(1.0)  # the last answers are saved
+        running.result()
+
+    if book.num_requests_left:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(main())
+    return ended
+
+
+def answers(ended: Sequence[Ended]) -> dict[str, dict[str, list[str]]]:
+    return {
+        one.request.id: {name: [answer.text for answer in given] for name, given in one.answers.items()}
+        for one in ended
+        if one.error is None
+    }
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, dict[str, list[str]]]:
+    """The answers of a run without faults."""
+    found = answers(live(Faults(random.Random(0)), [], None))
+    assert found.keys() == {request.id for request in REQUESTS}
+    return found
+
+
+@pytest.mark.parametrize("seed", sorted({*range(NUM_RUNS), HUNG}))
+def test_the_same_answers_come_in_the_end_whatever_fails(
+    seed: int, whole: dict[str, dict[str, list[str]]]
+) -> None:
+    draw = random.Random(seed)
+    saved = list[Entry]()
+    for _ in range(_MOST_LIVES):
+        faults = Faults(draw, *(draw.choice((0.0, 0.05, 0.3)) for _ in range(4)))
+        ended = live(faults, saved, draw.choice((None, draw.uniform(0.0, 200.0))))
+        assert max(Counter(one.request.id for one in ended).values(), default=1) == 1
+        if answers(ended).keys() == whole.keys():
+            break
+    assert answers(ended) == whole
+    assert len({entry.key for entry in saved}) == len(saved) == _num_calls()
+
+
+def test_every_kind_of_fault_happens() -> None:
+    """The other test would show nothing if servers never failed."""
+    often = Faults(random.Random(1), starts=0.3, dies=0.3, refuses=0.3, hangs=0.3)
+    live(often, [], None)
+    assert all(often.num_seen[name] for name in ("starts", "dies", "refuses", "hangs"))
+
+
+def _num_calls() -> int:
+    return sum(CallBook(APP, REQUESTS).num_left.values())

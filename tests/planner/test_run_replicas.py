@@ -1,0 +1,60 @@
+"""What a planned replica becomes: the command line of its server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stretto.costs.presets import load_output_lengths
+from stretto.deployment import Replica
+from stretto.engines.server_process.programs import command_line
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.machine import machine_of
+from stretto.planner.plan import PlannedReplica
+from stretto.planner.problem import Problem
+from stretto.planner.running.replicas import emulated_replicas, vllm_replicas
+
+APP = Application("app", [Node("chat", "/models/vicuna-13b-v1.5", 256)])
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return Problem(APP, [Request("1", 20)], machine_of("8xA100-80G"), load_output_lengths())
+
+
+def words(replica: Replica) -> list[str]:
+    config: Any = replica.instance_config()
+    return command_line(config, 8000)
+
+
+def test_a_vllm_server_has_the_devices_of_its_plan(problem: Problem) -> None:
+    replica = vllm_replicas(APP, problem, None)(PlannedReplica("chat", (2, 3)))
+    assert (replica.devices, replica.tp) == (("cuda:2", "cuda:3"), 2)
+    assert words(replica) == [
+        *("vllm", "serve", "/models/vicuna-13b-v1.5", "--host", "127.0.0.1", "--port", "8000"),
+        *("--tensor-parallel-size", "2", "--max-num-seqs", "256", "--gpu-memory-utilization", "0.9"),
+    ]
+
+
+def test_without_a_machine_a_vllm_server_has_no_devices_of_its_own() -> None:
+    replica = vllm_replicas(APP, None, Path("/opt/vllm/bin/python"))(PlannedReplica("chat", (0,)))
+    assert replica.devices == ()
+    python, option, program, *others = words(replica)
+    assert (python, option) == ("/opt/vllm/bin/python", "-c")
+    assert "vllm.entrypoints.openai.api_server" in program
+    assert others == [
+        *("serve", "/models/vicuna-13b-v1.5", "--host", "127.0.0.1", "--port", "8000"),
+        *("--tensor-parallel-size", "1", "--max-num-seqs", "256"),
+    ]
+
+
+def test_an_emulated_server_draws_the_lengths_that_are_planned_with(problem: Problem, tmp_path: Path) -> None:
+    found = words(emulated_replicas(problem, 2.0, tmp_path)(PlannedReplica("chat", (0,))))
+    file = Path(found[found.index("--output-lengths") + 1])
+    lengths = problem.workload.beliefs["chat"].lengths
+    assert json.loads(file.read_text("utf-8")) == {
+        str(tokens): weight for tokens, weight in zip(lengths.lengths, lengths.weights, strict=True)
+    }
