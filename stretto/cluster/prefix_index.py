@@ -358,7 +358,9 @@ class PrefixIndex:
         tree, key = self._trees.get(view.space), request.keys.get(view.space)
         if tree is None or key is None or (place := tree.place(view.id)) is None:
             return 0
-        num_blocks: float = max((n for n, holders in levels.get(view.space, ()) if holders >> place & 1), default=0)
+        num_blocks: float = max(
+            (n for n, holders in levels.get(view.space, ()) if holders >> place & 1), default=0
+        )
         if view.id in self._reporting:
             num_blocks = max(num_blocks, self._num_reported(view.id, key.blocks))
         return min(int(num_blocks * key.block_tokens), request.num_tokens)

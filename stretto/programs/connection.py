@@ -127,9 +127,7 @@ class InProcess:
         """Do nothing: the runtime belongs to its own `with` block."""
 
 
-def extend(
-    runtime: Runtime, session: Session, calls: Sequence[Call], is_set: Callable[[str], bool]
-) -> None:
+def extend(runtime: Runtime, session: Session, calls: Sequence[Call], is_set: Callable[[str], bool]) -> None:
     """Add calls to a session of a runtime as one fragment.
 
     Raises:

@@ -131,7 +131,10 @@ class Function:
         lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
         self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
         transforms = any(self.input_steps.values()) or any(output.steps for output in self.outputs.values())
-        self.engines: Mapping[str, str] = {self.engine: "llm", **({TRANSFORMS: "batch"} if transforms else {})}
+        self.engines: Mapping[str, str] = {
+            self.engine: "llm",
+            **({TRANSFORMS: "batch"} if transforms else {}),
+        }
         check_places(self.name, self._parts, self._signature.parameters, declared)
         self.form = Form(
             self.name,

@@ -49,9 +49,7 @@ class Sessions:
             tenant.num_sessions -= 1
             raise
         session_id = secrets.token_urlsafe(_ID_BYTES)
-        opened = ServiceSession(
-            session_id, tenant, self._runtime, session, body.objective, self._now_s()
-        )
+        opened = ServiceSession(session_id, tenant, self._runtime, session, body.objective, self._now_s())
         self._open[opened.id] = opened
         if self._timer is None:
             self._watch()
