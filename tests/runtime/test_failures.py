@@ -201,7 +201,7 @@ async def test_an_instance_that_cannot_even_be_started_fails_the_query_and_not_t
 ) -> None:
     """The machine has no process or thread left, say."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError("no threads left")
 
     async with Runtime([acting(max_attempts=2, recover_s=0.5)]) as runtime:
