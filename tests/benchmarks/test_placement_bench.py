@@ -82,6 +82,7 @@ def test_missing_texts_and_unknown_workloads_are_refused(tmp_path: Path) -> None
         make_requests("chat", 10)
 
 
+@pytest.mark.long
 def test_all_tables_at_toy_size(tmp_path: Path) -> None:
     scenes = tuple(replace(scene, num=30) for scene in quick_scenes())
     requests = dict.fromkeys(SHAPES, 100)

@@ -50,6 +50,7 @@ def test_every_scheme_answers_the_same_and_none_beats_a_bound(app: str) -> None:
     assert one.per_s == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("app", ["naive", "advanced"])
 def test_under_load_ours_is_faster_than_all(app: str) -> None:
     setting = Scenario(Testbed("7B"), (app,), 16, (0,))
@@ -73,6 +74,7 @@ def test_apps_share_engines() -> None:
         assert sum(together[query.name] for query in own) > 1.05 * sum(apart.values())
 
 
+@pytest.mark.long
 def test_both_policies_that_know_queries_beat_blind_batches_that_never_wait() -> None:
     """Documents of very different sizes wait for one embedding engine."""
     blind = Scheme("blind", ALL, "throughput", fill_timeout_s=0.0)

@@ -143,6 +143,7 @@ def test_plans_repeat(tables: Mapping[str, RunTimes], plans: dict[tuple[str, str
         assert PLANNERS[name](tables["ensemble"]) == plans["ensemble", name]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_without_preemption_no_replica_is_ended_early(name: str) -> None:
     three = problem([ENSEMBLE[0], ENSEMBLE[1], Node("late", "chatglm3-6b", 60)], 30)
@@ -159,6 +160,7 @@ def test_without_preemption_no_replica_is_ended_early(name: str) -> None:
     assert len({(span.replica.node, span.replica.devices) for span in done.spans}) == len(done.spans)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "seed"), [("min_heuristic", 4), ("samullm_greedy", 3)])
 def test_without_preemption_no_replica_moves_to_make_room_for_a_larger_one(name: str, seed: int) -> None:
     random = Random(seed)

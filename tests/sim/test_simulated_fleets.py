@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from support.early_placement import SoonestStart
@@ -157,8 +157,13 @@ def come_and_go(
         run.add(deployment.name, replica, until_s)
 
 
+def seeds(num_few: int, num_all: int) -> list[Any]:
+    """Return seeds, of which all but a few are left to the long tests."""
+    return [pytest.param(seed, marks=[pytest.mark.long] * (seed >= num_few)) for seed in range(num_all)]
+
+
 @pytest.mark.parametrize("is_simulated", [True, False])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(16, 40))
 def test_every_query_ends_once_and_as_if_nothing_had_been(seed: int, is_simulated: bool) -> None:
     draw = random.Random(seed)
     patient = {"no_replica_s": 1000.0, "recover_s": 1000.0, "max_attempts": 50}
@@ -413,7 +418,7 @@ def test_a_start_takes_what_the_preset_measured_for_so_many_devices() -> None:
 # --- what instances hold
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(8, 20))
 def test_reports_of_caches_are_what_each_instance_holds(seed: int) -> None:
     """After a run in which instances came, went and died, and reports were late."""
     draw = random.Random(seed)
