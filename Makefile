@@ -82,7 +82,7 @@ lint: env ## mend format and what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-long-tests: env ## whole benchmarks at toy size and other checks that take too long for every run of the tests (three minutes)
+long-tests: env ## whole benchmarks at toy size and other checks that take too long for every run of the tests (about ten minutes)
 	$(BIN)/pytest -m long
 
 property-tests: env ## the same-result properties, with many more examples
