@@ -178,6 +178,17 @@ def test_an_endless_event_is_passed_on_in_parts() -> None:
     assert len(passed) > 5_000_000
 
 
+def test_a_large_event_in_small_parts_takes_time_in_proportion() -> None:
+    """What the router copies again with each part stops all other streams."""
+    filter_, part = EventParts(), b"x" * 400
+    began_s = process_time()
+    assert {filter_.feed(part) for _ in range(2400)} == {b""}
+    assert process_time() - began_s < 0.4
+    assert filter_.feed(b"\r\n\r") == b""
+    assert len(filter_.feed(b"\nnext")) == 2400 * 400 + 4
+    assert filter_.rest() == b"next"
+
+
 def test_counts_are_read_from_the_end_of_an_answer() -> None:
     reader = UsageReader()
     text = json.dumps('"usage": {"prompt_tokens": 1, "cached_tokens": 2}').encode()
