@@ -29,7 +29,7 @@ def take_snapshot(index: PrefixIndex, names: Mapping[InstanceId, str], now_s: fl
         space = index.space_of(instance)
         tree = None if space is None else index.tree(space)
         if tree is not None:
-            prefixes = [[_path(run), now_s - used_s] for run, used_s in tree.oldest(instance)]
+            prefixes = [[_path(run), max(0.0, now_s - used_s)] for run, used_s in tree.oldest(instance)]
             instances[name] = {"space": space, "prefixes": prefixes}
     return json.dumps({"format": _FORMAT, "instances": instances})
 
@@ -74,10 +74,10 @@ def _read(text: str) -> dict[str, tuple[str, list[tuple[bytes, float]]]]:
         if found["format"] != _FORMAT:
             raise ConfigError(f"the snapshot has the format {found['format']!r}, not {_FORMAT!r}")
         return {
-            str(name): (str(one["space"]), [(_hashes(data), _time(at)) for data, at in one["prefixes"]])
+            str(name): (str(one["space"]), [(_hashes(data), _age(at)) for data, at in one["prefixes"]])
             for name, one in found["instances"].items()
         }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError("this is no snapshot of held prefixes") from error
 
 
@@ -88,8 +88,8 @@ def _hashes(text: str) -> bytes:
     return data
 
 
-def _time(value: Any) -> float:
-    time_s = float(value)
-    if not math.isfinite(time_s):
-        raise ValueError("not a time")
-    return time_s
+def _age(value: Any) -> float:
+    age_s = float(value)
+    if not 0.0 <= age_s < math.inf:
+        raise ValueError("not the age of a prefix: it would never be forgotten")
+    return age_s

@@ -13,6 +13,9 @@ from stretto.router.messages import Usage
 
 _MAX_HELD = 1_000_000
 """Bytes of an event that are held back; a longer one is passed on in parts."""
+_ENDS = (b"\n\n", b"\r\n\r\n")
+"""What ends an event."""
+_LONGEST_END = 4
 _TAIL_BYTES = 4096
 _PROMPT, _OUTPUT, _CACHED = (
     (b"prompt_tokens", b"input_tokens"),
@@ -27,22 +30,31 @@ class EventParts:
     """A filter of a stream of server-sent events, which passes on complete events only."""
 
     def __init__(self) -> None:
-        self._held = b""
+        self._held = bytearray()
+        self._edge = b""
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the stream; return those that can be passed on."""
         if not self._held and data.endswith(b"\n\n"):
             return data
-        data = self._held + data
-        ends = (data.rfind(mark) + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if mark in data)
-        end = max(ends, default=len(data) if len(data) > _MAX_HELD else 0)
-        self._held = data[end:]
-        return data[:end]
+        near = self._edge + data  # no end of an event begins before it
+        ends = (near.rfind(mark) + len(mark) for mark in _ENDS if mark in near)
+        end = max(ends, default=0) - len(self._edge)
+        if end <= 0:
+            self._hold(data, near)
+            return self.rest() if len(self._held) > _MAX_HELD else b""
+        whole = self.rest() + data[:end]
+        self._hold(data[end:], data[end:])
+        return whole
 
     def rest(self) -> bytes:
         """Return what is held back, when the stream has ended as it should."""
-        held, self._held = self._held, b""
-        return held
+        held, self._held, self._edge = self._held, bytearray(), b""
+        return bytes(held)
+
+    def _hold(self, data: bytes, near: bytes) -> None:
+        self._held += data
+        self._edge = near[1 - _LONGEST_END :]
 
 
 class UsageReader:

@@ -73,7 +73,7 @@ class Attempt:
             self._connection = None
 
     def pause(self) -> None:
-        """Read no more of the answer until `resume`."""
+        """Read no more of the answer until `resume`, also if there is no connection yet."""
         self.is_paused = True
         if self._connection is not None:
             self._connection.pause()
@@ -111,6 +111,8 @@ class Attempt:
 
     def _start(self, connection: ServerConnection) -> None:
         self._connection, self._was_sent = connection, True
+        if self.is_paused:
+            connection.pause()
         connection.start(self._request, self)
 
     def _connect(self) -> None:

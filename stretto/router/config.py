@@ -134,8 +134,12 @@ def parse_address(url: str) -> Address:
         raise ConfigError(f"worker {url!r}: {error}; it must be a URL like http://HOST:PORT") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ConfigError(f"worker {url!r}: it must be a URL like http://HOST:PORT")
-    if parts.username is not None or not url.isascii() or any(c.isspace() for c in url):
+    if parts.username is not None or not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigError(f"worker {url!r}: it must be a URL without a user, spaces or non-ASCII letters")
+    if not all(0 < len(label) < 64 for label in parts.hostname.removesuffix(".").split(".")):
+        raise ConfigError(
+            f"worker {url!r}: {parts.hostname!r} names no host; it must be a URL like http://HOST:PORT"
+        )
     is_tls = parts.scheme == "https"
     default = 443 if is_tls else 80
     return Address(parts.hostname, port or default, is_tls, parts.netloc, parts.path.rstrip("/"))

@@ -69,6 +69,7 @@ class Exchange:
         self._rest: bytes | None = None
         self._usage = UsageReader()
         self._failure: tuple[int, Headers, bytes] | None = None
+        self._is_paused = False
 
     def begin(self, routed: RoutedRequest, register: Callable[[Exchange], None]) -> None:
         """Bring the request to the desk; `register` is called before what the desk asks for is done.
@@ -108,6 +109,8 @@ class Exchange:
             request.body if self._rest is None else self._rest,
         )
         self.attempt = Attempt(connections, data, self, may_reuse=self._is_repeatable)
+        if self._is_paused:  # the client has yet to read what came before the answer was cut
+            self.attempt.pause()
 
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
         """Answer with the last worker's failure if there is one, or with an error of the router.
@@ -178,11 +181,13 @@ class Exchange:
 
     def pause(self) -> None:
         """Read no more of the answer: the client does not take it."""
+        self._is_paused = True
         if self.attempt is not None:
             self.attempt.pause()
 
     def resume(self) -> None:
         """Go on reading the answer."""
+        self._is_paused = False
         if self.attempt is not None:
             self.attempt.resume()
 

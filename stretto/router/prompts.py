@@ -28,7 +28,14 @@ _DIGITS = np.array([0, 6, 12, 18], np.uint32)
 _MAX_PART = 2048
 """Characters of a value that is no text, such as the URL of an image with its data, which are kept as they
 are; longer ones are hashed."""
-_FORM_MODEL = re.compile(rb'name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)')
+_BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.I)
+_MODEL_FIELD = re.compile(
+    rb'^content-disposition:[ \t]*form-data\b[^\n]*;[ \t]*name="?model"?[ \t]*(?:;|$)', re.I | re.MULTILINE
+)
+_MAX_FIELDS = 64
+"""Fields of a form among which its model is searched."""
+_MAX_FIELD_HEAD = 4096
+"""Bytes of the head of a field of a form."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 
 _Text: TypeAlias = "str | array[int]"
@@ -55,8 +62,8 @@ def read_request(
         RequestRefused: the body is not a JSON object, or names no model by a text.
     """
     if "json" not in content_type and (content_type or not body.lstrip().startswith(b"{")):
-        model = _FORM_MODEL.search(body) if content_type.startswith("multipart/form-data") else None
-        name = model[1].decode("utf-8", "replace") if model else ""
+        boundary = _BOUNDARY.match(content_type)
+        name = _form_model(body, boundary[1] or boundary[2]) if boundary else ""
         num_tokens = len(body) // _BYTES_PER_TOKEN
         return RoutedRequest(model=name, num_tokens=num_tokens, is_repeatable=is_repeatable)
     try:
@@ -85,6 +92,23 @@ def read_request(
         ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
     )
+
+
+def _form_model(body: bytes, boundary: str) -> str:
+    """Return the value of the field `model` of a form; "" if it has none among its first fields.
+
+    The time is proportional to the length of the body, whatever the body is.
+    """
+    mark, at = f"--{boundary}\r\n".encode("latin-1"), 0
+    for _ in range(_MAX_FIELDS):
+        if (begin := body.find(mark, at)) < 0:
+            break
+        begin += len(mark)
+        if (at := body.find(b"\r\n\r\n", begin, begin + _MAX_FIELD_HEAD)) < 0:
+            break
+        if _MODEL_FIELD.search(body[begin:at].replace(b"\r\n", b"\n")):
+            return body[at + 4 : at + 4 + _MAX_PART].partition(b"\r\n")[0].decode("utf-8", "replace")
+    return ""
 
 
 def _looked_up(path: str, fields: Mapping[str, Any]) -> _Text | None:

@@ -80,6 +80,8 @@ def of_prefixes(prefixes: str) -> str:
         of_prefixes('[["!!", 1]]'),
         of_prefixes('[["AAAA", 1]]'),
         of_prefixes('[["AAAAAAAAAAA=", NaN]]'),
+        of_prefixes('[["AAAAAAAAAAA=", -1]]'),
+        of_prefixes(f'[["AAAAAAAAAAA=", 1{"0" * 400}]]'),
         of_prefixes("7"),
     ],
 )

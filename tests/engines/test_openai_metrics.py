@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import process_time
 
 import pytest
 from support.openai_stub import OpenAIStub, Reply
@@ -46,6 +47,14 @@ def test_cache_is_what_the_server_says_or_unknown() -> None:
     assert read_cache_config(VLLM.replace("True", "False")).is_on is False
     assert read_cache_config(VLLM.replace('"32"', '"None"')).block_tokens == 16
     assert read_cache_config(OLDER) == CacheConfig(16, None, None)
+
+
+@pytest.mark.parametrize("labels", ["a" * 20_000, 'a="' * 20_000, "a=" * 20_000, '"' * 20_000])
+def test_labels_that_are_none_take_no_time(labels: str) -> None:
+    """A router reads the metrics of its workers in its event loop."""
+    began_s = process_time()
+    assert read_cache_config(f"vllm:cache_config_info{{{labels}}} 1.0") == CacheConfig()
+    assert process_time() - began_s < 1.0
 
 
 def test_a_server_is_asked_for_its_load() -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from support.routing import run
 
+from stretto.cluster.placement import Choice
+from stretto.engines.http_client.address import Address
 from stretto.engines.http_client.answer_parser import AnswerParser
 from stretto.router.attempt import Attempt
+from stretto.router.client_connection import ClientRequest
+from stretto.router.exchange import Exchange
+from stretto.router.messages import Send
 
 
 class Everything:
@@ -34,5 +40,53 @@ def test_the_time_of_a_stream_counts_from_its_head_and_not_while_it_is_paused() 
         await asyncio.sleep(0.01)
         attempt.resume()
         assert attempt.last_s > head_s
+
+    run(main())
+
+
+class Connections:
+    """Stands for a worker's connections, of which one waits or is opened, and for that connection."""
+
+    address = Address("w", 80, is_tls=False, authority="w")
+
+    def __init__(self, *, is_open: bool) -> None:
+        self.is_open = is_open
+        self.is_paused = False
+        self.has_request = asyncio.Event()
+
+    def take(self) -> Any:
+        return self if self.is_open else None
+
+    async def connect(self) -> Any:
+        return self
+
+    def start(self, request: bytes, receiver: object) -> None:
+        self.has_request.set()
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_the_rest_of_an_answer_is_not_read_before_the_client_reads_on(is_open: bool) -> None:
+    """The client was told to read on only once, when its buffer filled with what came before the cut."""
+
+    async def main() -> None:
+        rest, unused = Connections(is_open=is_open), Everything()
+        client: Any = unused
+        desk: Any = unused
+        connections: Any = rest
+        exchange = Exchange(
+            client, ClientRequest(method=b"POST", target=b"/"), 0.0, desk, desk.act, desk.ended
+        )
+        exchange.pause()
+        exchange.send(Send(0, 1, Choice(1)), connections)
+        await rest.has_request.wait()
+        assert rest.is_paused
+        exchange.resume()
+        assert not rest.is_paused
 
     run(main())

@@ -8,9 +8,13 @@ import pytest
 from support.early_placement import SoonestStart
 
 from stretto.cluster.placement import Dispatched, Ended, Joined, KeyUse, Placement, PromptKey
+from stretto.cluster.placements.e2 import E2
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.cluster.placements.round_robin import RoundRobin
+from stretto.cluster.placements.stretto import Stretto
+from stretto.cluster.prefix_hashes import PackedHashes
+from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.desk import Desk
 from stretto.router.messages import (
@@ -273,14 +277,15 @@ def test_requests_for_all_models_are_served_in_order() -> None:
         running = expected
 
 
-@pytest.mark.parametrize("policy", [RoundRobin, LeastLoaded, LeastSeconds, SoonestStart])
+@pytest.mark.parametrize("policy", [RoundRobin, LeastLoaded, LeastSeconds, SoonestStart, E2, Stretto])
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_every_request_ends_once_and_all_loads_return(
     policy: type[Placement], seed: int
 ) -> None:
     """Random arrivals, answers, failures, health checks, drains and additions."""
     choices = random.Random(seed)
-    desk = desk_of(3, policy(), num_slots=2, max_waiting=6, max_wait_s=30.0)
+    placement = policy()
+    desk = desk_of(3, placement, num_slots=2, max_waiting=6, max_wait_s=30.0)
     at_worker: dict[Ticket, WorkerId] = {}
     open_tickets: set[Ticket] = set()
     begun: set[Ticket] = set()
@@ -304,13 +309,21 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                     assert worker not in at_worker.values()
                     gone.add(worker)
         desk.check_invariants()
+        if isinstance(placement, ScoredPlacement):
+            placement.index.check_invariants()
 
     def step(kind: str) -> None:
         running = sorted(at_worker)
         workers = [worker.id for worker in desk.workers()]
         match kind:
             case "arrive":
-                request = RoutedRequest(model=choices.choice(["m", ""]), num_tokens=choices.randrange(900))
+                num_blocks = choices.randrange(14)
+                beginnings = [PackedHashes(b"%08d" % n * num_blocks) for n in range(3)]
+                request = RoutedRequest(
+                    model=choices.choice(["m", ""]),
+                    num_tokens=64 * num_blocks + choices.randrange(64),
+                    key=PromptKey(choices.choice(beginnings), 64),
+                )
                 ticket, actions = desk.arrive(request, now_s)
                 open_tickets.add(ticket)
                 act(actions)
@@ -360,3 +373,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
     assert not open_tickets
     assert desk.num_clients == desk.num_waiting == 0
     assert all(desk.num_running(worker.id) == 0 for worker in desk.workers())
+    for worker in desk.workers():
+        desk.remove(worker.id, now_s)
+    if isinstance(placement, ScoredPlacement):
+        assert (placement.index.num_instances, placement.index.caches) == (0, {})

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from time import process_time
 from typing import Any
+
+import pytest
 
 from stretto.cluster.placement import PromptKey
 from stretto.router.answers import EventParts, UsageReader
@@ -111,11 +114,46 @@ def test_limits_of_the_output_are_read() -> None:
     assert read("/v1/completions", prompt="a", max_tokens=True).max_tokens is None
 
 
-def test_the_model_of_a_form_is_read() -> None:
-    body = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n--b--'
-    kind = "multipart/form-data; boundary=b"
+def form_model(*heads: bytes, kind: str = "multipart/form-data; boundary=b") -> str:
+    """Return the model that is read from a form whose fields have these heads and the value `whisper`."""
+    fields = [b"--b\r\n%b\r\n\r\nwhisper\r\n" % head for head in heads]
+    body = b"".join((*fields, b"--b--\r\n"))
     routed = read_request("/v1/audio/transcriptions", kind, body, uses_keys=True, is_repeatable=True)
-    assert (routed.model, routed.key) == ("whisper", None)
+    assert routed.key is None
+    return routed.model
+
+
+def test_the_model_of_a_form_is_read() -> None:
+    field, other = b'Content-Disposition: form-data; name="%b"', b"Content-Type: text/plain"
+    assert form_model(field % b"model") == "whisper"
+    assert form_model(field % b"model", kind='Multipart/Form-Data; charset=utf-8; boundary="b"') == "whisper"
+    assert form_model(field % b"file", field % b"model" + b"\r\n" + other) == "whisper"
+    assert form_model(other + b"\r\n" + field % b"model") == "whisper"
+
+
+def test_a_form_without_a_model_names_none() -> None:
+    file = b'Content-Disposition: form-data; name="file"; filename="model"'
+    assert form_model(file) == ""
+    assert form_model(b'Content-Disposition: form-data; name="model"', kind="multipart/form-data") == ""
+    assert form_model() == ""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'name="model"\r\n' * 200_000,
+        b'--b\r\nContent-Disposition: form-data; name="model"\r\n' * 60_000,
+        b"--b\r\n\r\n" * 300_000,
+        b"--b\r\n" + b'form-data; name="file";' * 100_000,
+    ],
+)
+def test_a_form_that_looks_like_a_model_all_over_takes_no_time(body: bytes) -> None:
+    """The router reads it in its event loop: what takes time there stops all requests."""
+    kind = "multipart/form-data; boundary=b"
+    began_s = process_time()
+    routed = read_request("/v1/audio/transcriptions", kind, body, uses_keys=True, is_repeatable=True)
+    assert process_time() - began_s < 1.0
+    assert routed.model == ""
 
 
 def test_events_are_passed_on_whole_however_they_are_cut() -> None:
@@ -138,6 +176,17 @@ def test_an_endless_event_is_passed_on_in_parts() -> None:
     parts = EventParts()
     passed = b"".join(parts.feed(b"x" * 65536) for _ in range(100))
     assert len(passed) > 5_000_000
+
+
+def test_a_large_event_in_small_parts_takes_time_in_proportion() -> None:
+    """What the router copies again with each part stops all other streams."""
+    filter_, part = EventParts(), b"x" * 400
+    began_s = process_time()
+    assert {filter_.feed(part) for _ in range(2400)} == {b""}
+    assert process_time() - began_s < 0.4
+    assert filter_.feed(b"\r\n\r") == b""
+    assert len(filter_.feed(b"\nnext")) == 2400 * 400 + 4
+    assert filter_.rest() == b"next"
 
 
 def test_counts_are_read_from_the_end_of_an_answer() -> None:

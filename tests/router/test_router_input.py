@@ -188,11 +188,20 @@ def test_wrong_settings_are_refused(settings: dict[str, object], named: str) -> 
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:8000", "http://", "http://a b", "http://u@a", "http://a:99999"]
+    "url",
+    [
+        *("", "localhost:8000", "http://", "http://a b", "http://u@a", "http://a:99999"),
+        *("http://a..b", f"http://{'a' * 64}", "http://.", "http://a/\0"),
+    ],
 )
 def test_wrong_addresses_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="must be a URL"):
         WorkerConfig(url=url)
+
+
+@pytest.mark.parametrize("url", ["http://a.example.", "http://[::1]:9", "http://127.0.0.1:1/v2", "https://a"])
+def test_addresses_of_all_kinds_are_taken(url: str) -> None:
+    assert WorkerConfig(url=url).url == url
 
 
 def test_a_file_has_all_settings(tmp_path: Path) -> None:
