@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stretto.cluster.messages import StopInstance
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.presets import load_output_lengths
 from stretto.deployment import Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import UserError
-from stretto.messages import LLMReport
+from stretto.errors import EngineUnavailable, UserError
+from stretto.messages import Action, CancelTask, Event, InstanceLost, InstanceStopped, LLMReport, Suspended
 from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.execute import execute
@@ -200,6 +201,30 @@ def test_answers_under_way_grow_as_fast_as_those_that_have_ended() -> None:
     assert watch.lengths == {"a": Counter({40: 1})}
     assert watch.running("a") == [30, 20]
     assert watch.running("b") == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Suspended("a", 0, 1, ()),
+        InstanceLost("a", 0, EngineUnavailable("gone")),
+        InstanceStopped("a", 0),
+        CancelTask("a", 0, 1),
+        StopInstance("a", 0, "kill"),
+    ],
+)
+def test_an_answer_whose_call_left_its_instance_is_not_under_way(end: Event | Action) -> None:
+    watch = AnswersWatch()
+    for instance in (0, 1):
+        watch.on_event(LLMReport("a", instance, Started(1)), 0.0)
+    assert watch.running("a") == [0, 0]
+    if isinstance(end, CancelTask | StopInstance):
+        watch.on_action(end, 1.0)
+    else:
+        watch.on_event(end, 1.0)
+    assert watch.running("a") == [0]
+    watch.on_event(LLMReport("a", 1, Done(1, "", Usage(5, 0, 40))), 2.0)
+    assert watch.running("a") == []
 
 
 class Scripted(Replanner):
