@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +27,7 @@ from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.planners.heuristics import min_heuristic
 from stretto.planner.problem import Problem
 from stretto.planner.running.answers_watch import AnswersWatch
+from stretto.planner.running.aside import aside
 from stretto.planner.running.calls import Answer, Call, CallBook
 from stretto.planner.running.carrier import CarrierAction, PlanCarrier
 from stretto.planner.running.drift import Drift
@@ -264,6 +266,31 @@ def test_a_drifting_run_switches_to_the_plan_that_is_found() -> None:
 
     asyncio.run(run())
     assert done == ["Drain", "Drain"]
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_search() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def search() -> bool:
+        has_begun.set()
+        return may_end.wait(120)
+
+    async def run() -> None:
+        searching = asyncio.create_task(aside(search))
+        await asyncio.to_thread(has_begun.wait, 60)
+        searching.cancel()
+        assert await aside(lambda: 7) == 7
+        with pytest.raises(UserError):
+            await aside(lambda: cannot(FakeLLMConfig()))
+
+    asyncio.run(run())
+    assert not may_end.is_set()
+    threads = [one for one in threading.enumerate() if one.name == "stretto-plan"]
+    assert threads
+    assert all(thread.daemon for thread in threads)
+    may_end.set()
+    for thread in threads:
+        thread.join(60)
 
 
 def cannot(config: FakeLLMConfig) -> FakeLLM:
