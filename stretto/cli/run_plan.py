@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,6 +42,7 @@ class Serve(StrEnum):
 
 
 _EMULATED_MACHINE = "8xA100-80G"
+_PLANNER = "stretto"
 
 
 def run_plan(
@@ -102,11 +104,17 @@ def run_plan(
         ),
     ] = None,
     planner: Annotated[
-        str, typer.Option("--planner", help=f"One of {', '.join(ALL_PLANNERS)}.", metavar="NAME")
-    ] = "stretto",
+        str | None,
+        typer.Option(
+            "--planner",
+            help=f"One of {', '.join(ALL_PLANNERS)}, for a --machine. Default: {_PLANNER}.",
+            metavar="NAME",
+        ),
+    ] = None,
     speed: Annotated[
-        float, typer.Option("--speed", help="Emulated seconds per real second.", min=0.001)
-    ] = 1.0,
+        float | None,
+        typer.Option("--speed", help="Emulated seconds per real second. Default: 1.", min=0.001),
+    ] = None,
 ) -> None:
     """Run an application of several LLMs over a file of requests. The same command again goes on where an
     earlier one was ended.
@@ -116,20 +124,21 @@ def run_plan(
     _check_files({"--requests": requests, "--out": out, "--failures": failures, "--journal": journal})
     if out.exists() and not journal.exists():
         raise UserError(f"--out {out}: is there already, without a journal; name another file, or remove it")
+    if serve is Serve.EMULATED and machine is None:
+        machine = _EMULATED_MACHINE
+    find = ALL_PLANNERS[nearest("planner", planner or _PLANNER, ALL_PLANNERS)]
+    _check_use(serve, {"--machine": machine, "--planner": planner, "--vllm": vllm, "--speed": speed})
+    speed = speed or 1.0
     if app is None:
         application, asked = read_batch_application(requests)
     else:
         application = read_application(app)
         asked = read_run_requests(requests, application)
-    if serve is Serve.EMULATED and machine is None:
-        machine = _EMULATED_MACHINE
     errors = Console(stderr=True)
     with TemporaryDirectory(prefix="stretto-") as folder, bar(errors) as progress:
         plan: Callable[[Sequence[Request]], Plan] | Replanner = _one_each(application, at_once)
         try:
-            problem = (
-                None if machine is None or serve is Serve.LOCAL else _problem(application, asked, machine)
-            )
+            problem = None if machine is None else _problem(application, asked, machine)
             match serve:
                 case Serve.LOCAL:
                     make = local_replicas(application)
@@ -141,7 +150,6 @@ def run_plan(
         except CapacityError as error:
             raise ConfigError(f"{requests}: {error.message}") from error
         if problem is not None:
-            find = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
             plan = Replanner(application, problem.machine, load_output_lengths(), find, speed)
         forecast = Forecast(time.monotonic)
         calls = progress.add_task("calls", total=None)
@@ -179,6 +187,30 @@ def _check_files(files: dict[str, Path]) -> None:
             checked_target(option, path)
         if (other := uses.setdefault(path.resolve(), option)) != option:
             raise UserError(f"{option} {path}: is the file of {other} too")
+
+
+def _check_use(serve: Serve, given: Mapping[str, object]) -> None:
+    """Check that the options given have a use with these engines, and that vLLM, if needed, is there.
+
+    Raises:
+        UserError: an option has no use, or vLLM is not there.
+    """
+    machine, vllm = given["--machine"], given["--vllm"]
+    uses = {
+        "--machine": serve is not Serve.LOCAL,
+        "--planner": serve is not Serve.LOCAL and machine is not None,
+        "--vllm": serve is Serve.VLLM,
+        "--speed": serve is Serve.EMULATED,
+    }
+    for option, has_use in uses.items():
+        if given[option] is not None and not has_use:
+            without = " without --machine" if option == "--planner" and serve is Serve.VLLM else ""
+            raise UserError(f"{option}: has no use with --serve {serve}{without}; leave it out")
+    if serve is Serve.VLLM and shutil.which(str(vllm or "vllm")) is None:
+        raise UserError(
+            f"{'the command vllm' if vllm is None else f'--vllm {vllm}'}: cannot be run; name the Python "
+            "interpreter of an environment with vLLM with --vllm"
+        )
 
 
 def _say(errors: Console, outcome: Outcome, forecast: Forecast) -> None:

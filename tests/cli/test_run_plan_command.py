@@ -114,6 +114,30 @@ def test_a_wrong_app_is_refused_before_any_file_is_made(
     assert sorted(path.name for path in app.parent.glob("out*")) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--planner", "magic"), "'magic'"),
+        (("--machine", "4xA100-80G"), "--machine: has no use with --serve local"),
+        (("--vllm", sys.executable), "--vllm: has no use with --serve local"),
+        (("--speed", 2), "--speed: has no use with --serve local"),
+        (("--planner", "stretto"), "--planner: has no use with --serve local; leave"),
+        (
+            ("--serve", "vllm", "--vllm", sys.executable, "--speed", 2),
+            "--speed: has no use with --serve vllm",
+        ),
+        (("--serve", "vllm", "--vllm", sys.executable, "--planner", "stretto"), "without --machine"),
+        (("--serve", "vllm", "--vllm", "/no/python"), "--vllm /no/python: cannot be run"),
+    ],
+)
+def test_options_without_use_are_refused_before_any_file_is_made(
+    stretto: CommandLine, files: tuple[Path, Path, Path], options: tuple[object, ...], message: str
+) -> None:
+    app, requests, out = files
+    assert message in stretto.refuses("run-plan", app, "--requests", requests, "--out", out, *options)
+    assert sorted(path.name for path in app.parent.glob("out*")) == []
+
+
 def test_files_of_others_are_left_alone(stretto: CommandLine, files: tuple[Path, Path, Path]) -> None:
     app, requests, out = files
     command = "run-plan", app, "--requests", requests, "--out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stretto.cluster.messages import StopInstance
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.presets import load_output_lengths
 from stretto.deployment import Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import UserError
-from stretto.messages import LLMReport
+from stretto.errors import EngineUnavailable, UserError
+from stretto.messages import Action, CancelTask, Event, InstanceLost, InstanceStopped, LLMReport, Suspended
 from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.execute import execute
@@ -25,6 +27,7 @@ from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.planners.heuristics import min_heuristic
 from stretto.planner.problem import Problem
 from stretto.planner.running.answers_watch import AnswersWatch
+from stretto.planner.running.aside import aside
 from stretto.planner.running.calls import Answer, Call, CallBook
 from stretto.planner.running.carrier import CarrierAction, PlanCarrier
 from stretto.planner.running.drift import Drift
@@ -202,6 +205,30 @@ def test_answers_under_way_grow_as_fast_as_those_that_have_ended() -> None:
     assert watch.running("b") == []
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        Suspended("a", 0, 1, ()),
+        InstanceLost("a", 0, EngineUnavailable("gone")),
+        InstanceStopped("a", 0),
+        CancelTask("a", 0, 1),
+        StopInstance("a", 0, "kill"),
+    ],
+)
+def test_an_answer_whose_call_left_its_instance_is_not_under_way(end: Event | Action) -> None:
+    watch = AnswersWatch()
+    for instance in (0, 1):
+        watch.on_event(LLMReport("a", instance, Started(1)), 0.0)
+    assert watch.running("a") == [0, 0]
+    if isinstance(end, CancelTask | StopInstance):
+        watch.on_action(end, 1.0)
+    else:
+        watch.on_event(end, 1.0)
+    assert watch.running("a") == [0]
+    watch.on_event(LLMReport("a", 1, Done(1, "", Usage(5, 0, 40))), 2.0)
+    assert watch.running("a") == []
+
+
 class Scripted(Replanner):
     """Predicts that the present plan takes long, and finds a short one."""
 
@@ -239,6 +266,31 @@ def test_a_drifting_run_switches_to_the_plan_that_is_found() -> None:
 
     asyncio.run(run())
     assert done == ["Drain", "Drain"]
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_search() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def search() -> bool:
+        has_begun.set()
+        return may_end.wait(120)
+
+    async def run() -> None:
+        searching = asyncio.create_task(aside(search))
+        await asyncio.to_thread(has_begun.wait, 60)
+        searching.cancel()
+        assert await aside(lambda: 7) == 7
+        with pytest.raises(UserError):
+            await aside(lambda: cannot(FakeLLMConfig()))
+
+    asyncio.run(run())
+    assert not may_end.is_set()
+    threads = [one for one in threading.enumerate() if one.name == "stretto-plan"]
+    assert threads
+    assert all(thread.daemon for thread in threads)
+    may_end.set()
+    for thread in threads:
+        thread.join(60)
 
 
 def cannot(config: FakeLLMConfig) -> FakeLLM:

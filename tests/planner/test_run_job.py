@@ -19,6 +19,8 @@ from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import CapacityError, JournalError, NotSaved, UserError
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.running.call_graphs import CallGraphs
+from stretto.planner.running.calls import Answer, Call, CallBook, Progress
 from stretto.planner.running.forecast import Forecast
 from stretto.planner.running.run import Job, Outcome, run_job
 from stretto.planner.running.run_request import Message, RunRequest
@@ -217,6 +219,47 @@ def test_an_interrupted_run_saves_what_was_answered(whole: Path, tmp_path: Path)
     assert again.num_resumed >= 20
     assert again.num_answered == 7
     assert answers(tmp_path) == answers(whole)
+
+
+def test_requests_begin_as_their_calls_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose calls wait for answers does not make all requests begin at once."""
+    num_live = list[int]()
+
+    class Book(CallBook):
+        def answered(self, call: Call, answer: Answer) -> Progress:
+            num_live.append(len(self._live))
+            return super().answered(call, answer)
+
+    monkeypatch.setattr("stretto.planner.running.run.CallBook", Book)
+    monkeypatch.setattr("stretto.planner.running.drive._WINDOW", 8)
+    app = Application("pair", [Node("writer", "m", 9), Node("judge", "n", 9, inputs=("writer",))])
+    plan = Plan("test", (Stage((PlannedReplica("writer", (0,)), PlannedReplica("judge", (1,)))),))
+    asked = [
+        RunRequest(Request(f"r{at}", 1, (), () if at > 2 else ("judge",)), (Message(None, f"question {at}"),))
+        for at in range(120)
+    ]
+    assert run(job(tmp_path, app=app, requests=asked, plan=lambda left: plan)) == Outcome(0, 120, 0)
+    assert max(num_live) <= 60
+
+
+def test_requests_whose_first_answers_are_saved_begin_with_what_follows() -> None:
+    book = CallBook(APP, REQUESTS[:2])
+    assert not list(book.resume([(Call(1, "sum", at), Answer("s")) for at in range(2)]))
+    assert not list(book.resume([(Call(1, "draft", at), Answer("d")) for at in range(2)]))
+    ready = book.ready()
+    assert book.num_to_begin == {"draft": 1, "sum": 1, "judge": 1}
+    assert {call for call in ready if call.request == 1} == {Call(1, "judge", 0)}
+    assert book.num_to_begin == {"draft": 0, "sum": 0, "judge": 0}
+
+
+def test_calls_with_settings_of_their_own_leave_few_graphs() -> None:
+    graphs = CallGraphs()
+    for seed in range(1030):
+        graphs.of("llm", REQUESTS[0].messages, {"seed": seed})
+    assert len(graphs._known) == 1024
+    assert graphs.of("llm", REQUESTS[0].messages, {"seed": 7}) is graphs.of(
+        "llm", REQUESTS[0].messages, {"seed": 7}
+    )
 
 
 def test_the_forecast_is_the_last_prediction_or_else_the_rate() -> None:

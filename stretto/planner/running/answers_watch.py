@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stretto.messages import Event, LLMReport
+from stretto.cluster.messages import InstanceId, StopInstance
+from stretto.messages import (
+    Action,
+    CancelTask,
+    Event,
+    InstanceLost,
+    InstanceStopped,
+    LLMReport,
+    Suspended,
+)
 from stretto.observer import Observer
 from stretto.tasks import Done, Failed, Started
 
 
 class AnswersWatch(Observer):
     """Notes the lengths of all answers of each node, and the calls under way.
+
+    An answer is no longer under way when its call is taken off its instance, or the instance has ended: then
+    the call begins again.
 
     Engines need not tell how many tokens they have generated. So an answer under way is taken to grow as fast
     as those of the same node that have ended.
@@ -21,7 +33,7 @@ class AnswersWatch(Observer):
 
     def __init__(self) -> None:
         self.lengths: dict[str, Counter[int]] = {}
-        self._started: dict[str, dict[int, float]] = {}
+        self._started: dict[str, dict[tuple[InstanceId, int], float]] = {}
         self._ended: dict[str, tuple[int, float]] = {}
         self._now_s = 0.0
 
@@ -36,19 +48,40 @@ class AnswersWatch(Observer):
         self.lengths.setdefault(node, Counter())[num_tokens] += 1
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """Note that an answer begins or ends."""
-        if not isinstance(event, LLMReport):
-            return
+        """Note that an answer begins or ends, or is not under way any more."""
         self._now_s = now_s
-        node = event.engine
-        match event.event:
+        match event:
+            case LLMReport():
+                self._on_report(event, now_s)
+            case Suspended(node, instance, task):
+                self._started.get(node, {}).pop((instance, task), None)
+            case InstanceLost() | InstanceStopped():
+                self._forget(event.engine, event.instance)
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        """Note which answers are not under way any more, though no event says so."""
+        match action:
+            case CancelTask(node, instance, task):
+                self._started.get(node, {}).pop((instance, task), None)
+            case StopInstance(node, instance, "kill"):
+                self._forget(node, instance)
+
+    def _on_report(self, report: LLMReport, now_s: float) -> None:
+        node, started = report.engine, self._started.setdefault(report.engine, {})
+        match report.event:
             case Started(task):
-                self._started.setdefault(node, {})[task] = now_s
+                started[report.instance, task] = now_s
             case Done(task, _, usage):
                 self.note(node, usage.num_output_tokens)
-                start_s = self._started.get(node, {}).pop(task, None)
+                start_s = started.pop((report.instance, task), None)
                 if start_s is not None:
                     tokens, seconds = self._ended.get(node, (0, 0.0))
                     self._ended[node] = tokens + usage.num_output_tokens, seconds + now_s - start_s
             case Failed(task):
-                self._started.get(node, {}).pop(task, None)
+                started.pop((report.instance, task), None)
+
+    def _forget(self, node: str, instance: InstanceId) -> None:
+        """Forget the answers under way at an instance that has ended."""
+        started = self._started.get(node, {})
+        for key in [key for key in started if key[0] == instance]:
+            del started[key]

@@ -9,6 +9,9 @@ from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot, config_items
 from stretto.planner.running.run_request import Message
 
+_MOST_KNOWN = 1024
+"""Graphs that are kept: where each call has a seed of its own, none is used again."""
+
 
 class CallGraphs:
     """The compiled graphs of calls; calls with the same engine, roles and settings share one."""
@@ -21,6 +24,8 @@ class CallGraphs:
         roles = tuple(message.role for message in messages)
         key = engine, roles, tuple(decode.items())
         if key not in self._known:
+            if len(self._known) == _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
             self._known[key] = compile_graph(_graph(engine, roles, decode), {})
         return self._known[key]
 

@@ -76,6 +76,7 @@ class CallBook:
     Attributes:
         num_left: calls by node that still have to be made, or to be answered.
         num_requests_left: number of requests that have not ended.
+        num_to_begin: requests that `ready` has still to reach, by the nodes of their first calls.
     """
 
     def __init__(self, app: Application, requests: Sequence[RunRequest]) -> None:
@@ -85,6 +86,8 @@ class CallBook:
         self._has_ended = bytearray(len(requests))
         self.num_requests_left = len(requests)
         self.num_left = {node.name: 0 for node in app.nodes}
+        self.num_to_begin = dict.fromkeys(self.num_left, 0)
+        self._first_of: dict[tuple[tuple[str, ...], bool], Sequence[str]] = {}
         for request in requests:
             for name, num_calls in self._calls_of(request):
                 self.num_left[name] += num_calls
@@ -113,9 +116,10 @@ class CallBook:
 
         Requests begin as they are reached, because those that wait take little memory.
         """
-        for number in range(len(self._requests)):
-            if not self._has_ended[number]:
-                yield from self._ready(number)
+        for number, has_ended in enumerate(self._has_ended):
+            for name in () if has_ended else self._first(number):
+                self.num_to_begin[name] += 1
+        return self._reached()
 
     def request(self, call: Call) -> RunRequest:
         """Return the request of a call."""
@@ -185,6 +189,32 @@ class CallBook:
             if not wanted or node.name in wanted:
                 yield node.name, len(request.chunks) if node.chain else node.calls
 
+    def _reached(self) -> Iterator[Call]:
+        for number in range(len(self._requests)):
+            if not self._has_ended[number]:
+                for name in self._first(number):
+                    self.num_to_begin[name] -= 1
+                yield from self._ready(number)
+
+    def _first(self, number: int) -> Sequence[str]:
+        """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""
+        request, live = self._requests[number], self._live.get(number)
+        if live is not None:  # an earlier run has answered calls of it
+            return self._able(live.answers)
+        key = request.planned.nodes, bool(request.chunks)
+        if key not in self._first_of:
+            self._first_of[key] = self._able({name: [None] * num for name, num in self._calls_of(request)})
+        return self._first_of[key]
+
+    def _able(self, answers: Mapping[str, Sequence[Answer | None]]) -> list[str]:
+        """Return the nodes whose inputs are all there, and that have calls without an answer."""
+        return [
+            name
+            for name, given in answers.items()
+            if not _is_done(given)
+            and all(_is_done(answers.get(wanted, ())) for wanted in self._app.node(name).inputs)
+        ]
+
     def _begun(self, number: int) -> _Live | None:
         """Return the state of a request, which begins if it has not; None if it has ended."""
         live = self._live.get(number)
@@ -196,11 +226,8 @@ class CallBook:
     def _ready(self, number: int) -> Iterator[Call]:
         live = self._begun(number)
         assert live is not None
-        for name, answers in live.answers.items():
-            node = self._app.node(name)
-            if not all(_is_done(live.answers.get(wanted, [])) for wanted in node.inputs):
-                continue
-            for at in _next(node, answers):
+        for name in self._able(live.answers):
+            for at in _next(self._app.node(name), live.answers[name]):
                 call = Call(number, name, at)
                 if call not in live.started:
                     live.started.add(call)

@@ -159,9 +159,11 @@ class _Driver:
         return has_drawn
 
     def _wants_more(self, name: str) -> bool:
-        """Return whether a node that has calls left has fewer at hand than the runtime takes."""
+        """Return whether a node has fewer calls at hand than the runtime takes, and new requests begin with
+        it.
+        """
         num_at_hand = len(self._queues[name]) + len(self._calls[name])
-        return num_at_hand < min(_WINDOW, self._book.num_left[name])
+        return num_at_hand < _WINDOW and self._book.num_to_begin[name] > 0
 
     def _fill_window(self, name: str) -> None:
         queue, running = self._queues[name], self._calls[name]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.plan import PlannedReplica
 from stretto.planner.running.answers_watch import AnswersWatch
+from stretto.planner.running.aside import aside
 from stretto.planner.running.calls import CallBook
 from stretto.planner.running.carrier import CarrierAction, Placed, PlanCarrier
 from stretto.planner.running.drift import Drift
@@ -82,11 +84,11 @@ class PlanKeeper:
         situation = self._situation()
         if not situation.requests or self._is_lost.is_set():
             return
-        seconds = await asyncio.to_thread(self._replanner.predict, situation)
+        seconds = await aside(partial(self._replanner.predict, situation))
         self._on_predicted(seconds)
         if not self._drift.predicted(begin_s, _mean(seconds), self._now_s() - begin_s):
             return
-        found = await asyncio.to_thread(self._replanner.search, situation)
+        found = await aside(partial(self._replanner.search, situation))
         if self._is_lost.is_set() or found.plan is None:
             return
         if self._drift.searched(begin_s, _mean(seconds), _mean(found.predicted_s)):
@@ -97,7 +99,7 @@ class PlanKeeper:
         situation = self._situation()
         if not situation.requests:
             return
-        found = await asyncio.to_thread(self._replanner.search, situation)
+        found = await aside(partial(self._replanner.search, situation))
         if self._is_lost.is_set():
             return
         for node, reason in found.unable.items():
