@@ -32,6 +32,8 @@ _SUFFIXES: Mapping[str, str] = {
     "text/markdown": ".md",
     "text/x-rst": ".rst",
 }
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """A function from a host and a port to the host's addresses. It raises OSError if there is none."""
@@ -161,14 +163,15 @@ class Fetcher:
         import httpx
 
         assert self._client is not None
-        host = parts.netloc.rpartition("@")[2]
-        there = f"[{address}]" if ":" in address else address
+        assert parts.hostname is not None
         port = "" if parts.port is None else f":{parts.port}"
-        target = parts._replace(netloc=there + port, fragment="").geturl()
-        request = self._client.build_request(
-            "GET", target, headers={"Host": host}, extensions={"sni_hostname": parts.hostname}
-        )
+        target = parts._replace(netloc=_bracketed(address) + port, fragment="").geturl()
         try:
+            name = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+            self._client.cookies.clear()  # those of earlier documents, which may be another tenant's
+            request = self._client.build_request(
+                "GET", target, headers={"Host": _bracketed(name) + port}, extensions={"sni_hostname": name}
+            )
             response = await self._client.send(request, stream=True)
             try:
                 return await self._read(url, response)
@@ -178,7 +181,7 @@ class Fetcher:
             raise DocumentError(f"{url:.200}: {type(error).__name__}: {error}") from error
 
     async def _read(self, url: str, response: httpx.Response) -> tuple[bytes, str] | str:
-        if response.is_redirect:
+        if response.has_redirect_location:
             return response.headers["location"]
         if response.status_code != 200:
             raise DocumentError(f"{url:.200}: the server answered with status {response.status_code}")
@@ -190,6 +193,11 @@ class Fetcher:
             if len(data) > self.rules.max_bytes:
                 raise DocumentError(f"{url:.200}: has more than the {self.rules.max_bytes} bytes allowed")
         return bytes(data), response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _bracketed(host: str) -> str:
+    """Return a name or an address as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _is_address(text: str) -> bool:
@@ -212,6 +220,8 @@ def _is_public(address: str) -> bool:
         inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo[1] if parsed.teredo else None)
         if inner is not None:
             return inner.is_global and not inner.is_multicast
-        if parsed in ipaddress.ip_network("64:ff9b::/96"):
+        if parsed in _NAT64:
             return _is_public(str(ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)))
+        if parsed not in _GLOBAL_UNICAST:  # `is_global` is true of some local and some old kinds
+            return False
     return parsed.is_global and not parsed.is_multicast
