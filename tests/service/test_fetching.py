@@ -82,7 +82,7 @@ def fetched(
             Fetcher(given, names(LOCAL)) as fetcher,  # type: ignore[arg-type]
         ):
             url = f"http://{host}:{port}{path}"
-            return await fetcher.fetch(Upload(url, None, url, "inputs.files[0]"))
+            return await fetcher.fetch(Upload(url, None, url, "inputs.files[0]"), fetcher.budget())
 
     return asyncio.run(run())
 
@@ -143,7 +143,7 @@ def test_a_url_that_is_not_allowed_is_refused_before_any_request(url: str) -> No
     async def run() -> None:
         rules = FetchRules(("docs.test", "*.docs.test"), allow_private=True)
         async with Fetcher(rules, names(LOCAL)) as fetcher:  # type: ignore[arg-type]
-            await fetcher.fetch(Upload("a", None, url, "x"))
+            await fetcher.fetch(Upload("a", None, url, "x"), fetcher.budget())
 
     with pytest.raises(DocumentError):
         asyncio.run(run())
@@ -158,7 +158,7 @@ def test_a_url_that_cannot_be_asked_is_an_error_of_the_document(url: str) -> Non
 
     async def run() -> None:
         async with Fetcher(FetchRules(("*",), allow_private=True), resolved) as fetcher:
-            await fetcher.fetch(Upload("a", None, url, "x"))
+            await fetcher.fetch(Upload("a", None, url, "x"), fetcher.budget())
 
     with pytest.raises(DocumentError, match=r"InvalidURL|UnicodeError"):
         asyncio.run(run())
@@ -172,7 +172,7 @@ def test_a_host_beyond_ascii_is_asked_by_its_ascii_name() -> None:
         seen: list[str] = []
         rules = FetchRules(("b\u00fccher.test",), allow_private=True)
         async with server({"/a": ok(b"x")}, seen) as port, Fetcher(rules, resolved) as fetcher:
-            await fetcher.fetch(Upload("a", None, f"http://b\u00fccher.test:{port}/a", "x"))
+            await fetcher.fetch(Upload("a", None, f"http://b\u00fccher.test:{port}/a", "x"), fetcher.budget())
         return seen
 
     (seen,) = asyncio.run(run())
@@ -193,7 +193,7 @@ def test_cookies_of_a_document_are_not_sent_for_the_next() -> None:
         port = listening.sockets[0].getsockname()[1]
         async with listening, Fetcher(rules, names(LOCAL)) as fetcher:  # type: ignore[arg-type]
             for host in ("docs.test", "other.test"):
-                await fetcher.fetch(Upload("a", None, f"http://{host}:{port}/a", "x"))
+                await fetcher.fetch(Upload("a", None, f"http://{host}:{port}/a", "x"), fetcher.budget())
 
     asyncio.run(run())
     assert len(heads) == 2
@@ -211,7 +211,7 @@ def test_cookies_of_a_document_are_not_sent_for_the_next() -> None:
 def test_private_addresses_are_not_asked(address: str) -> None:
     async def run() -> None:
         async with Fetcher(FetchRules(("*",)), names({"x.test": address})) as fetcher:  # type: ignore[arg-type]
-            await fetcher.fetch(Upload("a", None, "http://x.test/", "x"))
+            await fetcher.fetch(Upload("a", None, "http://x.test/", "x"), fetcher.budget())
 
     with pytest.raises(DocumentError, match="has a private address"):
         asyncio.run(run())

@@ -48,12 +48,14 @@ class FetchRules:
             "*" for every host. Without any, no URL is fetched.
         allow_private: whether hosts may have private addresses, such as 127.0.0.1 or 10.0.0.1.
         max_bytes: largest size of a document.
+        max_query_bytes: largest size of all documents together that are fetched for one query.
         timeout_s: seconds that fetching one document may take, redirects included.
     """
 
     hosts: tuple[str, ...] = ()
     allow_private: bool = False
     max_bytes: int = 50_000_000
+    max_query_bytes: int = 200_000_000
     timeout_s: float = 20.0
 
     def __post_init__(self) -> None:
@@ -75,6 +77,27 @@ async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host, as the system resolves its name. Raises OSError if there is none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+@dataclass(slots=True)
+class FetchBudget:
+    """The size that the documents that are fetched for one query may have together.
+
+    Attributes:
+        left_bytes: what is left of `max_bytes`.
+    """
+
+    max_bytes: int
+    left_bytes: int
+
+    def spend(self, name: str, num_bytes: int) -> None:
+        """Count a document. Raises DocumentError if it is too large beside the others of the query."""
+        self.left_bytes -= num_bytes
+        if self.left_bytes < 0:
+            raise DocumentError(
+                f"{name:.200}: with it, the documents fetched for the query have more than the "
+                f"{self.max_bytes} bytes allowed"
+            )
 
 
 class Fetcher:
@@ -102,13 +125,18 @@ class Fetcher:
         if self._client is not None:
             await self._client.aclose()
 
-    async def fetch(self, upload: Upload) -> Upload:
+    def budget(self) -> FetchBudget:
+        """Return what may be fetched for a new query."""
+        return FetchBudget(self.rules.max_query_bytes, self.rules.max_query_bytes)
+
+    async def fetch(self, upload: Upload, budget: FetchBudget) -> Upload:
         """Fetch the bytes of an upload that has a URL, and return the upload with them.
 
         The type of the content says the format, unless the name does.
 
         Raises:
-            DocumentError: the URL is not allowed, cannot be reached, takes too long, or is too large.
+            DocumentError: the URL is not allowed, cannot be reached, takes too long, or is too large, alone
+                or for the budget of its query.
         """
         assert upload.url is not None
         try:
@@ -116,6 +144,7 @@ class Fetcher:
                 data, kind = await self._follow(upload.url)
         except TimeoutError:
             raise DocumentError(f"{upload.url}: took longer than {self.rules.timeout_s:g} s") from None
+        budget.spend(upload.name, len(data))
         known = os.path.splitext(upload.name.lower())[1] in PARSERS
         return replace(upload, data=data, suffix="" if known else _SUFFIXES.get(kind, ""))
 
