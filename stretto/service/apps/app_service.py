@@ -76,7 +76,10 @@ class AppService:
         inputs = checked_inputs(app.template, request.inputs, request.files)
         configuration = checked_settings(app.template, request.settings)
         egraph = await self._planned(app, configuration)
-        self._check_deadline(app, egraph, request.deadline_s)
+        if (
+            request.deadline_s is not None
+        ):  # else the estimate that counts is made when the documents are read
+            self._check_deadline(app, egraph, request.deadline_s)
         end_s = None if request.deadline_s is None else began_s + request.deadline_s
         with self._claimed(tenant, _num_tokens(egraph)):
             inputs = await self._reader.read(inputs, end_s)
