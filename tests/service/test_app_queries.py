@@ -55,6 +55,21 @@ def test_ended_queries_are_kept_for_a_while_and_are_their_tenants_alone() -> Non
     assert table.get("app", "me", third.id, 113.0) is third
 
 
+def test_many_queries_of_a_tenant_push_out_no_query_of_another() -> None:
+    table = QueryTable(keep_s=10, max_kept=2)
+    mine = table.add("app", "me", query(), 0.0)
+    table.end(mine.id, 0.0)
+    others = [table.add("app", "you", query(), 1.0) for _ in range(5)]
+    for one in others:
+        table.end(one.id, 1.0)
+    assert table.get("app", "me", mine.id, 2.0) is mine
+    kept = [table.get("app", "you", one.id, 2.0) is one for one in others]
+    assert kept == [False, False, False, True, True]
+    assert len(table) == 3
+    assert table.get("app", "you", others[4].id, 12.0) is None
+    assert len(table) == 0
+
+
 def test_work_is_counted_in_seconds_of_full_batches_on_all_instances() -> None:
     decode, embedding = share_of(LLM), share_of(EMBEDDING)
     assert decode.decode == pytest.approx((0.013 / 4) / 0.01 / 2)

@@ -216,6 +216,12 @@ def test_files_come_beside_the_query_in_a_multipart_body() -> None:
         ("multipart/form-data; boundary=x", b"--x\r\nnothing\r\n--x--", "body, part 1"),
         ("multipart/form-data; boundary=x", body(b"x", (b'filename="a"', b"")), "body, part 1"),
         ("multipart/form-data; boundary=x", body(b"x", (b'name="a\xff"', b"")), "body, part 1"),
+        (
+            "multipart/form-data; boundary=x",
+            body(b"x", (b'name="query"' + b";" * 200, b"{}")),
+            "body, part 1",
+        ),
+        ("multipart/form-data; boundary=x" + ";" * 200, body(b"x", (b'name="query"', b"{}")), "body"),
         ("multipart/form-data; boundary=x", body(b"x", (b'name="files"', b"")), "inputs.files"),
         ("multipart/form-data; boundary=x", body(b"x", *[(b'name="query"', b"{}")] * 1001), "body"),
         ("application/json", b"[]", "body"),

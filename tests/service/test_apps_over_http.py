@@ -151,6 +151,14 @@ def test_files_may_be_uploaded(http: httpx.Client) -> None:
     assert (markdown["section"], markdown["text"]) == ("Rum", "Rum Rum is a drink.")
 
 
+def test_a_large_upload_is_read_or_refused_as_a_small_one(http: httpx.Client) -> None:
+    files = [("files", ("a.txt", b"The captain lived at the inn. " * 5000))]
+    answer = http.post("/v1/apps/naive/queries", data={"query": json.dumps({"inputs": INPUTS})}, files=files)
+    assert answer.status_code == 200, answer.text
+    refused = http.post("/v1/apps/naive/queries", data={"query": "{"}, files=files)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "malformed")
+
+
 def test_text_is_streamed_and_the_last_event_has_all_outputs(http: httpx.Client) -> None:
     body = {"inputs": INPUTS, "stream": True}
     with http.stream("POST", "/v1/apps/naive/queries", json=body) as response:

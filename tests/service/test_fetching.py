@@ -82,7 +82,7 @@ def fetched(
             Fetcher(given, names(LOCAL)) as fetcher,  # type: ignore[arg-type]
         ):
             url = f"http://{host}:{port}{path}"
-            return await fetcher.fetch(Upload(url, None, url, "inputs.files[0]"))
+            return await fetcher.fetch(Upload(url, None, url, "inputs.files[0]"), fetcher.budget())
 
     return asyncio.run(run())
 
@@ -143,10 +143,61 @@ def test_a_url_that_is_not_allowed_is_refused_before_any_request(url: str) -> No
     async def run() -> None:
         rules = FetchRules(("docs.test", "*.docs.test"), allow_private=True)
         async with Fetcher(rules, names(LOCAL)) as fetcher:  # type: ignore[arg-type]
-            await fetcher.fetch(Upload("a", None, url, "x"))
+            await fetcher.fetch(Upload("a", None, url, "x"), fetcher.budget())
 
     with pytest.raises(DocumentError):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "url", ["http://docs.test:1/" + "a" * 70_000, "http://" + "\u00fc" * 70 + ".test:1/"]
+)
+def test_a_url_that_cannot_be_asked_is_an_error_of_the_document(url: str) -> None:
+    async def resolved(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    async def run() -> None:
+        async with Fetcher(FetchRules(("*",), allow_private=True), resolved) as fetcher:
+            await fetcher.fetch(Upload("a", None, url, "x"), fetcher.budget())
+
+    with pytest.raises(DocumentError, match=r"InvalidURL|UnicodeError"):
+        asyncio.run(run())
+
+
+def test_a_host_beyond_ascii_is_asked_by_its_ascii_name() -> None:
+    async def resolved(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    async def run() -> list[str]:
+        seen: list[str] = []
+        rules = FetchRules(("b\u00fccher.test",), allow_private=True)
+        async with server({"/a": ok(b"x")}, seen) as port, Fetcher(rules, resolved) as fetcher:
+            await fetcher.fetch(Upload("a", None, f"http://b\u00fccher.test:{port}/a", "x"), fetcher.budget())
+        return seen
+
+    (seen,) = asyncio.run(run())
+    assert seen.startswith("xn--bcher-kva.test:")
+
+
+def test_cookies_of_a_document_are_not_sent_for_the_next() -> None:
+    heads: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode().lower())
+        writer.write(ok(b"x").replace(b"Connection", b"Set-Cookie: who=first; Path=/\r\nConnection"))
+        writer.close()
+
+    async def run() -> None:
+        rules = FetchRules(("*.test",), allow_private=True)
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        async with listening, Fetcher(rules, names(LOCAL)) as fetcher:  # type: ignore[arg-type]
+            for host in ("docs.test", "other.test"):
+                await fetcher.fetch(Upload("a", None, f"http://{host}:{port}/a", "x"), fetcher.budget())
+
+    asyncio.run(run())
+    assert len(heads) == 2
+    assert not any("cookie" in head for head in heads)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +205,13 @@ def test_a_url_that_is_not_allowed_is_refused_before_any_request(url: str) -> No
     [
         *("127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1"),
         *("::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "::"),
+        *("::127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b:1::7f00:1", "fec0::1"),
     ],
 )
 def test_private_addresses_are_not_asked(address: str) -> None:
     async def run() -> None:
         async with Fetcher(FetchRules(("*",)), names({"x.test": address})) as fetcher:  # type: ignore[arg-type]
-            await fetcher.fetch(Upload("a", None, "http://x.test/", "x"))
+            await fetcher.fetch(Upload("a", None, "http://x.test/", "x"), fetcher.budget())
 
     with pytest.raises(DocumentError, match="has a private address"):
         asyncio.run(run())
@@ -189,6 +241,8 @@ def test_other_answers_are_errors() -> None:
     zipped = ok(b"x").replace(b"Connection", b"Content-Encoding: gzip\r\nConnection")
     for answer, message in (
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "status 404"),
+        (b"HTTP/1.1 304 Not Modified\r\nConnection: close\r\n\r\n", "status 304"),
+        (b"HTTP/1.1 300 Choose\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", "status 300"),
         (zipped, "compressed"),
         (b"nonsense\r\n\r\n", "ProtocolError"),
         (b"", "ProtocolError"),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from stretto.core import Document
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
-    DocumentError,
     QueryCancelled,
     StrettoError,
     UserError,
@@ -25,12 +24,11 @@ from stretto.runtime.runtime import Runtime
 from stretto.service.apps.admission import Admission, Estimate
 from stretto.service.apps.answers import as_json
 from stretto.service.apps.deployed_app import DeployedApp
-from stretto.service.apps.fetching import Fetcher
-from stretto.service.apps.inputs import Upload, checked_inputs
+from stretto.service.apps.inputs import checked_inputs
 from stretto.service.apps.limits import AppLimits
-from stretto.service.apps.parsing import DocumentParsers
 from stretto.service.apps.query_request import QueryRequest
 from stretto.service.apps.query_table import AppQuery, QueryTable
+from stretto.service.apps.reading import LATE_READING, InputReader
 from stretto.service.apps.settings import checked_settings, place_of_error
 from stretto.service.refusals import Misplaced, over_limit
 from stretto.service.tenants import Tenant
@@ -50,24 +48,21 @@ class AppService:
         self.apps = apps
         self.table = QueryTable(limits.keep_s, limits.max_kept)
         self._runtime = runtime
-        self._limits = limits
         self._admission = Admission(runtime.deployments.values())
-        self._parsers = DocumentParsers(limits.num_parsers, limits.parse, limits.max_document_bytes)
-        self._fetcher = Fetcher(limits.fetch)
+        self._reader = InputReader(limits)
+        self._num_starting: Counter[str] = Counter()
         self._watching: set[asyncio.Task[None]] = set()
-        self._stack = contextlib.AsyncExitStack()
         for app in apps.values():
             self._check_engines(app)
 
     async def __aenter__(self) -> AppService:
-        await self._stack.enter_async_context(self._parsers)
-        await self._stack.enter_async_context(self._fetcher)
+        await self._reader.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         for task in self._watching:
             task.cancel()
-        await self._stack.aclose()
+        await self._reader.__aexit__(*error)
 
     async def start(self, app: DeployedApp, request: QueryRequest, tenant: Tenant) -> AppQuery:
         """Check a request of a tenant, read its documents, and start its query.
@@ -81,19 +76,21 @@ class AppService:
         inputs = checked_inputs(app.template, request.inputs, request.files)
         configuration = checked_settings(app.template, request.settings)
         egraph = await self._planned(app, configuration)
-        self._check_deadline(app, egraph, request.deadline_s)
-        num_tokens = _num_tokens(egraph)
-        self._check_tenant(tenant, num_tokens)
-        inputs = {name: await self._read(value) for name, value in inputs.items()}
-        left_s = None if request.deadline_s is None else request.deadline_s - (self._now_s() - began_s)
-        if left_s is not None and left_s <= 0:
-            raise DeadlineExceeded("the deadline passed while the documents were read")
-        estimate = self._check_deadline(app, egraph, left_s)
-        query = self._runtime.try_submit(
-            egraph, inputs, deadline_s=left_s, tenant=tenant.name, objective=request.objective
-        )
-        tenant.spend_tokens(num_tokens)
-        started = self.table.add(app.name, tenant.name, query, self._now_s())
+        if (
+            request.deadline_s is not None
+        ):  # else the estimate that counts is made when the documents are read
+            self._check_deadline(app, egraph, request.deadline_s)
+        end_s = None if request.deadline_s is None else began_s + request.deadline_s
+        with self._claimed(tenant, _num_tokens(egraph)):
+            inputs = await self._reader.read(inputs, end_s)
+            left_s = None if end_s is None else end_s - self._now_s()
+            if left_s is not None and left_s <= 0:
+                raise DeadlineExceeded(LATE_READING)
+            estimate = self._check_deadline(app, egraph, left_s)
+            query = self._runtime.try_submit(
+                egraph, inputs, deadline_s=left_s, tenant=tenant.name, objective=request.objective
+            )
+            started = self.table.add(app.name, tenant.name, query, self._now_s())
         task = asyncio.create_task(self._watch(started, estimate))
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
@@ -183,16 +180,27 @@ class AppService:
         except UserError as error:
             raise ConfigError(f"app {app.name!r}: {error.message}") from error
 
-    def _check_tenant(self, tenant: Tenant, num_tokens: int) -> None:
-        """Check that a tenant may start a query that may generate so many tokens.
+    @contextlib.contextmanager
+    def _claimed(self, tenant: Tenant, num_tokens: int) -> Iterator[None]:
+        """Start a query of a tenant within the block. It counts among the tenant's running queries already
+        while its documents are read, and its tokens are spent unless the block raises.
 
         Raises:
             Refused: the tenant runs too many queries, or has spent its tokens.
         """
-        num_running = sum(1 for _ in self.table.running(tenant.name))
+        num_running = self._num_starting[tenant.name] + sum(1 for _ in self.table.running(tenant.name))
         if num_running >= tenant.limits.sessions:
             raise over_limit(f"{num_running} queries are running, and no more are allowed", _RETRY_S)
         tenant.check_tokens(num_tokens, self._now_s())
+        tenant.spend_tokens(num_tokens)
+        self._num_starting[tenant.name] += 1
+        try:
+            yield
+        except BaseException:
+            tenant.spend_tokens(-num_tokens)
+            raise
+        finally:
+            self._num_starting[tenant.name] -= 1
 
     def _check_deadline(self, app: DeployedApp, egraph: ExecutionGraph, deadline_s: float | None) -> Estimate:
         now_s, system = self._now_s(), self._runtime.system
@@ -200,26 +208,6 @@ class AppService:
         if deadline_s is not None:
             self._admission.check(estimate, deadline_s, system.open_nodes(), now_s)
         return estimate
-
-    async def _read(self, value: object) -> object:
-        """Return an input with documents in place of uploads."""
-        if isinstance(value, Upload):
-            return await self._document(value)
-        if isinstance(value, list) and any(isinstance(item, Upload) for item in value):
-            if len(value) > self._limits.max_documents:
-                raise Misplaced(
-                    value[0].place,
-                    f"{len(value)} documents; at most {self._limits.max_documents} are allowed",
-                )
-            return await _all(self._read(item) for item in value)
-        return value
-
-    async def _document(self, upload: Upload) -> Document:
-        try:
-            whole = upload if upload.data is not None else await self._fetcher.fetch(upload)
-            return await self._parsers.parse(whole)
-        except DocumentError as error:
-            raise Misplaced(upload.place, error.message) from error
 
     async def _watch(self, started: AppQuery, estimate: Estimate) -> None:
         """Wait for the end of a query, note it, and learn from it how long queries take."""
@@ -242,13 +230,3 @@ class AppService:
 def _num_tokens(egraph: ExecutionGraph) -> int:
     """Return the largest number of tokens that the steps of a graph may generate."""
     return sum(node.decode.max_tokens for node in egraph.nodes if node.decode is not None)
-
-
-async def _all(reads: Iterable[Coroutine[Any, Any, object]]) -> list[object]:
-    """Return the results in order. The first error ends the others."""
-    tasks = [asyncio.ensure_future(read) for read in reads]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -32,6 +32,8 @@ _SUFFIXES: Mapping[str, str] = {
     "text/markdown": ".md",
     "text/x-rst": ".rst",
 }
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """A function from a host and a port to the host's addresses. It raises OSError if there is none."""
@@ -46,12 +48,14 @@ class FetchRules:
             "*" for every host. Without any, no URL is fetched.
         allow_private: whether hosts may have private addresses, such as 127.0.0.1 or 10.0.0.1.
         max_bytes: largest size of a document.
+        max_query_bytes: largest size of all documents together that are fetched for one query.
         timeout_s: seconds that fetching one document may take, redirects included.
     """
 
     hosts: tuple[str, ...] = ()
     allow_private: bool = False
     max_bytes: int = 50_000_000
+    max_query_bytes: int = 200_000_000
     timeout_s: float = 20.0
 
     def __post_init__(self) -> None:
@@ -73,6 +77,27 @@ async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host, as the system resolves its name. Raises OSError if there is none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+@dataclass(slots=True)
+class FetchBudget:
+    """The size that the documents that are fetched for one query may have together.
+
+    Attributes:
+        left_bytes: what is left of `max_bytes`.
+    """
+
+    max_bytes: int
+    left_bytes: int
+
+    def spend(self, name: str, num_bytes: int) -> None:
+        """Count a document. Raises DocumentError if it is too large beside the others of the query."""
+        self.left_bytes -= num_bytes
+        if self.left_bytes < 0:
+            raise DocumentError(
+                f"{name:.200}: with it, the documents fetched for the query have more than the "
+                f"{self.max_bytes} bytes allowed"
+            )
 
 
 class Fetcher:
@@ -100,13 +125,18 @@ class Fetcher:
         if self._client is not None:
             await self._client.aclose()
 
-    async def fetch(self, upload: Upload) -> Upload:
+    def budget(self) -> FetchBudget:
+        """Return what may be fetched for a new query."""
+        return FetchBudget(self.rules.max_query_bytes, self.rules.max_query_bytes)
+
+    async def fetch(self, upload: Upload, budget: FetchBudget) -> Upload:
         """Fetch the bytes of an upload that has a URL, and return the upload with them.
 
         The type of the content says the format, unless the name does.
 
         Raises:
-            DocumentError: the URL is not allowed, cannot be reached, takes too long, or is too large.
+            DocumentError: the URL is not allowed, cannot be reached, takes too long, or is too large, alone
+                or for the budget of its query.
         """
         assert upload.url is not None
         try:
@@ -114,6 +144,7 @@ class Fetcher:
                 data, kind = await self._follow(upload.url)
         except TimeoutError:
             raise DocumentError(f"{upload.url}: took longer than {self.rules.timeout_s:g} s") from None
+        budget.spend(upload.name, len(data))
         known = os.path.splitext(upload.name.lower())[1] in PARSERS
         return replace(upload, data=data, suffix="" if known else _SUFFIXES.get(kind, ""))
 
@@ -161,14 +192,15 @@ class Fetcher:
         import httpx
 
         assert self._client is not None
-        host = parts.netloc.rpartition("@")[2]
-        there = f"[{address}]" if ":" in address else address
+        assert parts.hostname is not None
         port = "" if parts.port is None else f":{parts.port}"
-        target = parts._replace(netloc=there + port, fragment="").geturl()
-        request = self._client.build_request(
-            "GET", target, headers={"Host": host}, extensions={"sni_hostname": parts.hostname}
-        )
+        target = parts._replace(netloc=_bracketed(address) + port, fragment="").geturl()
         try:
+            name = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+            self._client.cookies.clear()  # those of earlier documents, which may be another tenant's
+            request = self._client.build_request(
+                "GET", target, headers={"Host": _bracketed(name) + port}, extensions={"sni_hostname": name}
+            )
             response = await self._client.send(request, stream=True)
             try:
                 return await self._read(url, response)
@@ -178,7 +210,7 @@ class Fetcher:
             raise DocumentError(f"{url:.200}: {type(error).__name__}: {error}") from error
 
     async def _read(self, url: str, response: httpx.Response) -> tuple[bytes, str] | str:
-        if response.is_redirect:
+        if response.has_redirect_location:
             return response.headers["location"]
         if response.status_code != 200:
             raise DocumentError(f"{url:.200}: the server answered with status {response.status_code}")
@@ -190,6 +222,11 @@ class Fetcher:
             if len(data) > self.rules.max_bytes:
                 raise DocumentError(f"{url:.200}: has more than the {self.rules.max_bytes} bytes allowed")
         return bytes(data), response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _bracketed(host: str) -> str:
+    """Return a name or an address as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _is_address(text: str) -> bool:
@@ -212,6 +249,8 @@ def _is_public(address: str) -> bool:
         inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo[1] if parsed.teredo else None)
         if inner is not None:
             return inner.is_global and not inner.is_multicast
-        if parsed in ipaddress.ip_network("64:ff9b::/96"):
+        if parsed in _NAT64:
             return _is_public(str(ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)))
+        if parsed not in _GLOBAL_UNICAST:  # `is_global` is true of some local and some old kinds
+            return False
     return parsed.is_global and not parsed.is_multicast

@@ -21,7 +21,7 @@ class AppLimits:
         max_documents: most documents of one input.
         num_parsers: number of documents that are parsed at a time.
         keep_s: seconds for which a query that has ended is kept.
-        max_kept: number of ended queries that are kept.
+        max_kept: number of ended queries of a tenant that are kept.
     """
 
     fetch: FetchRules = FetchRules()

@@ -14,6 +14,8 @@ from stretto.service.refusals import Misplaced
 _MAX_PARTS = 1000
 _MAX_BOUNDARY = 70
 _MAX_HEADER_BYTES = 16_000
+_MAX_SEMICOLONS = 100
+"""Most semicolons in the headers of a part or of the body: reading parameters takes quadratic time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ def read_parts(content_type: str, body: bytes) -> list[Part]:
     Raises:
         Misplaced: the body is not of that form, or has too many parts.
     """
+    if content_type.count(";") > _MAX_SEMICOLONS:
+        raise Misplaced("body", f"has a content type with more than {_MAX_SEMICOLONS} parameters")
     header = Message()
     header["content-type"] = content_type
     boundary = header.get_param("boundary")
@@ -53,7 +57,8 @@ def read_parts(content_type: str, body: bytes) -> list[Part]:
 def _part(piece: bytes, number: int) -> Part:
     place = f"body, part {number}"
     head, blank, data = piece.lstrip(b" \t").partition(b"\r\n\r\n")
-    if not head.startswith(b"\r\n") or not blank or len(head) > _MAX_HEADER_BYTES:
+    is_long = len(head) > _MAX_HEADER_BYTES or head.count(b";") > _MAX_SEMICOLONS
+    if not head.startswith(b"\r\n") or not blank or is_long:
         raise Misplaced(place, "has no headers, or too long ones")
     try:
         headers = HeaderParser().parsestr(head[2:].decode())

@@ -61,23 +61,17 @@ class DocumentParsers:
         if not upload.suffix and parser_of(upload.name) is parse_text:
             return await asyncio.to_thread(parse_bytes, upload.name, data)
         parser = await self._free.get()
-        try:
-            work = asyncio.get_running_loop().run_in_executor(None, _parse, parser, upload, data)
-            return await _whole(work)
-        finally:
+        work = asyncio.get_running_loop().run_in_executor(None, _parse, parser, upload, data)
+
+        def release(done: asyncio.Future[Document]) -> None:
+            if not done.cancelled():
+                done.exception()  # retrieved here too, in case the caller has left
             self._free.put_nowait(parser)
 
-
-async def _whole(work: asyncio.Future[Document]) -> Document:
-    """Return the result of work on a thread.
-
-    A cancelled caller waits for its end too, as the parser is in use until then.
-    """
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
+        work.add_done_callback(release)
+        return await asyncio.shield(
+            work
+        )  # a cancelled caller leaves; the parser is in use until its file ends
 
 
 def _parse(parser: ParserProcess, upload: Upload, data: bytes) -> Document:

@@ -33,7 +33,7 @@ class AppQuery:
 
 
 class QueryTable:
-    """A table of queries by id. Ended ones are kept for `keep_s` seconds, and at most `max_kept` of them.
+    """A table of queries by id. Ended ones are kept for `keep_s` seconds, and at most `max_kept` of a tenant.
 
     Time is passed in.
     """
@@ -42,10 +42,11 @@ class QueryTable:
         self._keep_s = keep_s
         self._max_kept = max_kept
         self._running: dict[str, AppQuery] = {}
-        self._ended: dict[str, AppQuery] = {}
+        self._ended: dict[str, dict[str, AppQuery]] = {}
+        """Ended queries by tenant and id, the earliest first."""
 
     def __len__(self) -> int:
-        return len(self._running) + len(self._ended)
+        return len(self._running) + sum(map(len, self._ended.values()))
 
     def add(self, app: str, tenant: str, query: Query, now_s: float) -> AppQuery:
         """Add a query that has started, and return it under a new id."""
@@ -57,7 +58,7 @@ class QueryTable:
     def get(self, app: str, tenant: str, query_id: str, now_s: float) -> AppQuery | None:
         """Return a query; None if there is none of this id, or if it is another app's or another tenant's."""
         self._forget(now_s)
-        found = self._running.get(query_id) or self._ended.get(query_id)
+        found = self._running.get(query_id) or self._ended.get(tenant, {}).get(query_id)
         return found if found is not None and (found.app, found.tenant) == (app, tenant) else None
 
     def end(self, query_id: str, now_s: float) -> None:
@@ -65,7 +66,7 @@ class QueryTable:
         ended = self._running.pop(query_id)
         ended.ended_s = now_s
         ended.ended.set()
-        self._ended[query_id] = ended
+        self._ended.setdefault(ended.tenant, {})[query_id] = ended
         self._forget(now_s)
 
     def running(self, tenant: str | None = None) -> Iterator[AppQuery]:
@@ -74,9 +75,10 @@ class QueryTable:
 
     def _forget(self, now_s: float) -> None:
         """Remove ended queries, the earliest first, that are too old or too many."""
-        while self._ended:
-            first = next(iter(self._ended.values()))
-            assert first.ended_s is not None
-            if len(self._ended) <= self._max_kept and now_s - first.ended_s <= self._keep_s:
-                return
-            del self._ended[first.id]
+        for ended in self._ended.values():
+            while ended:
+                first = next(iter(ended.values()))
+                assert first.ended_s is not None
+                if len(ended) <= self._max_kept and now_s - first.ended_s <= self._keep_s:
+                    break
+                del ended[first.id]

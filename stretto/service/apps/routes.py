@@ -10,6 +10,7 @@ DELETE /v1/apps/{app}/queries/{query}             cancel
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ from stretto.service.routes import Route
 
 _QUERIES = "/v1/apps/{app}/queries"
 _QUERY = f"{_QUERIES}/{{query}}"
+_MAX_SHORT_BYTES = 100_000
 
 
 class AppRoutes:
@@ -59,7 +61,11 @@ class AppRoutes:
         app = self._app(request)
         if self._is_draining():
             raise draining()
-        asked = read_request(request.header(b"content-type"), bytes(await request.body()))
+        content_type, body = request.header(b"content-type"), bytes(await request.body())
+        if len(body) <= _MAX_SHORT_BYTES:
+            asked = read_request(content_type, body)
+        else:  # in a thread: a thousand parts take seconds, in which others are to be served
+            asked = await asyncio.to_thread(read_request, content_type, body)
         started = await request.unless_left(self._service.start(app, asked, request.tenant))
         if asked.background:
             await request.answer_json(await self._service.status(started), 202)

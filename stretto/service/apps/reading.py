@@ -1,0 +1,103 @@
+"""Reads the documents of a query's inputs: fetches those at URLs, and parses all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from stretto.core import Document
+from stretto.errors import DeadlineExceeded, DocumentError
+from stretto.service.apps.fetching import FetchBudget, Fetcher
+from stretto.service.apps.inputs import Upload
+from stretto.service.apps.limits import AppLimits
+from stretto.service.apps.parsing import DocumentParsers
+from stretto.service.refusals import Misplaced
+
+T = TypeVar("T")
+
+LATE_READING = "the deadline passed while the documents were read"
+
+
+class InputReader:
+    """A reader of inputs (documents among them) within limits. It is an async context manager, and belongs to
+    one event loop.
+    """
+
+    def __init__(self, limits: AppLimits) -> None:
+        self._max_documents = limits.max_documents
+        self._parsers = DocumentParsers(limits.num_parsers, limits.parse, limits.max_document_bytes)
+        self._fetcher = Fetcher(limits.fetch)
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> InputReader:
+        await self._stack.enter_async_context(self._parsers)
+        await self._stack.enter_async_context(self._fetcher)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def read(self, inputs: Mapping[str, object], end_s: float | None) -> dict[str, object]:
+        """Return inputs with documents in place of uploads.
+
+        Raises:
+            Refused: an input has too many documents, or one of them cannot be read.
+            DeadlineExceeded: they were not read by `end_s`.
+        """
+        budget = self._fetcher.budget()
+        found = dict(inputs)
+        try:
+            async with asyncio.timeout_at(end_s):
+                for name, value in inputs.items():
+                    if uploads := list(_uploads(value)):
+                        documents = await self._documents(uploads, budget)
+                        found[name] = _with_documents(value, iter(documents))
+        except TimeoutError:
+            raise DeadlineExceeded(LATE_READING) from None
+        return found
+
+    async def _documents(self, uploads: Sequence[Upload], budget: FetchBudget) -> list[Document]:
+        """Return the documents of an input."""
+        if len(uploads) > self._max_documents:
+            raise Misplaced(
+                uploads[0].place,
+                f"{len(uploads)} documents; at most {self._max_documents} are allowed",
+            )
+        return await _all(self._document(upload, budget) for upload in uploads)
+
+    async def _document(self, upload: Upload, budget: FetchBudget) -> Document:
+        try:
+            whole = upload if upload.data is not None else await self._fetcher.fetch(upload, budget)
+            return await self._parsers.parse(whole)
+        except DocumentError as error:
+            raise Misplaced(upload.place, error.message) from error
+
+
+def _uploads(value: object) -> Iterator[Upload]:
+    """Iterate over the documents of an input, which may be a list, or a list of lists."""
+    if isinstance(value, Upload):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _uploads(item)
+
+
+def _with_documents(value: object, documents: Iterator[Document]) -> object:
+    """Return an input with the next one of `documents` in place of each upload."""
+    if isinstance(value, Upload):
+        return next(documents)
+    if isinstance(value, list):
+        return [_with_documents(item, documents) for item in value]
+    return value
+
+
+async def _all(reads: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results in order. The first error ends the others."""
+    tasks = [asyncio.ensure_future(read) for read in reads]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
