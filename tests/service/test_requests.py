@@ -366,6 +366,26 @@ def test_a_bad_call_is_refused_with_its_place(client: httpx.Client, session: str
     assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 0
 
 
+BAD_SETTINGS: dict[str, tuple[bytes, int]] = {
+    "bad UTF-8": (b'{"stop": "\xff"}', 400),
+    "bad UTF-8 in a key": (b'{"\xff": 1}', 400),
+    "infinite": (b'{"temperature": 1e999}', 422),
+    "long integer": (b'{"max_tokens": 1' + b"0" * 400 + b"}", 422),
+    "longer integer": (b'{"max_tokens": 1' + b"0" * 5000 + b"}", 422),
+    "long integer in a list": (b'{"stop_tokens": [1' + b"0" * 400 + b"]}", 422),
+    "deep": (b'{"stop": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", 400),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SETTINGS)
+def test_bad_settings_are_refused(client: httpx.Client, session: str, case: str) -> None:
+    """Settings are read later than the body around them."""
+    settings, status = BAD_SETTINGS[case]
+    body = json.dumps({"session_id": session, "calls": [with_place()]}).encode()
+    with_settings = body.replace(b'"in_out": true', b'"in_out": true, "settings": ' + settings)
+    assert client.post("/v1/submit", content=with_settings).status_code == status
+
+
 def test_a_cycle_is_refused(client: httpx.Client, session: str) -> None:
     places = [{"name": "x", "in_out": False, "semantic_var_id": "b"}, {**OUT, "semantic_var_id": "a"}]
     back = [{"name": "x", "in_out": False, "semantic_var_id": "a"}, {**OUT, "semantic_var_id": "b"}]
