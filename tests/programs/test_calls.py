@@ -333,7 +333,7 @@ async def test_a_circle_is_looked_for_only_where_an_output_was_read_before(
         for _ in range(5):
             before = echo(before, y=P.SemanticVariable())
         assert await before == "<[<[<[<[<[x] >] >] >] >] >"
-        assert (looks, client.ledger._awaited) == ([], set())
+        assert (looks, list(client.ledger._awaited)) == ([], [])
         late = P.SemanticVariable()
         said = echo(late)
         assert client.ledger._awaited == {late._name}

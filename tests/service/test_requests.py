@@ -226,6 +226,46 @@ def test_the_same_idempotency_key_does_it_once(client: httpx.Client, session: st
     assert len(ids) == 1
 
 
+def test_what_is_given_up_with_the_request_that_names_it(client: httpx.Client, session: str) -> None:
+    """Naming a variable twice, or one that the same request makes, leaves nothing half done."""
+    body = submitted(session, values={"in": "1", "other": "2"}, dropped=["out", "other", "out"])
+    assert client.post("/v1/submit", json=body).is_success
+    assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 1
+    body = {"session_id": session, "values": {"new": "3"}, "dropped": ["in", "unknown"]}
+    assert "'unknown'" in refusal(client.post("/v1/submit", json=body), 404, "unknown_id")
+    assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 1
+
+
+def test_a_cycle_is_refused_after_a_refused_request(client: httpx.Client, session: str) -> None:
+    """A refused request must not make the session forget which variables are awaited."""
+    assert client.post("/v1/submit", json=submitted(session, x="b", y="a")).is_success
+    calls = [submitted(session, x="c", y=name) for name in ("b", "a")]
+    body = {"session_id": session, "calls": [{**call, "function": "f"} for call in calls]}
+    for call in body["calls"]:
+        del call["session_id"]
+    refusal(client.post("/v1/submit", json=body), 409, "conflict")
+    answer = client.post("/v1/submit", json=submitted(session, x="a", y="b"))
+    assert "a cycle through the variables" in refusal(answer, 422, "user_error")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$type": "document", "source": "s", "sections": [["x" * 21]], "sha256": ""},
+        {"$type": "chunk", "source": "s", "text": "x" * 21},
+        {"$type": "hit", "chunk": {"source": "s", "text": "x" * 21}, "score": 1},
+        {"$type": "failure", "error": {"code": "user_error", "message": "x" * 21, "step": None}},
+        ["x" * 21],
+    ],
+)
+def test_the_texts_in_a_value_count_as_its_bytes(url: str, value: object) -> None:
+    with small(url) as client:
+        session = opened(client)
+        body = {"session_id": session, "semantic_var_id": "v", "value": value}
+        assert "at most 20 bytes" in refusal(client.post("/v1/set", json=body), 429, "over_limit")
+        client.delete(f"/v1/sessions/{session}")
+
+
 def test_ids_cannot_be_guessed(client: httpx.Client) -> None:
     ids = [opened(client) for _ in range(5)]
     assert len(set(ids)) == 5
