@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stretto.service.refusals import Refused
+from stretto.service.refusals import NotAllowed, Refused
 from stretto.service.request import Request
 
 Handler: TypeAlias = Callable[[Request], Awaitable[None]]
@@ -60,8 +60,7 @@ class Routes:
             methods, parts = self._found(path)
         route = methods.get(method)
         if route is None:
-            allowed = ", ".join(sorted(methods))
-            raise Refused(405, "method_not_allowed", f"{path!r:.200} takes {allowed}, not {method:.20}")
+            raise NotAllowed(path, method, tuple(sorted(methods)))
         return route, parts
 
     def _found(self, path: str) -> tuple[dict[str, Route], tuple[str, ...]]:

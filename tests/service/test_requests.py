@@ -436,7 +436,9 @@ def test_a_cycle_is_refused(client: httpx.Client, session: str) -> None:
 
 def test_unknown_paths_and_methods(client: httpx.Client) -> None:
     refusal(client.get("/v1/banana"), 404, "unknown_path")
-    refusal(client.get("/v1/submit"), 405, "method_not_allowed")
+    refused = client.get("/v1/submit")
+    refusal(refused, 405, "method_not_allowed")
+    assert refused.headers["allow"] == "POST"
     refusal(client.put("/v1/sessions/x"), 405, "method_not_allowed")
     assert client.get("/health").json() == {"status": "ok"}
 
