@@ -21,7 +21,7 @@ class _Note:
 
     Attributes:
         made: variables that it makes.
-        was_awaited: those of them that others awaited.
+        was_awaited: variables that it makes and others awaited.
         awaited: variables that only it awaits.
     """
 

@@ -33,7 +33,7 @@ class Request:
 
     Attributes:
         id: id of the request, which the answer carries in the header `X-Request-Id`.
-        tenant: whose key the request has.
+        tenant: tenant whose key the request has.
         parts: parts of the path that stand for the names in braces of its route.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,6 +32,13 @@ class Routes:
     def __init__(self) -> None:
         self._fixed: dict[str, dict[str, Route]] = {}
         self._named: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Iterate over the method and the path of each route."""
+        named = [methods for same_length in self._named.values() for _, methods in same_length]
+        for methods in (*self._fixed.values(), *named):
+            for route in methods.values():
+                yield route.method, route.path
 
     def add(self, *routes: Route) -> None:
         """Add routes."""
