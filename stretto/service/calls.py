@@ -22,6 +22,8 @@ from stretto.service.schema import CallBody, Placeholder
 
 _MAX_KNOWN = 4096
 _MAX_CHARS = 32_000_000
+_MAX_OUTPUTS = 256
+"""Largest number of outputs of one prompt: each has all text before it as its own prompt."""
 _MOST = 2**63 - 1
 _ANYTHING = msgspec.json.Decoder(Any)
 
@@ -74,7 +76,16 @@ class Works:
         if name not in self._apps:
             raise ConfigError(f"there is no app {name!r:.80}; there are {', '.join(self._apps) or 'none'}")
         template = self._apps[name]
-        return App(template, checked_settings(template, _settings(call.settings, name)))
+        app = App(template, checked_settings(template, _settings(call.settings, name)))
+        _check_once(name, call.placeholders)
+        app.check_inputs([place.name for place in call.placeholders if not place.in_out])
+        if unknown := [place for place in call.placeholders if place.in_out and place.name not in app.ports]:
+            raise TemplateError(
+                f"{name} has no output {unknown[0].name!r:.80}; it has {', '.join(app.ports)}"
+            )
+        if call.each is not None or any(place.transforms for place in call.placeholders):
+            raise TemplateError(f"{name}: an app has no transforms, and is not applied to each item")
+        return app
 
 
 def _key(call: CallBody) -> _Key:
@@ -105,6 +116,8 @@ def _function(call: CallBody) -> Function:
         raise ConfigError(f"{name}: the settings of a prompt stand at its outputs")
     inputs: dict[str, Input | None] = {}
     outputs: dict[str, Output] = {}
+    if (num_outputs := sum(place.in_out for place in call.placeholders)) > _MAX_OUTPUTS:
+        raise TemplateError(f"{name}: there are {num_outputs} outputs; at most {_MAX_OUTPUTS} are allowed")
     for place in call.placeholders:
         if place.in_out:
             settings = _settings(place.settings, f"{name}, {place.name}")

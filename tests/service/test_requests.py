@@ -388,6 +388,13 @@ BAD_CALLS: dict[str, tuple[dict[str, Any], str]] = {
         "at least one",
     ),
     "app": ({"app": "none"}, "no app 'none'"),
+    "many outputs": (
+        {
+            "prompt": "".join(f"{{{{output:y{n}}}}}" for n in range(300)),
+            "placeholders": [{**OUT, "name": f"y{n}"} for n in range(300)],
+        },
+        "at most 256",
+    ),
     "conversation": (with_place(conversation={"user": "U"}), "marks for both"),
     "keyword": (with_place(prompt="{{class}} {{y}}", placeholders=[{**IN, "name": "a b"}, OUT]), "a b"),
     "reserved": (with_place(prompt="{{when}} {{y}}", placeholders=[{**IN, "name": "when"}, OUT]), "reserved"),
