@@ -13,9 +13,11 @@ PIP_INSTALL := pip install --quiet --no-compile
 VLLM_VENV ?= .venv-vllm
 AIPERF_VENV ?= .venv-aiperf
 ROUTER_VENV ?= .venv-router
+FUZZ_VENV ?= .venv-fuzz
+FUZZ_S ?= 600
 SOAK_S ?= 480
 
-.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check demo test lint long-tests check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
+.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -67,6 +69,18 @@ $(AIPERF_VENV)/.installed:
 aiperf-check: env aiperf-env ## drive a server with AIPerf, expect no errors: make aiperf-check URL=http://...
 	@test -n "$(URL)" || { echo "give the server: make $@ URL=http://127.0.0.1:8000"; exit 2; }
 	$(BIN)/python -m checks.aiperf_load --url $(URL) --aiperf $(AIPERF_VENV)/bin/aiperf
+
+# Schemathesis, which makes requests of an OpenAPI document: in an environment of its own, for it pins versions of
+# what Stretto needs too.
+fuzz-env: $(FUZZ_VENV)/.installed ## add a fuzzer for the service (0.1 GB)
+
+$(FUZZ_VENV)/.installed:
+	$(PYTHON) -m venv $(FUZZ_VENV)
+	$(FUZZ_VENV)/bin/$(PIP_INSTALL) schemathesis==4.32.5
+	@touch $@
+
+fuzz: env fuzz-env ## requests of all kinds to the service, about 10,000 in ten minutes: make fuzz FUZZ_S=600
+	$(BIN)/python -m checks.service_fuzz --schemathesis $(FUZZ_VENV)/bin/schemathesis --seconds $(FUZZ_S)
 
 demo: env ## answer questions over real documents
 	@mkdir -p runs
@@ -136,4 +150,4 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(if $(DATA),$(BIN)/stretto bench fleet --json runs/fleet.json --data $(DATA))
 
 clean: ## remove the environment and everything made
-	rm -rf $(VENV) $(VLLM_VENV) $(ROUTER_VENV) $(AIPERF_VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ROUTER_VENV) $(AIPERF_VENV) $(FUZZ_VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -62,14 +62,23 @@ class App:
             UserError: an input is missing or unknown, or its value cannot be used.
         """
         client = needed_client(self.name)
-        known = [name for name, _ in self._graph.inputs]
-        if missing := [name for name in known if name not in inputs]:
-            raise UserError(f"{self.name}: there is no input {missing[0]!r}")
-        if unknown := [name for name in inputs if name not in known]:
-            raise UserError(f"{self.name} has no input {unknown[0]!r}; it has {', '.join(known)}")
-        results = client.call(self, inputs, [name for name, _ in self._graph.outputs])
+        self.check_inputs(inputs)
+        results = client.call(self, inputs, self.ports)
         found = tuple(results.values())
         return found[0] if len(found) == 1 else found
+
+    @property
+    def ports(self) -> list[str]:
+        """Names of the outputs of the app, in order."""
+        return [name for name, _ in self._graph.outputs]
+
+    def check_inputs(self, names: Collection[str]) -> None:
+        """Check that these are the inputs of the app. Raises UserError if one is missing or unknown."""
+        known = [name for name, _ in self._graph.inputs]
+        if missing := [name for name in known if name not in names]:
+            raise UserError(f"{self.name}: there is no input {missing[0]!r}")
+        if unknown := [name for name in names if name not in known]:
+            raise UserError(f"{self.name} has no input {unknown[0]!r:.80}; it has {', '.join(known)}")
 
     def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:
         """Add the steps of the app to the graph of a fragment, and return a reference to each output."""

@@ -6,10 +6,28 @@ It is pure bookkeeping, and refuses what a session would refuse later, when nobo
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from stretto.errors import UserError
 from stretto.programs.fragment import Call
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What one call or value has changed in a ledger.
+
+    Attributes:
+        made: variables that it makes.
+        was_awaited: variables that it makes and others awaited.
+        awaited: variables that only it awaits.
+    """
+
+    made: tuple[str, ...]
+    was_awaited: list[str]
+    awaited: list[str]
 
 
 class Ledger:
@@ -22,6 +40,7 @@ class Ledger:
         self._made: dict[str, tuple[str, ...]] = {}
         self._set: dict[str, None] = {}
         self._awaited: dict[str, None] = {}
+        self._notes: list[_Note] | None = None
 
     def __len__(self) -> int:
         return len(self._made)
@@ -79,8 +98,9 @@ class Ledger:
                 itself.
         """
         with self._lock:
+            counts = Counter(given.values())
             for name, variable in given.items():
-                if variable in self._made or list(given.values()).count(variable) > 1:
+                if variable in self._made or counts[variable] > 1:
                     raise UserError(
                         f"{call.work.name}: the variable {variable!r} for the output {name!r} has a value, "
                         "or a call produces it, already"
@@ -99,6 +119,24 @@ class Ledger:
                 self._set.pop(name, None)
                 self._awaited.pop(name, None)
 
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Take back what is noted in the block if it raises. No other thread may note something meanwhile."""
+        notes = self._notes = []
+        try:
+            yield
+        except BaseException:
+            for note in reversed(notes):
+                for name in note.made:
+                    self._made.pop(name, None)
+                    self._set.pop(name, None)
+                for name in note.awaited:
+                    self._awaited.pop(name, None)
+                self._awaited.update(dict.fromkeys(note.was_awaited))
+            raise
+        finally:
+            self._notes = None
+
     def free(self, name: str) -> None:
         """Let the name of a variable that was given up be given again, if the user had given it."""
         with self._lock:
@@ -110,9 +148,13 @@ class Ledger:
         """Note of what variables are made, and which ones they are made of that do not exist yet."""
         for name in names:
             self._made[name] = reads
-        for name in names:
-            self._awaited.pop(name, None)
-        self._awaited.update((name, None) for name in reads if name not in self._made)
+        was_awaited = [name for name in names if name in self._awaited]
+        for name in was_awaited:
+            del self._awaited[name]
+        new = [name for name in reads if name not in self._made and name not in self._awaited]
+        self._awaited.update(dict.fromkeys(new))
+        if self._notes is not None:
+            self._notes.append(_Note(tuple(names), was_awaited, new))
 
     def _circle(self, reads: tuple[str, ...], ends: Collection[str]) -> list[str]:
         """Return the variables on a way from one of `ends` to a variable in `reads` that is made of it; empty

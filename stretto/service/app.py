@@ -26,7 +26,7 @@ class ServiceApp:
     def __init__(self, config: ServiceConfig) -> None:
         self.routes = Routes()
         self.num_open = 0
-        self._max_body_bytes = config.max_body_bytes
+        self._config = config
         self._tenants = Tenants(config)
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
@@ -34,7 +34,7 @@ class ServiceApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         request_id = f"{self._run}-{next(self._numbers)}"
-        request = Request(scope, receive, send, request_id, self._max_body_bytes)
+        request = Request(scope, receive, send, request_id, self._config)
         self.num_open += 1
         try:
             route, request.parts = self.routes.find(request.method, request.path)

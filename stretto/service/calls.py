@@ -16,10 +16,16 @@ from stretto.programs.fragment import Work
 from stretto.programs.function import Function
 from stretto.programs.operators import Operator, operator_named
 from stretto.programs.outputs import Input, Output
+from stretto.service.apps.settings import checked_settings
+from stretto.service.bodies import decoded
 from stretto.service.schema import CallBody, Placeholder
 
 _MAX_KNOWN = 4096
 _MAX_CHARS = 32_000_000
+_MAX_OUTPUTS = 256
+"""Largest number of outputs of one prompt: each has all text before it as its own prompt."""
+_MOST = 2**63 - 1
+_ANYTHING = msgspec.json.Decoder(Any)
 
 _Key: TypeAlias = tuple[object, ...]
 
@@ -69,7 +75,17 @@ class Works:
     def _app(self, name: str, call: CallBody) -> App:
         if name not in self._apps:
             raise ConfigError(f"there is no app {name!r:.80}; there are {', '.join(self._apps) or 'none'}")
-        return App(self._apps[name], _settings(call.settings, name))
+        template = self._apps[name]
+        app = App(template, checked_settings(template, _settings(call.settings, name)))
+        _check_once(name, call.placeholders)
+        app.check_inputs([place.name for place in call.placeholders if not place.in_out])
+        if unknown := [place for place in call.placeholders if place.in_out and place.name not in app.ports]:
+            raise TemplateError(
+                f"{name} has no output {unknown[0].name!r:.80}; it has {', '.join(app.ports)}"
+            )
+        if call.each is not None or any(place.transforms for place in call.placeholders):
+            raise TemplateError(f"{name}: an app has no transforms, and is not applied to each item")
+        return app
 
 
 def _key(call: CallBody) -> _Key:
@@ -100,6 +116,8 @@ def _function(call: CallBody) -> Function:
         raise ConfigError(f"{name}: the settings of a prompt stand at its outputs")
     inputs: dict[str, Input | None] = {}
     outputs: dict[str, Output] = {}
+    if (num_outputs := sum(place.in_out for place in call.placeholders)) > _MAX_OUTPUTS:
+        raise TemplateError(f"{name}: there are {num_outputs} outputs; at most {_MAX_OUTPUTS} are allowed")
     for place in call.placeholders:
         if place.in_out:
             settings = _settings(place.settings, f"{name}, {place.name}")
@@ -142,10 +160,22 @@ def _check_once(name: str, placeholders: tuple[Placeholder, ...]) -> None:
 
 
 def _settings(raw: msgspec.Raw, where: str) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(raw)
-    except RecursionError as error:
-        raise ConfigError(f"{where}: the settings are nested too deeply") from error
+    """Return settings, which were skipped and not read when the body was decoded."""
+    found = decoded(_ANYTHING, bytes(raw))
     if not isinstance(found, dict):
         raise UserError(f"{where}: the settings must be an object")
+    _check_integers(found, where)
     return found
+
+
+def _check_integers(value: object, where: str) -> None:
+    """Check that no integer is so large that arithmetic with floats fails. Raises ConfigError."""
+    match value:
+        case int() if abs(value) > _MOST:
+            raise ConfigError(f"{where}: a setting is an integer beyond 64 bits: {value!s:.40}")
+        case list():
+            for item in value:
+                _check_integers(item, where)
+        case dict():
+            for item in value.values():
+                _check_integers(item, where)

@@ -71,6 +71,7 @@ class ServiceConfig:
         limits: limits of each tenant that has none of its own.
         apps: limits of the queries of deployed apps.
         max_body_bytes: largest body of a request; a larger one is refused with status 413.
+        max_body_s: seconds in which the body of a request must have come, before status 408.
         max_wait_s: seconds that one request may wait for a variable, before status 408.
         session_idle_s: seconds without a request after which a session expires.
         max_queries: number of sessions with work, and of apps' queries, that run at once.
@@ -83,6 +84,7 @@ class ServiceConfig:
     limits: Limits = field(default_factory=Limits)
     apps: AppLimits = field(default_factory=AppLimits)
     max_body_bytes: int = 16_000_000
+    max_body_s: float = 60.0
     max_wait_s: float = 60.0
     session_idle_s: float = 600.0
     max_queries: int = 4096
@@ -94,7 +96,7 @@ class ServiceConfig:
         for name in ("max_body_bytes", "max_queries"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("max_wait_s", "session_idle_s", "grace_s"):
+        for name in ("max_body_s", "max_wait_s", "session_idle_s", "grace_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be positive and finite")
         names = [tenant.name for tenant in self.tenant]

@@ -25,7 +25,7 @@ class Line:
     """One request to an LLM, in words.
 
     Attributes:
-        request: its variables: those that it reads, and the one that it makes.
+        request: variables that it reads, and the one that it makes.
         preference: what it is scheduled for: criteria, task group, slack.
         prefixes: where its prompt begins like another's.
         state: whether its output has come.

@@ -12,6 +12,9 @@ from uvicorn.server import ServerState
 from stretto.errors import ConfigError
 
 _BACKLOG = 2048
+_MAX_HEAD_BYTES = 65_536
+"""Largest number of bytes without a whole head or a piece of a body, of one request."""
+_HEAD_S = 30.0
 _KEEP_ALIVE_S = 75
 _LOOK_S = 0.02
 
@@ -19,13 +22,17 @@ _LOOK_S = 0.02
 class HttpServer:
     """A port at which an ASGI application answers.
 
+    Args:
+        head_s: seconds that the first line and the headers of a request may take to come.
+
     Attributes:
         port: the port; that which was taken, if any would do.
     """
 
-    def __init__(self, app: Any, host: str, port: int) -> None:
+    def __init__(self, app: Any, host: str, port: int, head_s: float = _HEAD_S) -> None:
         self.host = host
         self.port = port
+        self._head_s = head_s
         self._config = uvicorn.Config(
             app,
             log_config=None,
@@ -75,4 +82,59 @@ class HttpServer:
             self._server = None
 
     def _protocol(self) -> HttpToolsProtocol:
-        return HttpToolsProtocol(self._config, self._state, {}, asyncio.get_running_loop())
+        return _BoundedProtocol(self._config, self._state, self._head_s)
+
+
+class _BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with limits that it lacks: on the bytes of a head, trailers and chunk headers, which
+    its parser joins in quadratic time, and on the time in which a head comes.
+    """
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, head_s: float) -> None:
+        super().__init__(config, state, {}, asyncio.get_running_loop())
+        self._head_s = head_s
+        self._num_bytes = 0
+        self._is_in_head = True
+        self._too_late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._too_late = self.loop.call_later(self._head_s, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._num_bytes += len(data)
+        super().data_received(data)
+        if self._num_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            if self.cycle is None or self.cycle.response_complete:
+                self.send_400_response("The headers of the request are too long.")
+            else:
+                self.transport.close()
+        elif self._is_in_head and self._too_late is None:
+            self._too_late = self.loop.call_later(self._head_s, self.transport.close)
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._num_bytes = 0
+        self._is_in_head = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._num_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._num_bytes = 0
+        super().on_message_complete()
+
+    def _stop_timer(self) -> None:
+        if self._too_late is not None:
+            self._too_late.cancel()
+            self._too_late = None

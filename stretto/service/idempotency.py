@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 
 from stretto.service.refusals import Refused
 
@@ -17,28 +19,47 @@ class AnsweredKeys:
 
     def __init__(self) -> None:
         self._answers: OrderedDict[str, tuple[bytes, bytes]] = OrderedDict()
+        self._running: dict[str, tuple[bytes, asyncio.Future[None]]] = {}
         self._num_bytes = 0
 
-    def find(self, key: str, path: str, body: bytes | bytearray) -> bytes | None:
-        """Return the answer to the same request, if it came before; None if it did not.
+    async def once(
+        self, key: str, path: str, body: bytes | bytearray, run: Callable[[], Awaitable[bytes]]
+    ) -> bytes:
+        """Return the answer to the same request, if it came before; if not, that of `run`, which is kept. A
+        request that comes while the same one runs waits for its end. A refusal is not kept.
 
         Raises:
             Refused: the key is too long, or another request carried it.
+            StrettoError: what `run` raises.
         """
         if len(key) > _MAX_KEY_CHARS:
             raise Refused(422, "invalid", f"an idempotency key has at most {_MAX_KEY_CHARS} characters")
-        if (found := self._answers.get(key)) is None:
-            return None
-        seen, answer = found
-        if seen != _fingerprint(path, body):
-            raise Refused(422, "key_used", f"the idempotency key {key!r} came with another request")
+        fingerprint = _fingerprint(path, body)
+        while (running := self._running.get(key)) is not None:
+            self._check(key, running[0], fingerprint)
+            await asyncio.wait([running[1]])
+        if (found := self._answers.get(key)) is not None:
+            self._check(key, found[0], fingerprint)
+            return found[1]
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running[key] = fingerprint, ended
+        try:
+            answer = await run()
+            self._keep(key, fingerprint, answer)
+        finally:
+            del self._running[key]
+            ended.set_result(None)
         return answer
 
-    def keep(self, key: str, path: str, body: bytes | bytearray, answer: bytes) -> None:
+    def _check(self, key: str, seen: bytes, fingerprint: bytes) -> None:
+        if seen != fingerprint:
+            raise Refused(422, "key_used", f"the idempotency key {key!r} came with another request")
+
+    def _keep(self, key: str, fingerprint: bytes, answer: bytes) -> None:
         """Keep the answer to a request; the oldest ones are forgotten for it if they are too many, or too
         long together.
         """
-        self._answers[key] = (_fingerprint(path, body), answer)
+        self._answers[key] = fingerprint, answer
         self._num_bytes += len(answer)
         while len(self._answers) > _MAX_KEYS or self._num_bytes > _MAX_BYTES:
             _, (_, oldest) = self._answers.popitem(last=False)

@@ -75,6 +75,20 @@ class Misplaced(Refused):
         return self
 
 
+class NotAllowed(Refused):
+    """A request with a method that its path does not take.
+
+    Attributes:
+        methods: methods that the path takes.
+    """
+
+    def __init__(self, path: str, method: str, methods: tuple[str, ...]) -> None:
+        super().__init__(
+            405, "method_not_allowed", f"{path!r:.200} takes {', '.join(methods)}, not {method:.20}"
+        )
+        self.methods = methods
+
+
 def malformed(message: str) -> Refused:
     """Return the refusal of a body that is no JSON, or no UTF-8."""
     return Refused(400, "malformed", message)
@@ -105,6 +119,11 @@ def conflict(message: str) -> Refused:
 def too_large(max_bytes: int) -> Refused:
     """Return the refusal of a body that is too large."""
     return Refused(413, "too_large", f"the body has more than {max_bytes} bytes")
+
+
+def too_slow(max_s: float) -> Refused:
+    """Return the refusal of a body that does not come in time."""
+    return Refused(408, "too_slow", f"the body has not come within {max_s:g} s")
 
 
 def over_limit(message: str, retry_after_s: float) -> Refused:

@@ -11,7 +11,8 @@ import msgspec
 
 from stretto.engines.openai_wire.sse import CONTENT_TYPE, DONE
 from stretto.errors import StrettoError
-from stretto.service.refusals import body_of, retry_after_s, status_of, too_large
+from stretto.service.config import ServiceConfig
+from stretto.service.refusals import NotAllowed, body_of, retry_after_s, status_of, too_large, too_slow
 from stretto.service.tenants import Tenant
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -32,12 +33,13 @@ class Request:
 
     Attributes:
         id: id of the request, which the answer carries in the header `X-Request-Id`.
-        tenant: whose key the request has.
+        tenant: tenant whose key the request has.
         parts: parts of the path that stand for the names in braces of its route.
     """
 
     __slots__ = (
-        "_max_body_bytes",
+        "_config",
+        "_is_last",
         "_receive",
         "_scope",
         "_send",
@@ -50,7 +52,7 @@ class Request:
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, request_id: str, max_body_bytes: int
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, config: ServiceConfig
     ) -> None:
         self.id = request_id
         self.method: str = scope["method"]
@@ -61,7 +63,8 @@ class Request:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._max_body_bytes = max_body_bytes
+        self._config = config
+        self._is_last = False
 
     def header(self, name: bytes) -> str:
         """Return the value of a header, whose name is in small letters; "" if there is none."""
@@ -81,18 +84,27 @@ class Request:
 
         Raises:
             ClientLeft: the client has left.
-            Refused: the body is too large.
+            Refused: the body is too large, or takes too long.
         """
-        if (length := self.header(b"content-length")).isdecimal() and int(length) > self._max_body_bytes:
-            raise too_large(self._max_body_bytes)
+        max_bytes = self._config.max_body_bytes
+        if (length := self.header(b"content-length")).isdecimal() and int(length) > max_bytes:
+            raise too_large(max_bytes)
+        try:
+            async with asyncio.timeout(self._config.max_body_s):
+                return await self._received(max_bytes)
+        except TimeoutError:
+            self._is_last = True
+            raise too_slow(self._config.max_body_s) from None
+
+    async def _received(self, max_bytes: int) -> bytearray:
         received = bytearray()
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
                 raise ClientLeft
             received += message["body"]
-            if len(received) > self._max_body_bytes:
-                raise too_large(self._max_body_bytes)
+            if len(received) > max_bytes:
+                raise too_large(max_bytes)
             if not message["more_body"]:
                 return received
 
@@ -147,7 +159,9 @@ class Request:
             await self._send({"type": "http.response.body", "body": b"data: " + body + b"\n\n" + DONE})
             return
         again_s = retry_after_s(error)
-        headers = () if again_s is None else ((b"retry-after", b"%d" % again_s),)
+        headers = [] if again_s is None else [(b"retry-after", b"%d" % again_s)]
+        if isinstance(error, NotAllowed):
+            headers.append((b"allow", ", ".join(error.methods).encode()))
         await self.answer(body, status_of(error), JSON_TYPE, headers)
 
     async def send_event(self, event: object) -> None:
@@ -168,4 +182,6 @@ class Request:
     async def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.has_begun = True
         sent = [*headers, (b"x-request-id", self.id.encode())]
+        if self._is_last:  # the rest of the body would stand before the next request
+            sent.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": sent})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stretto.service.refusals import Refused
+from stretto.service.refusals import NotAllowed, Refused
 from stretto.service.request import Request
 
 Handler: TypeAlias = Callable[[Request], Awaitable[None]]
@@ -32,6 +32,13 @@ class Routes:
     def __init__(self) -> None:
         self._fixed: dict[str, dict[str, Route]] = {}
         self._named: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Iterate over the method and the path of each route."""
+        named = [methods for same_length in self._named.values() for _, methods in same_length]
+        for methods in (*self._fixed.values(), *named):
+            for route in methods.values():
+                yield route.method, route.path
 
     def add(self, *routes: Route) -> None:
         """Add routes."""
@@ -60,8 +67,7 @@ class Routes:
             methods, parts = self._found(path)
         route = methods.get(method)
         if route is None:
-            allowed = ", ".join(sorted(methods))
-            raise Refused(405, "method_not_allowed", f"{path!r:.200} takes {allowed}, not {method:.20}")
+            raise NotAllowed(path, method, tuple(sorted(methods)))
         return route, parts
 
     def _found(self, path: str) -> tuple[dict[str, Route], tuple[str, ...]]:

@@ -17,7 +17,13 @@ VariableId: TypeAlias = Annotated[
 """Name of a variable, which its client chooses, unique in its session."""
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Criteria: TypeAlias = Literal["latency", "throughput"]
-NO_SETTINGS = msgspec.Raw(b"{}")
+
+
+def _no_settings() -> msgspec.Raw:  # a schema cannot show a default of this type
+    return _NO_SETTINGS
+
+
+_NO_SETTINGS = msgspec.Raw(b"{}")
 
 
 class Placeholder(msgspec.Struct, forbid_unknown_fields=True):
@@ -36,7 +42,7 @@ class Placeholder(msgspec.Struct, forbid_unknown_fields=True):
     semantic_var_id: VariableId | msgspec.UnsetType = msgspec.UNSET
     value: Any = msgspec.UNSET
     transforms: str | tuple[str, ...] = ()
-    settings: msgspec.Raw = NO_SETTINGS
+    settings: msgspec.Raw = msgspec.field(default_factory=_no_settings)
 
 
 class ConversationBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,14 +74,14 @@ class CallBody(msgspec.Struct, forbid_unknown_fields=True):
     conversation: ConversationBody | None = None
     each: str | None = None
     when: VariableId | None = None
-    settings: msgspec.Raw = NO_SETTINGS
+    settings: msgspec.Raw = msgspec.field(default_factory=_no_settings)
 
 
 class SubmitBody(msgspec.Struct, forbid_unknown_fields=True):
     """Calls that are submitted together, or one call as in the paper.
 
     Attributes:
-        prompt, placeholders: those of the one call.
+        prompt, placeholders: prompt and placeholders of the one call.
         calls: the calls, which may read each other's outputs, in any order.
         values: values of variables to set.
         wanted: variables that are waited for, or will be, with criteria or null for the session's.

@@ -15,6 +15,7 @@ from stretto.service.apps.routes import AppRoutes
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.http_server import HttpServer
+from stretto.service.openapi import openapi
 from stretto.service.places import Places
 from stretto.service.request import Request
 from stretto.service.routes import Route
@@ -55,7 +56,11 @@ class Service:
         self.apps = AppService(runtime, deployed, config.apps)
         works = Works(lambda work: check_engines(work, runtime.deployments), templates)
         routes = SessionRoutes(config, self.sessions, works, places or Places(), lambda: self.is_draining)
-        self.app.routes.add(Route("GET", "/health", self._tell_health, is_open=True), *routes.routes)
+        self.app.routes.add(
+            Route("GET", "/health", self._tell_health, is_open=True),
+            Route("GET", "/openapi.json", self._describe, is_open=True),
+            *routes.routes,
+        )
         self.app.routes.add(*AppRoutes(self.apps, lambda: self.is_draining).routes)
         self._server: HttpServer | None = None
 
@@ -90,6 +95,9 @@ class Service:
         self.is_draining = True
         if self._server is not None:
             await self._server.finish(self.config.grace_s)
+
+    async def _describe(self, request: Request) -> None:
+        await request.answer_json(openapi())
 
     async def _tell_health(self, request: Request) -> None:
         await request.answer_json({"status": "draining" if self.is_draining else "ok"})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 
 import msgspec
 
+from stretto.core import Chunk, Document, Failure, Hit
 from stretto.errors import DeadlineExceeded, StrettoError
 from stretto.programs.connection import extend
 from stretto.programs.fragment import Call
@@ -111,9 +112,12 @@ class ServiceSession:
         self._check_open()
         values = {name: self._value(name, value) for name, value in body.values.items()}
         calls = [self._call(call, works, place) for place, call in enumerate(_calls(body))]
-        for name in body.dropped:
-            self._check_known(name)
-        self._check_limits(values, calls, body.wanted)
+        named = _named(values, calls, body.wanted)
+        dropped = dict.fromkeys(body.dropped)
+        for name in dropped:
+            if name not in named:
+                self._check_known(name)
+        self._check_limits(values, calls, named)
         num_tokens = sum(_num_tokens(call) for call in calls)
         self.tenant.check_tokens(num_tokens, now_s)
         self._note(values, calls)
@@ -125,7 +129,7 @@ class ServiceSession:
             self._wishes[name, criteria] += 1
         for name, value in values.items():
             self._session.provide(name, value)
-        for name in body.dropped:
+        for name in dropped:
             self.drop(name)
         return [dict(call.outputs) for call in calls]
 
@@ -138,7 +142,7 @@ class ServiceSession:
         """
         self._check_open()
         values = {name: self._value(name, value)}
-        self._check_limits(values, (), {})
+        self._check_limits(values, (), values)
         self._note(values, [])
         self._session.provide(name, values[name])
 
@@ -277,16 +281,13 @@ class ServiceSession:
         return checked(value_from_wire(value), f"the variable {name!r}")
 
     def _check_limits(
-        self, values: Mapping[str, object], calls: Sequence[Call], wanted: Mapping[str, object]
+        self, values: Mapping[str, object], calls: Sequence[Call], named: Collection[str]
     ) -> None:
         limits = self.tenant.limits
         if len(calls) > limits.width:
             raise Refused(
                 422, "over_limit", f"there are {len(calls)} calls; at most {limits.width} go together"
             )
-        named = {*values, *wanted}
-        for call in calls:
-            named.update(call.outputs.values(), call.reads)
         num_new = sum(name not in self._known for name in named)
         if self.num_variables + num_new > limits.variables:
             raise over_limit(f"a session has at most {limits.variables} variables; give some up", _LATER_S)
@@ -296,24 +297,18 @@ class ServiceSession:
 
     def _note(self, values: Mapping[str, object], calls: Sequence[Call]) -> None:
         """Add values and calls to the books, and the calls to the session; all of them, or none."""
-        noted: list[str] = []
         depths: dict[str, int] = {}
-        try:
+        with self._ledger.all_or_none():
             for name in values:
                 self._check_free(name)
                 self._ledger.note_set(name)
-                noted.append(name)
             for call in calls:
                 for name in call.outputs.values():
                     self._check_free(name)
                 self._ledger.note_call(call, call.outputs)
-                noted += call.outputs.values()
                 self._note_depth(call, depths)
             if calls:
                 extend(self._runtime, self._session, calls, self._ledger.is_set)
-        except BaseException:
-            self._ledger.forget(noted)
-            raise
         for name, depth in depths.items():
             self._known.setdefault(name, _Known()).depth = depth
         for call in calls:
@@ -358,6 +353,14 @@ def _calls(body: SubmitBody) -> Sequence[CallBody]:
     return (CallBody(placeholders=body.placeholders, prompt=body.prompt), *body.calls)
 
 
+def _named(values: Collection[str], calls: Sequence[Call], wanted: Collection[str]) -> set[str]:
+    """Return the variables that a request names, but for those that it gives up."""
+    named = {*values, *wanted}
+    for call in calls:
+        named.update(call.outputs.values(), call.reads)
+    return named
+
+
 def _num_tokens(call: Call) -> float:
     prompt = getattr(call.work, "prompt", "")
     num_chars = len(prompt) + sum(_num_bytes(value) for value in call.constants.values())
@@ -366,8 +369,18 @@ def _num_tokens(call: Call) -> float:
 
 def _num_bytes(value: object) -> int:
     """Return about how many bytes a value takes."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, list):
-        return _NUMBER_BYTES + sum(_num_bytes(item) for item in value)
+    match value:
+        case str():
+            return len(value)
+        case list():
+            return _NUMBER_BYTES + sum(map(_num_bytes, value))
+        case Document(source, sections):
+            texts = [text for section in sections for text in (section.text, section.title or "")]
+            return len(source) + sum(map(len, texts)) + _NUMBER_BYTES * (1 + len(sections))
+        case Chunk():
+            return _NUMBER_BYTES + len(value.source) + len(value.text) + len(value.title or "")
+        case Hit(chunk):
+            return _NUMBER_BYTES + _num_bytes(chunk)
+        case Failure(error):
+            return _NUMBER_BYTES + len(str(error))
     return _NUMBER_BYTES

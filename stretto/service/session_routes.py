@@ -137,14 +137,14 @@ class SessionRoutes:
         """Do what a request asks for and answer it; a request that has come before is only answered again."""
         content = await request.body()
         key = request.header(b"idempotency-key")
-        answered = request.tenant.answered
         if not key:
             await request.answer_json(await run(content), status)
             return
-        answer = answered.find(key, request.path, content)
-        if answer is None:
-            answer = _encode(await run(content))
-            answered.keep(key, request.path, content, answer)
+
+        async def encoded() -> bytes:
+            return _encode(await run(content))
+
+        answer = await request.tenant.answered.once(key, request.path, content, encoded)
         await request.answer(answer, status)
 
     def _session(self, request: Request) -> ServiceSession:

@@ -226,6 +226,46 @@ def test_the_same_idempotency_key_does_it_once(client: httpx.Client, session: st
     assert len(ids) == 1
 
 
+def test_what_is_given_up_with_the_request_that_names_it(client: httpx.Client, session: str) -> None:
+    """Naming a variable twice, or one that the same request makes, leaves nothing half done."""
+    body = submitted(session, values={"in": "1", "other": "2"}, dropped=["out", "other", "out"])
+    assert client.post("/v1/submit", json=body).is_success
+    assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 1
+    body = {"session_id": session, "values": {"new": "3"}, "dropped": ["in", "unknown"]}
+    assert "'unknown'" in refusal(client.post("/v1/submit", json=body), 404, "unknown_id")
+    assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 1
+
+
+def test_a_cycle_is_refused_after_a_refused_request(client: httpx.Client, session: str) -> None:
+    """A refused request must not make the session forget which variables are awaited."""
+    assert client.post("/v1/submit", json=submitted(session, x="b", y="a")).is_success
+    calls = [submitted(session, x="c", y=name) for name in ("b", "a")]
+    body = {"session_id": session, "calls": [{**call, "function": "f"} for call in calls]}
+    for call in body["calls"]:
+        del call["session_id"]
+    refusal(client.post("/v1/submit", json=body), 409, "conflict")
+    answer = client.post("/v1/submit", json=submitted(session, x="a", y="b"))
+    assert "a cycle through the variables" in refusal(answer, 422, "user_error")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$type": "document", "source": "s", "sections": [["x" * 21]], "sha256": ""},
+        {"$type": "chunk", "source": "s", "text": "x" * 21},
+        {"$type": "hit", "chunk": {"source": "s", "text": "x" * 21}, "score": 1},
+        {"$type": "failure", "error": {"code": "user_error", "message": "x" * 21, "step": None}},
+        ["x" * 21],
+    ],
+)
+def test_the_texts_in_a_value_count_as_its_bytes(url: str, value: object) -> None:
+    with small(url) as client:
+        session = opened(client)
+        body = {"session_id": session, "semantic_var_id": "v", "value": value}
+        assert "at most 20 bytes" in refusal(client.post("/v1/set", json=body), 429, "over_limit")
+        client.delete(f"/v1/sessions/{session}")
+
+
 def test_ids_cannot_be_guessed(client: httpx.Client) -> None:
     ids = [opened(client) for _ in range(5)]
     assert len(set(ids)) == 5
@@ -348,6 +388,13 @@ BAD_CALLS: dict[str, tuple[dict[str, Any], str]] = {
         "at least one",
     ),
     "app": ({"app": "none"}, "no app 'none'"),
+    "many outputs": (
+        {
+            "prompt": "".join(f"{{{{output:y{n}}}}}" for n in range(300)),
+            "placeholders": [{**OUT, "name": f"y{n}"} for n in range(300)],
+        },
+        "at most 256",
+    ),
     "conversation": (with_place(conversation={"user": "U"}), "marks for both"),
     "keyword": (with_place(prompt="{{class}} {{y}}", placeholders=[{**IN, "name": "a b"}, OUT]), "a b"),
     "reserved": (with_place(prompt="{{when}} {{y}}", placeholders=[{**IN, "name": "when"}, OUT]), "reserved"),
@@ -366,6 +413,26 @@ def test_a_bad_call_is_refused_with_its_place(client: httpx.Client, session: str
     assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 0
 
 
+BAD_SETTINGS: dict[str, tuple[bytes, int]] = {
+    "bad UTF-8": (b'{"stop": "\xff"}', 400),
+    "bad UTF-8 in a key": (b'{"\xff": 1}', 400),
+    "infinite": (b'{"temperature": 1e999}', 422),
+    "long integer": (b'{"max_tokens": 1' + b"0" * 400 + b"}", 422),
+    "longer integer": (b'{"max_tokens": 1' + b"0" * 5000 + b"}", 422),
+    "long integer in a list": (b'{"stop_tokens": [1' + b"0" * 400 + b"]}", 422),
+    "deep": (b'{"stop": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", 400),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SETTINGS)
+def test_bad_settings_are_refused(client: httpx.Client, session: str, case: str) -> None:
+    """Settings are read later than the body around them."""
+    settings, status = BAD_SETTINGS[case]
+    body = json.dumps({"session_id": session, "calls": [with_place()]}).encode()
+    with_settings = body.replace(b'"in_out": true', b'"in_out": true, "settings": ' + settings)
+    assert client.post("/v1/submit", content=with_settings).status_code == status
+
+
 def test_a_cycle_is_refused(client: httpx.Client, session: str) -> None:
     places = [{"name": "x", "in_out": False, "semantic_var_id": "b"}, {**OUT, "semantic_var_id": "a"}]
     back = [{"name": "x", "in_out": False, "semantic_var_id": "a"}, {**OUT, "semantic_var_id": "b"}]
@@ -376,7 +443,9 @@ def test_a_cycle_is_refused(client: httpx.Client, session: str) -> None:
 
 def test_unknown_paths_and_methods(client: httpx.Client) -> None:
     refusal(client.get("/v1/banana"), 404, "unknown_path")
-    refusal(client.get("/v1/submit"), 405, "method_not_allowed")
+    refused = client.get("/v1/submit")
+    refusal(refused, 405, "method_not_allowed")
+    assert refused.headers["allow"] == "POST"
     refusal(client.put("/v1/sessions/x"), 405, "method_not_allowed")
     assert client.get("/health").json() == {"status": "ok"}
 

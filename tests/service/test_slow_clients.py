@@ -1,0 +1,84 @@
+"""Clients that send a little at a time, or heads without an end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stretto.service.app import ServiceApp
+from stretto.service.config import ServiceConfig
+from stretto.service.http_server import HttpServer
+from stretto.service.request import Request
+from stretto.service.routes import Route
+
+BEGIN = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
+
+
+def exchange(*pieces: bytes, pause_s: float = 0.0, head_s: float = 30.0) -> bytes:
+    """Send pieces to a service whose bodies may take 0.2 s; return all that comes until it hangs up."""
+
+    async def echo(request: Request) -> None:
+        await request.answer(bytes(await request.body()))
+
+    async def program() -> bytes:
+        app = ServiceApp(ServiceConfig(max_body_s=0.2))
+        app.routes.add(Route("POST", "/echo", echo))
+        server = HttpServer(app, "127.0.0.1", 0, head_s)
+        await server.open()
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            reading = asyncio.create_task(reader.read())
+            try:
+                for piece in pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(pause_s)
+            except ConnectionError:
+                pass
+            async with asyncio.timeout(20):
+                found: Any = (await asyncio.gather(reading, return_exceptions=True))[0]
+            writer.close()
+            assert app.num_open == 0
+            return found if isinstance(found, bytes) else b""
+        finally:
+            server.close()
+
+    return asyncio.run(program())
+
+
+def test_a_body_that_does_not_come_is_refused_and_its_connection_closed() -> None:
+    answer = exchange(BEGIN + b"Content-Length: 9\r\n\r\n", b"a", b"b", pause_s=0.05)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"too_slow"' in answer
+
+
+@pytest.mark.parametrize("pieces", [(), (b"POST /echo HT",), (BEGIN, b"X", b"Y", b"Z")])
+def test_a_head_that_does_not_come_ends_its_connection(pieces: tuple[bytes, ...]) -> None:
+    assert exchange(*pieces, pause_s=0.02, head_s=0.2) == b""
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [BEGIN + b"X: ", *[b"x" * 1000] * 1000],
+        [BEGIN, *[b"X: y\r\n" * 1000] * 1000],
+        [b"POST /" + b"x" * 1000, *[b"x" * 1000] * 1000],
+        [BEGIN + b"Transfer-Encoding: chunked\r\n\r\n1;", *[b"x" * 1000] * 1000],
+        [BEGIN + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ", *[b"x" * 1000] * 1000],
+    ],
+    ids=["header", "headers", "path", "chunk header", "trailer"],
+)
+def test_a_head_without_end_is_cut(pieces: list[bytes]) -> None:
+    answer = exchange(*pieces)
+    assert not answer or answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_requests_that_follow_each_other_are_served() -> None:
+    """Limits hold for one request: the next one on the same connection starts anew."""
+    head = BEGIN + b"X: " + b"x" * 40_000 + b"\r\nContent-Length: 100000\r\n"
+    body = b"\r\n" + b"y" * 100_000
+    answer = exchange(head + body, head + b"Connection: close\r\n" + body)
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+    assert answer.count(b"y" * 100_000) == 2
