@@ -27,7 +27,8 @@ class BenchmarkOptions:
             `runs/` and the name of the benchmark.
         faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet, router).
         virtual: run only what takes place in virtual time (fleet, placement).
-        fleet: compare routers before a fleet of emulated servers, instead of their cost (router).
+        fleet: compare routers before a fleet of emulated servers, instead of their cost (router); or run
+            programs before such a fleet in real time, instead of in virtual time (parrot).
     """
 
     quick: bool = False

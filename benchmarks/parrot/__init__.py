@@ -1,1 +1,1 @@
-"""The evaluation of the Parrot paper in virtual time."""
+"""The evaluation of the Parrot paper in virtual time, and a part of it before emulated servers."""

@@ -157,21 +157,49 @@ def copilot(
     ]
 
 
-def gpts(seed: int, *, rate_per_s: float, num: int = 200) -> list[Arrival]:
-    """Return Poisson arrivals at four applications, each as likely as the others."""
+def gpts(seed: int, *, rate_per_s: float, num: int = 200, length_share: float = 1.0) -> list[Arrival]:
+    """Return Poisson arrivals at four applications, each as likely as the others.
+
+    Args:
+        length_share: lengths of system prompts and answers, as a share of those of the paper's artifact.
+    """
     draw = Random(f"gpts/{seed}")
     found = []
     for number, at_s in enumerate(islice(poisson(rate_per_s, seed), num)):
         app = draw.choice(list(GPTS))
         system_tokens, question_tokens, num_output = GPTS[app]
-        parts = (filler(app, system_tokens), filler(f"question {number} of {seed}", question_tokens))
-        found.append(Arrival(at_s, Workflow("GPTs", (Call("answer", parts, num_output, 1),))))
+        system = filler(app, round(length_share * system_tokens))
+        question = filler(f"question {number} of {seed}", question_tokens)
+        call = Call("answer", (system, question), round(length_share * num_output), 1)
+        found.append(Arrival(at_s, Workflow("GPTs", (call,))))
     return found
 
 
 def agents(seed: int, *, num_files: int) -> list[Arrival]:
     """Return one team of agents that write `num_files` files."""
     return [Arrival(0.0, coding(f"project of {seed}", num_files))]
+
+
+def teams(seed: int, *, num: int, num_files: int, length_share: float) -> list[Arrival]:
+    """Return `num` teams of agents that begin at the same time; `length_share` is that of `coding`."""
+    return [
+        Arrival(0.0, coding(f"project {number} of {seed}", num_files, length_share)) for number in range(num)
+    ]
+
+
+def map_reduces(
+    seed: int, *, num: int, every_s: float, chunk_tokens: int = 1024, num_output: int = 50
+) -> list[Arrival]:
+    """Return `num` map-reduce summaries, one every `every_s` seconds."""
+    return [
+        Arrival(
+            every_s * number,
+            map_reduce(
+                f"document {number} of {seed}", DOCUMENT_TOKENS[number % 10], chunk_tokens, num_output
+            ),
+        )
+        for number in range(num)
+    ]
 
 
 def mixed(seed: int, *, num: int = 40, chat_rate_per_s: float = 1.0, every_s: float = 2.5) -> list[Arrival]:
@@ -197,6 +225,8 @@ LOADS: Mapping[str, Callable[..., list[Arrival]]] = {
         copilot,
         gpts,
         agents,
+        teams,
+        map_reduces,
         mixed,
     )
 }

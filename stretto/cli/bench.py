@@ -63,7 +63,9 @@ def bench(
     ] = False,
     fleet: Annotated[
         bool,
-        typer.Option("--fleet", help="Compare routers before a fleet of emulated servers (router only)."),
+        typer.Option(
+            "--fleet", help="Compare routers, or programs, before emulated servers (router, parrot)."
+        ),
     ] = False,
 ) -> None:
     """Run a benchmark and say which goals it meets."""

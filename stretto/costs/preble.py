@@ -102,12 +102,18 @@ def _a100_extra(new: float, length: float) -> float:
     return 0.12386358316396695 + slope * new + 1.72022673e-3 * length
 
 
+def _llama2_a6000_attention(context: int) -> float:
+    return context / 2048 * 1.663659159
+
+
+def _no_extra(new: float, length: float) -> float:
+    return 0.0
+
+
 PREBLE: Mapping[str, PrebleCost] = {
     "mistral_7b_a6000": PrebleCost(_mistral_a6000_linear, _a6000_attention, _a6000_extra, 0.9),
     "mistral_7b_a100": PrebleCost(_mistral_a100_linear, _a6000_attention, _a100_extra, 0.85),
-    "llama2_7b_a6000": PrebleCost(
-        _llama2_a6000_linear, lambda context: context / 2048 * 1.663659159, lambda new, length: 0.0, 1.0
-    ),
+    "llama2_7b_a6000": PrebleCost(_llama2_a6000_linear, _llama2_a6000_attention, _no_extra, 1.0),
 }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -39,6 +40,16 @@ def test_every_preset_loads_and_says_where_it_is_from(name: str) -> None:
     assert preset.name == name
     assert preset.about
     assert preset.numbers or preset.shared or preset.regressions or preset.engines
+
+
+@pytest.mark.parametrize(
+    ("preset", "model"),
+    [("A100-80G", "Llama-2-7b-hf"), ("A6000", "Llama-2-7b-hf"), ("A6000", "Mistral-7B")],
+)
+def test_step_costs_can_be_sent_to_another_process(preset: str, model: str) -> None:
+    found = load_preset(preset)
+    cost = found.step_cost(found.model(model))
+    assert pickle.loads(pickle.dumps(cost)).step_s(DECODE) == cost.step_s(DECODE)
 
 
 def test_measured_models_have_their_own_numbers() -> None:

@@ -215,3 +215,24 @@ def test_an_engine_that_is_killed_in_mid_generation_costs_a_retry(tmp_path: Path
     with served([mortal, transforms_engine()]) as (_, url), P.Client(url):
         assert echo("x").get(timeout_s=100) == "it lives"
     assert (tmp_path / "was killed").exists()
+
+
+def test_clients_read_the_trusted_certificates_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    create = httpx.create_ssl_context
+
+    def counted(*args: Any, **options: Any) -> object:
+        context = create(*args, **options)
+        made.append(context)
+        return context
+
+    monkeypatch.setattr("httpx.create_ssl_context", counted)
+    monkeypatch.setattr("httpx._transports.default.create_ssl_context", counted)
+    http_calls._certificates.cache_clear()
+
+    async def run() -> None:
+        for _ in range(3):
+            await http_calls.HttpCalls("http://127.0.0.1:1", "").close()
+
+    asyncio.run(run())
+    assert len(set(map(id, made))) == 1
