@@ -37,7 +37,7 @@ class _Variable:
 
     Attributes:
         is_made: whether a graph produces it.
-        value: its value or failure; `UNSET` before that has come.
+        value: what it has become, a value or a failure; `UNSET` before that.
     """
 
     is_made: bool = False

@@ -333,13 +333,15 @@ async def test_a_circle_is_looked_for_only_where_an_output_was_read_before(
         for _ in range(5):
             before = echo(before, y=P.SemanticVariable())
         assert await before == "<[<[<[<[<[x] >] >] >] >] >"
-        assert not looks and not client.ledger._awaited
+        assert not looks
+        assert not client.ledger._awaited
         late = P.SemanticVariable()
         said = echo(late)
         assert set(client.ledger._awaited) == {late._name}
         echo("y", y=late)
         assert await said == "<[<[y] >] >"
-        assert looks == [None] and not client.ledger._awaited
+        assert looks == [None]
+        assert not client.ledger._awaited
 
 
 @in_virtual_time
