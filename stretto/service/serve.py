@@ -6,10 +6,9 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterable, Mapping
 
-import uvloop
-
 from stretto.cluster.machine import Machine
 from stretto.deployment import Deployment
+from stretto.interrupts import run_until_interrupted
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
@@ -55,4 +54,4 @@ def run_service(
                 await service.drain()
                 raise
 
-    uvloop.run(serve())
+    run_until_interrupted(serve())
