@@ -140,7 +140,7 @@ class HealthChecks:
             cache = read_cache_config(body.decode(errors="replace"))
         except BadReply:
             return found.kv_tokens
-        return cache.num_blocks * cache.block_tokens or found.kv_tokens
+        return cache.num_blocks * cache.block_tokens if cache.num_blocks else found.kv_tokens
 
     async def _ask(self, connections: ServerConnections, path: str) -> tuple[int, bytes]:
         return await ask(connections, self._front.config.health_timeout_s, path)
