@@ -135,7 +135,7 @@ def test_paced_requests_for_different_prompts_spread(new: Callable[[], Placement
 
 @fleets([name for name in FOLLOWERS if name not in ("scorers", "e2")])
 def test_a_miss_goes_to_the_least_wait(new: Callable[[], Placement]) -> None:
-    """Not to the one with the smallest tree, whatever its load. (The load of `e2` is that of past requests.)"""
+    """Not to the one with the smallest tree, whatever its load. That of `e2` is the load of past requests."""
     fleet = Fleet(new())
     for seed in range(8):
         request = prompt((seed, 2000))
