@@ -210,6 +210,16 @@ def test_help_speaks_of_paths_and_seconds_and_gives_examples(stretto: CommandLin
         assert not re.search(r"<(list|float|int|path)|range>", text)
 
 
+@pytest.mark.parametrize(
+    ("command", "tables"), [("route", ["[router]", "[[router.worker]]"]), ("serve", ["[service]"])]
+)
+def test_help_shows_the_tables_of_a_file(stretto: CommandLine, command: str, tables: list[str]) -> None:
+    """Help is written in markup, in which a word in brackets is a colour unless it is marked as text."""
+    text = stretto(command, "--help").out
+    for table in tables:
+        assert table in text
+
+
 def test_the_version_is_printed(stretto: CommandLine) -> None:
     assert stretto("--version").out == metadata.version("stretto") + "\n"
 
