@@ -5,7 +5,7 @@ The choice of (dp, tp) and the order are improved by simulated annealing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import exp
 from random import Random
 
@@ -21,11 +21,19 @@ def moldable_list(times: RunTimes) -> Plan:
     return plan_of_list(times, *best_list(times))
 
 
-def best_list(times: RunTimes, num_tries: int = _NUM_TRIES) -> tuple[Choice, list[str]]:
-    """Search the (dp, tp) of each node, and the order in which nodes are placed."""
+def best_list(
+    times: RunTimes,
+    num_tries: int = _NUM_TRIES,
+    options_of: Callable[[RunTimes, str], list[tuple[int, int]]] | None = None,
+) -> tuple[Choice, list[str]]:
+    """Search the (dp, tp) of each node, and the order in which nodes are placed.
+
+    Args:
+        options_of: returns the (dp, tp) that a node may have; by default `useful`.
+    """
     random = Random(0)
     names = times.problem.names
-    options = {name: useful(times, name) for name in names}
+    options = {name: (options_of or useful)(times, name) for name in names}
     choice = {
         name: min(options[name], key=lambda plan: (plan[0] * plan[1], times.alone_s(name, plan)))
         for name in names
@@ -83,6 +91,12 @@ def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:
         else:
             placed[left.pop()] = None
     return list(placed)
+
+
+def narrow(times: RunTimes, name: str) -> list[tuple[int, int]]:
+    """Return the (dp, tp) of a node in which each replica has as few devices as it can."""
+    least = min(times.problem.costs[name])
+    return [plan for plan in times.plans(name) if plan[1] == least]
 
 
 def makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
