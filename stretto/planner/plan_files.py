@@ -16,11 +16,11 @@ node) if their lengths are known.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, BinaryIO, TypeVar, get_type_hints
 
 import yaml
 
@@ -123,29 +123,45 @@ def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str])
     """Read a file of JSON lines with one request each, which `parse` makes of the JSON.
 
     Raises:
-        ConfigError: it cannot be read, has no requests, `parse` refuses a line (the message has its number),
-            or two requests have the same `custom_id`.
+        ConfigError: as `checked_lines`, or the file cannot be read.
     """
-    requests, places = list[T](), dict[str, int]()
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    request = parse(_decode(line.decode("utf-8")))
-                except (ValueError, RecursionError, UserError) as error:
-                    raise ConfigError(f"{path}, line {number}: {error}") from error
-                if (before := places.setdefault(id_of(request), number)) != number:
-                    raise ConfigError(
-                        f"{path}, line {number}: custom_id {id_of(request)!r} was used in line {before}"
-                    )
-                requests.append(request)
+            return [request for _, _, request in checked_lines(file, path, parse, id_of)]
     except OSError as error:
         raise ConfigError(f"{path}: {error}") from error
-    if not requests:
+
+
+def checked_lines(
+    file: BinaryIO, path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str]
+) -> Iterator[tuple[int, bytes, T]]:
+    """Yield the lines of an open file that are not empty: where each begins, its text, and its request.
+
+    Raises:
+        ConfigError: there are no requests, `parse` refuses a line (the message has its number), or two
+            requests have the same `custom_id`.
+    """
+    places, end = dict[str, int](), 0
+    for number, line in enumerate(file, 1):
+        begin, end = end, end + len(line)
+        if not line.strip():
+            continue
+        try:
+            request = parse(decode_line(line))
+        except (ValueError, RecursionError, UserError) as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from error
+        if (before := places.setdefault(id_of(request), number)) != number:
+            raise ConfigError(
+                f"{path}, line {number}: custom_id {id_of(request)!r} was used in line {before}"
+            )
+        yield begin, line, request
+    if not places:
         raise ConfigError(f"{path}: there are no requests")
-    return requests
+
+
+def decode_line(line: bytes) -> Any:
+    """Return the JSON of a line. Raises ValueError if it is none, ConfigError if a field is there twice."""
+    return _decode(line.decode("utf-8"))
 
 
 def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
