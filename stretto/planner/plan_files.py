@@ -16,6 +16,7 @@ node) if their lengths are known.
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,10 @@ _REQUEST_FIELDS = ("custom_id", "prompt", "prompt_tokens", "chunks", "nodes", "a
 _CHARACTERS_PER_TOKEN = 4
 NO_ANSWERS: Mapping[str, int] = {}
 """The answers of requests that have none, one object for all of them: an empty mapping takes 64 bytes."""
-_MAX_NUMBER = 2**31 - 1  # sums of several such numbers fit into 64 bits
+MAX_NUMBER = 2**31 - 1
+"""Largest number of tokens: sums of several such numbers fit into 64 bits."""
+_MAX_CALLS = 2**16
+"""Most calls that a node makes for one request: a run holds all of them while the request lasts."""
 
 
 def read_application(path: Path) -> Application:
@@ -92,8 +96,9 @@ def _node(fields: Any, place: str) -> Node:
     for name, value in values.items():
         if name != "inputs" and type(value) is not kinds[name]:
             raise ConfigError(f"{place}: {name} must be of type {kinds[name].__name__}, got {short(value)}")
-        if isinstance(value, int) and value > _MAX_NUMBER:
-            raise ConfigError(f"{place}: {name} must be at most {_MAX_NUMBER}, got {short(value)}")
+        most = _MAX_CALLS if name == "calls" else MAX_NUMBER
+        if isinstance(value, int) and value > most:
+            raise ConfigError(f"{place}: {name} must be at most {most}, got {short(value)}")
     node = Node(**values)
     if node.prompt and "prompt_tokens" not in values:
         node = replace(node, prompt_tokens=tokens_of(constant_text(node.prompt)))
@@ -160,8 +165,17 @@ def checked_lines(
 
 
 def decode_line(line: bytes) -> Any:
-    """Return the JSON of a line. Raises ValueError if it is none, ConfigError if a field is there twice."""
-    return _decode(line.decode("utf-8"))
+    """Return the JSON of a line, which may begin with a byte order mark.
+
+    Raises:
+        ConfigError: it is no JSON, or a field is there twice.
+    """
+    try:
+        return _decode(line.removeprefix(BOM_UTF8).decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"byte {error.start + 1} is no UTF-8: {error.reason}") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"no JSON, character {error.pos + 1}: {error.msg}") from error
 
 
 def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -215,8 +229,8 @@ def tokens_of(text: str) -> int:
 
 
 def _number(value: Any, what: str) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-        raise ConfigError(f"{what} must be a number of tokens, 0 to {_MAX_NUMBER}, got {short(value)}")
+    if type(value) is not int or not 0 <= value <= MAX_NUMBER:
+        raise ConfigError(f"{what} must be a number of tokens, 0 to {MAX_NUMBER}, got {short(value)}")
     return value
 
 

@@ -60,7 +60,11 @@ def test_lines_alike_keep_their_own_texts_and_options(tmp_path: Path) -> None:
     ("second", "message"),
     [
         (line("2", n=2), "'n' is not supported"),
-        (line("2", ""), "model must have printable characters"),
+        (line("2", ""), "it has no model"),
+        (line("2", "\x07"), "model must have printable characters"),
+        (line("2", max_tokens=2**31), "max_tokens must be at most 2147483647"),
+        (line("2", response_format={"type": "json_object"}), "'response_format' is not supported"),
+        (line("2", structured_outputs={"regex": "a"}), "'structured_outputs' is not supported"),
         (line("2", text=7), "content"),
         (line("2", text="\ud800"), "surrogate"),
         ({**line("2"), "body": {"model": "m", "messages": []}}, "at least one message"),

@@ -1,5 +1,5 @@
-"""A planned run in a process of its own, which may be killed at any time. It has two nodes, each a small model
-in float32 in a process for itself.
+"""A planned run in a process of its own, which may be killed at any time. It has two nodes, each a small
+model in float32 in a process for itself.
 """
 
 from __future__ import annotations
