@@ -432,3 +432,14 @@ def test_e2_gives_a_miss_to_the_instance_bound_by_decodes() -> None:
     fleet.send_to(1, prompt((2, 640)))
     choice = fleet.choose(prompt((5, 640)))
     assert (choice.instance, choice.reason) == (0, "explore: it is bound by decodes")
+
+
+def test_held_prefixes_count_at_instances_without_a_profile() -> None:
+    fleet = Fleet(Stretto())
+    for view in fleet.table:
+        view.profile = Profile()
+        fleet.table.changed(view.id)
+    first = prompt((1, 4000))
+    holder = fleet.send(first)
+    fleet.end(holder, first)
+    assert [fleet.choose(prompt((1, 4000), (2, 100))).instance for _ in range(3)] == [holder] * 3
