@@ -73,7 +73,7 @@ class _Live:
     """A request that has not ended: its answers by node (None while there is none), and calls under way.
 
     Attributes:
-        request: texts of the request; None until a call needs them.
+        request: the request with its texts, once a call has needed them.
     """
 
     answers: dict[str, list[Answer | None]]
