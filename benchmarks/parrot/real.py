@@ -7,7 +7,6 @@ cache prefixes; each run gets servers, and a service or a router, that have seen
 else.
 
     mean_s, p90_s  seconds from the start of a workflow until its client has all results
-    opening_s      mean seconds of these before the session was open; a client that keeps one has none
     prompt         tokens of all prompts that the servers got
     cached         those that the servers found in their caches, as they report it
     filled         the others, which they computed
@@ -139,7 +138,6 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Value]:
         "workflows": len(latencies_s),
         "mean_s": fmean(latencies_s),
         "p90_s": quantile(latencies_s, 0.9),
-        "opening_s": result["opening_s"],
         "prompt": prompt,
         "cached": cached,
         "filled": prompt - cached,
@@ -152,8 +150,8 @@ def _notes() -> tuple[str, ...]:
         f"{MODEL} on emulated {DEVICE} servers (`stretto emulate`), tokens of four characters, texts made up",
         f"a client's network: {1000 * TRIP_S / 2:.0f} ms for each way of data, in a port of the client's "
         "process; connections open at once",
-        "service: a workflow takes two trips, one to open a session and one for all calls, whose results are "
-        "asked for while they run; by hand it takes one trip for each stage",
+        "service: one trip opens the session of a workflow and submits all its calls, whose results are "
+        "asked for while they run; by hand each stage takes one trip",
         "both place by the policy stretto with the same predicted seconds; prompt, cached and filled include "
         "the service's requests that prefill a prefix ahead",
     )
@@ -184,7 +182,6 @@ async def _measure(
     waited_s = spent_now.waited_s - spent.waited_s
     return {
         "latencies_s": [one.latency_s for one in ended],
-        "opening_s": fmean(one.opening_s for one in ended),
         "results": [_digest(one) for one in ended],
         "prompt_tokens": tokens_now[0] - tokens[0],
         "cached_tokens": tokens_now[1] - tokens[1],

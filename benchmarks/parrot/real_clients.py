@@ -28,12 +28,10 @@ class Ended:
 
     Attributes:
         latency_s: seconds from its start to the moment when its client had the last result.
-        opening_s: seconds of these before a session was open.
     """
 
     latency_s: float
     texts: Texts
-    opening_s: float = 0.0
 
 
 async def start_all(arrivals: Sequence[Arrival], run: Callable[[Workflow], Awaitable[Ended]]) -> list[Ended]:
@@ -57,13 +55,12 @@ async def start_all(arrivals: Sequence[Arrival], run: Callable[[Workflow], Await
 async def run_as_program(url: str, workflow: Workflow) -> Ended:
     """Run a workflow as a program on semantic variables, in a session of its own at a service.
 
-    All calls go to the service in one request. Its time begins before the session is opened, and ends before
-    the session is closed.
+    All calls go to the service in one request, which opens the session. Its time ends before the session is
+    closed.
     """
     loop = asyncio.get_running_loop()
     begin_s = loop.time()
     async with Client(url, objective=workflow.criteria) as client:
-        opening_s = loop.time() - begin_s
         made: dict[str, SemanticVariable] = {}
         with client.together():
             for call in workflow.calls:
@@ -71,7 +68,7 @@ async def run_as_program(url: str, workflow: Workflow) -> Ended:
         waiting = [made[name].aget(workflow.criteria, timeout_s=_PATIENCE_S) for name in workflow.results]
         texts = await asyncio.gather(*waiting)
         found = dict(zip(workflow.results, texts, strict=True))
-        return Ended(loop.time() - begin_s, found, opening_s)
+        return Ended(loop.time() - begin_s, found)
 
 
 def prompt_of(call: Call, answers: Texts) -> str:

@@ -62,15 +62,12 @@ class AtService:
         return run_on(self._loop, coroutine)
 
     async def open_session(self) -> RemoteSession:
-        """Open the session of the client at the service."""
+        """Return the session of the client. The first request that has something for it opens it at the
+        service, so that opening takes no trip of its own.
+        """
         self._loop = asyncio.get_running_loop()
         options = {name: value for name, value in self._options.items() if value is not None}
-        try:
-            answer = await self._calls.post("/v1/sessions", options, key=secrets.token_hex(8))
-        except BaseException:
-            await self._calls.close()
-            raise
-        self._session = RemoteSession(self._calls, answer["session_id"])
+        self._session = RemoteSession(self._calls, options)
         return self._session
 
     def check(self, work: Work) -> None:
@@ -100,11 +97,19 @@ class _Batch:
 
 
 class RemoteSession:
-    """A session at a service. Its methods belong to one event loop."""
+    """A session at a service, which the first request opens. Its methods belong to one event loop.
 
-    def __init__(self, calls: HttpCalls, session_id: str) -> None:
-        self.id = session_id
+    Args:
+        options: settings with which the session is opened.
+
+    Attributes:
+        id: id of the session; "" before the service has answered the first request.
+    """
+
+    def __init__(self, calls: HttpCalls, options: Mapping[str, object]) -> None:
+        self.id = ""
         self._http = calls
+        self._options = options
         self._loop = asyncio.get_running_loop()
         self._batches: deque[_Batch] = deque()
         self._last: _Batch | None = None
@@ -158,8 +163,11 @@ class RemoteSession:
         """End the session at the service, and close all connections."""
         if self._end is None:
             self._finish(QueryEnded("the session was closed"))
-            with suppress(StrettoError):  # it may have expired, and a service that is gone has none
-                await self._http.delete(f"/v1/sessions/{self.id}")
+            if self._sender is not None and not self.id:  # what opens the session is on its way
+                await asyncio.wait([self._sender])
+            if self.id:
+                with suppress(StrettoError):  # it may have expired, and a service that is gone has none
+                    await self._http.delete(f"/v1/sessions/{self.id}")
         if self._sender is not None:
             self._sender.cancel()
         await self._http.close()
@@ -221,18 +229,32 @@ class RemoteSession:
 
     async def _send(self, batch: _Batch) -> None:
         """Send a batch; if it is refused as a whole, its parts one by one."""
-        body: dict[str, object] = {"session_id": self.id}
+        body: dict[str, object] = {"session_id": self.id} if self.id else {"session": self._options}
         for part in ("values", "wanted", "dropped"):
             if content := getattr(batch, part):
                 body[part] = content
         try:
             if batch.calls:
                 body["calls"] = [call_to_wire(call) for call in batch.calls]
-            await self._http.post("/v1/submit", body, key=secrets.token_hex(8))
+            answer = await self._http.post("/v1/submit", body, key=secrets.token_hex(8))
+            self.id = self.id or answer["session_id"]
         except (UserError, CapacityError) as error:
-            await self._send_apart(batch, error)
+            if self.id or await self._open_alone():
+                await self._send_apart(batch, error)
         except StrettoError as error:
             self._finish(error)
+
+    async def _open_alone(self) -> bool:
+        """Open the session by a request of its own, after one that would have opened it was refused; return
+        whether that has worked. If not, it was the session that was refused, and not what should go to it.
+        """
+        try:
+            answer = await self._http.post("/v1/sessions", self._options, key=secrets.token_hex(8))
+        except StrettoError as error:
+            self._finish(error)
+            return False
+        self.id = answer["session_id"]
+        return True
 
     async def _send_apart(self, batch: _Batch, error: StrettoError) -> None:
         parts: list[_Batch] = [

@@ -35,7 +35,7 @@ def openapi() -> dict[str, Any]:
             "/health": {"get": {**_operation("health", _object(status="string")), "security": []}},
             "/v1/sessions": {
                 "post": _operation(
-                    "open", _object(session_id="string", idle_s="number"), opened, _of_open(), 201
+                    "open", _object(session_id="string", idle_s="number"), opened, _of_session(), 201
                 )
             },
             "/v1/sessions/{session}": {
@@ -56,7 +56,7 @@ def openapi() -> dict[str, Any]:
                     "submit",
                     _object(session_id="string", request_id="string", calls="array"),
                     submit,
-                    {"show": _link("show", {"session": _SAME}), "draw": _link("draw", {"session": _SAME})},
+                    _of_session(),
                 )
             },
             "/v1/get": {"post": _operation("get", _object(semantic_var_id="string"), get, content=events)},
@@ -109,7 +109,8 @@ def _operation(
     return found
 
 
-def _of_open() -> dict[str, Any]:
+def _of_session() -> dict[str, Any]:
+    """Return links from an answer with the id of a session to the requests that may follow."""
     links = {name: _link(name, {"session": _ID}) for name in ("show", "draw", "close")}
     return links | {name: _link(name, body={"session_id": _ID}) for name in ("submit", "set")}
 

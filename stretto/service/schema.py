@@ -77,10 +77,20 @@ class CallBody(msgspec.Struct, forbid_unknown_fields=True):
     settings: msgspec.Raw = msgspec.field(default_factory=_no_settings)
 
 
+class SessionBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A request to open a session."""
+
+    objective: Criteria = "throughput"
+    deadline_s: Seconds | None = None
+    passes: Literal["weighed", "all", "none"] | tuple[str, ...] = "weighed"
+
+
 class SubmitBody(msgspec.Struct, forbid_unknown_fields=True):
     """Calls that are submitted together, or one call as in the paper.
 
     Attributes:
+        session_id: session of the calls. Without one, the request opens a session, whose id is answered.
+        session: settings of the session that the request opens.
         prompt, placeholders: prompt and placeholders of the one call.
         calls: the calls, which may read each other's outputs, in any order.
         values: values of variables to set.
@@ -88,7 +98,8 @@ class SubmitBody(msgspec.Struct, forbid_unknown_fields=True):
         dropped: variables to give up, after all that.
     """
 
-    session_id: str
+    session_id: str | msgspec.UnsetType = msgspec.UNSET
+    session: SessionBody | msgspec.UnsetType = msgspec.UNSET
     prompt: str | msgspec.UnsetType = msgspec.UNSET
     placeholders: tuple[Placeholder, ...] = ()
     calls: tuple[CallBody, ...] = ()
@@ -118,11 +129,3 @@ class SetBody(msgspec.Struct, forbid_unknown_fields=True):
     session_id: str
     semantic_var_id: VariableId
     value: Any
-
-
-class SessionBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A request to open a session."""
-
-    objective: Criteria = "throughput"
-    deadline_s: Seconds | None = None
-    passes: Literal["weighed", "all", "none"] | tuple[str, ...] = "weighed"

@@ -13,12 +13,13 @@ from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.graph_page import as_html, as_text
 from stretto.service.places import Places
-from stretto.service.refusals import draining
+from stretto.service.refusals import Refused, draining
 from stretto.service.request import Request
 from stretto.service.routes import Route
 from stretto.service.schema import GetBody, SessionBody, SetBody, SubmitBody
 from stretto.service.service_session import ServiceSession
 from stretto.service.sessions import Sessions
+from stretto.service.tenants import Tenant
 
 _SESSION = msgspec.json.Decoder(SessionBody)
 _SUBMIT = msgspec.json.Decoder(SubmitBody)
@@ -98,8 +99,13 @@ class SessionRoutes:
 
         async def run(content: bytearray) -> object:
             body = decoded(_SUBMIT, content)
-            session = self._sessions.find(body.session_id, request.tenant)
-            outputs = session.submit(body, self._works, session.used_s)
+            session = await self._session_of(body, request.tenant)
+            try:
+                outputs = session.submit(body, self._works, session.used_s)
+            except BaseException:
+                if body.session_id is msgspec.UNSET:
+                    await self._sessions.close(session)
+                raise
             return {"session_id": session.id, "request_id": request.id, "calls": outputs}
 
         await self._once(request, run)
@@ -146,6 +152,17 @@ class SessionRoutes:
 
         answer = await request.tenant.answered.once(key, request.path, content, encoded)
         await request.answer(answer, status)
+
+    async def _session_of(self, body: SubmitBody, tenant: Tenant) -> ServiceSession:
+        """Return the session that a request names; a new one if it names none."""
+        if isinstance(body.session_id, str):
+            if body.session is not msgspec.UNSET:
+                raise Refused(
+                    422, "invalid", "a request with a session_id opens no session; leave session out"
+                )
+            return self._sessions.find(body.session_id, tenant)
+        settings = body.session if isinstance(body.session, SessionBody) else SessionBody()
+        return await self._sessions.open(tenant, settings)
 
     def _session(self, request: Request) -> ServiceSession:
         return self._sessions.find(request.parts[0], request.tenant)

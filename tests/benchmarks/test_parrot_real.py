@@ -118,7 +118,6 @@ def test_both_programs_get_equal_texts_and_ours_saves_the_trips_of_stages(
         assert row.values["prompt"] == row.values["cached"] + row.values["filled"]  # type: ignore[operator]
         assert row.values["cached"] > 0  # type: ignore[operator]
     ours, by_hand = (rows[f"agents, {name}"].values for name in (OURS, BY_HAND))
-    assert ours["opening_s"] >= real.TRIP_S  # type: ignore[operator]
     assert by_hand["mean_s"] - ours["mean_s"] > 3 * real.TRIP_S  # type: ignore[operator]
     assert {goal.name: goal.value for goal in report.goals}["workflows with other texts"] == 0
     monkeypatch.setattr(real, "serving", None)

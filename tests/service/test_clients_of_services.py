@@ -162,17 +162,72 @@ def test_values_stand_for_themselves() -> None:
 
 
 def test_a_wrong_key_or_url_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="Authorization"):
-        P.Client(service.url, api_key="wrong").__enter__()
+    with P.Client(service.url, api_key="wrong"), pytest.raises(UserError, match="Authorization"):
+        echo("x").get()
     with pytest.raises(UserError, match="a URL like http"):
         P.Client("ftp://x")
-    with pytest.raises(UserError, match="cannot be written as JSON"):
-        P.Client(service.url, api_key="k", deadline_s=float("inf")).__enter__()
+    unwritable = P.Client(service.url, api_key="k", deadline_s=float("inf"))
+    with unwritable, pytest.raises(UserError, match="cannot be written as JSON"):
+        echo("x").get()
     with pytest.raises(UserError, match="no option 'tenant'"):
         P.Client(service.url, tenant="x")
     monkeypatch.setattr(http_calls, "_FIRST_PAUSE_S", 0.001)
-    with pytest.raises(EngineUnavailable, match="cannot be reached"):
-        P.Client("http://127.0.0.1:1").__enter__()
+    with P.Client("http://127.0.0.1:1"), pytest.raises(EngineUnavailable, match="cannot be reached"):
+        echo("x").get()
+
+
+def test_the_first_calls_open_the_session(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = requests_of_clients(monkeypatch)
+    before = len(service.sessions)
+    with P.Client(service.url, api_key="k", objective="latency"):
+        assert len(service.sessions) == before
+        assert echo("x").get() == "<[x] >"
+        assert len(service.sessions) == before + 1
+    assert [path for path in sent if not path.startswith("/v1/sessions/")] == ["/v1/submit", "/v1/get"]
+    assert len(service.sessions) == before
+    sent.clear()
+    with connected(service):
+        pass
+    assert sent == [], "a client that does nothing asks for nothing"
+
+
+def test_a_session_that_is_left_while_it_is_opened_does_not_stay(service: Service) -> None:
+    before = len(service.sessions)
+    with connected(service):
+        echo("x")
+    assert len(service.sessions) == before
+
+
+def test_first_calls_that_are_refused_end_no_session(service: Service) -> None:
+    elsewhere = P.SemanticFunction(engine="elsewhere")(echo_docstring)
+    with connected(service) as client:
+        with client.together():
+            failed, fine = elsewhere("x"), echo("y")
+        with pytest.raises(ConfigError, match="there is no engine 'elsewhere'"):
+            failed.get()
+        assert fine.get() == "<[y] >"
+
+
+def test_a_session_that_is_refused_fails_all_its_variables(service: Service) -> None:
+    before = len(service.sessions)
+    with P.Client(service.url, api_key="k", passes=("no_such_pass",)):
+        for said in (echo("x"), echo("y")):
+            with pytest.raises(UserError, match="no_such_pass"):
+                said.get()
+    assert len(service.sessions) == before
+
+
+def requests_of_clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which the paths of all requests of clients are added from now on."""
+    request = httpx.AsyncClient.request
+    sent: list[str] = []
+
+    async def noting(client: httpx.AsyncClient, method: str, path: str, **more: Any) -> httpx.Response:
+        sent.append(path)
+        return await request(client, method, path, **more)
+
+    monkeypatch.setattr(httpx.AsyncClient, "request", noting)
+    return sent
 
 
 def test_what_is_sent_again_is_done_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,15 +248,17 @@ def test_what_is_sent_again_is_done_once(service: Service, monkeypatch: pytest.M
     with connected(service):
         assert echo("x").get() == "<[x] >"
         assert len(service.sessions) == before + 1
-    assert lost[:3] == ["/v1/sessions", "/v1/submit", "/v1/get"]
+    assert lost[:2] == ["/v1/submit", "/v1/get"]
 
 
 def test_the_end_of_a_session_ends_its_readers(service: Service) -> None:
     async def program() -> None:
         async with connected(service) as client:
             reading = asyncio.ensure_future(echo(P.SemanticVariable()).aget())
-            await asyncio.sleep(0)
             session: Any = client._session
+            async with asyncio.timeout(60):
+                while not session.id:
+                    await asyncio.sleep(0.005)
             (opened,) = (one for one in service.sessions._open.values() if one.id == session.id)
             await asyncio.to_thread(service.runtime.run_on_loop, lambda: service.sessions.close(opened))
             with pytest.raises((QueryEnded, UserError)):

@@ -84,6 +84,30 @@ def test_the_bodies_of_the_paper(client: httpx.Client, session: str) -> None:
     assert answer.json() == {"semantic_var_id": "out", "value": "<[a snake game] >"}
 
 
+def test_the_first_submit_opens_a_session(client: httpx.Client) -> None:
+    body = submitted("")
+    del body["session_id"]
+    answer = client.post(
+        "/v1/submit", json={**body, "values": {"in": "x"}, "session": {"objective": "latency"}}
+    )
+    session = answer.json()["session_id"]
+    got = client.post("/v1/get", json={"semantic_var_id": "out", "session_id": session})
+    assert got.json()["value"] == "<[x] >"
+    for settings in ({"objective": "speed"}, {"deadline_s": -1}):
+        refusal(client.post("/v1/submit", json={**body, "session": settings}), 422, "invalid")
+    refusal(
+        client.post("/v1/submit", json={**submitted(session, x="a", y="b"), "session": {}}), 422, "invalid"
+    )
+
+
+def test_a_submit_that_is_refused_leaves_no_session(url: str) -> None:
+    with httpx.Client(base_url=url, headers={"authorization": "Bearer key-small"}, timeout=20) as client:
+        for _ in range(5):
+            answer = client.post("/v1/submit", json={"prompt": "{{input:x}}", "placeholders": []})
+            refusal(answer, 422, "template_error")
+        client.delete(f"/v1/sessions/{opened(client)}")
+
+
 def test_one_request_carries_a_whole_program(client: httpx.Client, session: str) -> None:
     calls = [
         {
