@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -34,19 +34,6 @@ _MAX_SHOWN = 1000
 """Number of the last outputs of a session whose calls its graph shows."""
 
 
-@dataclass(slots=True)
-class _Known:
-    """A variable that a request has named.
-
-    Attributes:
-        depth: number of calls on the longest way to it.
-        num_bytes: size of the value that a client has set.
-    """
-
-    depth: int = 0
-    num_bytes: int = 0
-
-
 class ServiceSession:
     """A session of a tenant.
 
@@ -56,8 +43,9 @@ class ServiceSession:
     """
 
     __slots__ = (
+        "_bytes_of",
         "_calls",
-        "_known",
+        "_depths",
         "_ledger",
         "_num_bytes",
         "_num_names",
@@ -88,7 +76,8 @@ class ServiceSession:
         self._session = session
         self._objective = objective
         self._ledger = Ledger()
-        self._known: dict[str, _Known] = {}
+        self._depths: dict[str, int] = {}
+        self._bytes_of: dict[str, int] = {}
         self._calls: dict[str, Call] = {}
         self._num_bytes = 0
         self._num_names = 0
@@ -97,7 +86,7 @@ class ServiceSession:
     @property
     def num_variables(self) -> int:
         """Number of variables that requests have named and not given up."""
-        return len(self._known)
+        return len(self._depths)
 
     async def close(self) -> None:
         """End the session: variables without a value fail."""
@@ -123,7 +112,7 @@ class ServiceSession:
         self._note(values, calls)
         self.tenant.spend_tokens(num_tokens)
         for name in body.wanted:
-            self._known.setdefault(name, _Known())
+            self._depths.setdefault(name, 0)
         for name, criteria in body.wanted.items():
             self._session.want(name, criteria)
             self._wishes[name, criteria] += 1
@@ -154,7 +143,8 @@ class ServiceSession:
         """
         self._check_known(name)
         self._check_open()
-        self._num_bytes -= self._known.pop(name).num_bytes
+        del self._depths[name]
+        self._num_bytes -= self._bytes_of.pop(name, 0)
         self._calls.pop(name, None)
         for criteria in (None, "latency", "throughput"):
             self._wishes.pop((name, criteria), None)
@@ -274,7 +264,7 @@ class ServiceSession:
         while True:
             self._num_names += 1
             name = f"{stem}.{self._num_names}"
-            if name not in self._known:
+            if name not in self._depths:
                 return name
 
     def _value(self, name: str, value: object) -> object:
@@ -288,7 +278,7 @@ class ServiceSession:
             raise Refused(
                 422, "over_limit", f"there are {len(calls)} calls; at most {limits.width} go together"
             )
-        num_new = sum(name not in self._known for name in named)
+        num_new = sum(name not in self._depths for name in named)
         if self.num_variables + num_new > limits.variables:
             raise over_limit(f"a session has at most {limits.variables} variables; give some up", _LATER_S)
         num_bytes = sum(_num_bytes(value) for value in values.values())
@@ -309,23 +299,22 @@ class ServiceSession:
                 self._note_depth(call, depths)
             if calls:
                 extend(self._runtime, self._session, calls, self._ledger.is_set)
-        for name, depth in depths.items():
-            self._known.setdefault(name, _Known()).depth = depth
+        self._depths.update(depths)
         for call in calls:
             kept = replace(call, constants=dict.fromkeys(call.constants)) if call.constants else call
             self._calls.update(dict.fromkeys(call.outputs.values(), kept))
         while len(self._calls) > _MAX_SHOWN:
             del self._calls[next(iter(self._calls))]
         for name, value in values.items():
-            known = self._known.setdefault(name, _Known())
-            known.num_bytes = _num_bytes(value)
-            self._num_bytes += known.num_bytes
+            self._depths.setdefault(name, 0)
+            self._bytes_of[name] = num_bytes = _num_bytes(value)
+            self._num_bytes += num_bytes
 
     def _note_depth(self, call: Call, depths: dict[str, int]) -> None:
         deepest = 0
         for name in call.reads:
             if name not in depths:
-                depths[name] = self._known[name].depth if name in self._known else 0
+                depths[name] = self._depths.get(name, 0)
             deepest = max(deepest, depths[name])
         if deepest >= self.tenant.limits.depth:
             raise Refused(
@@ -338,7 +327,7 @@ class ServiceSession:
             raise conflict(f"the variable {name!r} has a value, or a call produces it, already")
 
     def _check_known(self, name: str) -> None:
-        if name not in self._known:
+        if name not in self._depths:
             raise not_found(f"variable {name!r} in this session")
 
     def _check_open(self) -> None:
