@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import replace
+from contextlib import aclosing, contextmanager, suppress
 
 import msgspec
 
 from stretto.core import Chunk, Document, Failure, Hit
 from stretto.errors import DeadlineExceeded, StrettoError
-from stretto.programs.connection import extend
-from stretto.programs.fragment import Call
+from stretto.programs.connection import extend, plan
+from stretto.programs.fragment import MOST_TOGETHER, Call, parts_of
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
 from stretto.programs.wire.values import value_from_wire
@@ -92,15 +91,17 @@ class ServiceSession:
         """End the session: variables without a value fail."""
         await self._session.close()
 
-    def submit(self, body: SubmitBody, works: Works, now_s: float) -> list[dict[str, str]]:
+    async def submit(self, body: SubmitBody, works: Works, now_s: float) -> list[dict[str, str]]:
         """Do what a request asks for, or nothing at all; return the variables of each call's outputs.
+
+        Where there are many calls, other requests have turns while they are read.
 
         Raises:
             StrettoError: something does not fit; the message names the place.
         """
         self._check_open()
         values = {name: self._value(name, value) for name, value in body.values.items()}
-        calls = [self._call(call, works, place) for place, call in enumerate(_calls(body))]
+        calls = await self._read_calls(_calls(body), works)
         named = _named(values, calls, body.wanted)
         dropped = dict.fromkeys(body.dropped)
         for name in dropped:
@@ -230,6 +231,24 @@ class ServiceSession:
             if self._wishes[wish] <= 0:
                 del self._wishes[wish]
 
+    async def _read_calls(self, bodies: Sequence[CallBody], works: Works) -> list[Call]:
+        """Return the calls of a request. Many are read in parts, and their graphs compiled for the plan
+        cache, with turns for other requests in between.
+        """
+        if len(bodies) <= MOST_TOGETHER:
+            return [self._call(body, works, place) for place, body in enumerate(bodies)]
+        calls: list[Call] = []
+        for place, body in enumerate(bodies):
+            calls.append(self._call(body, works, place))
+            if len(calls) % MOST_TOGETHER == 0:
+                await asyncio.sleep(0)
+        for part in parts_of(calls):
+            with suppress(StrettoError):  # it is raised again where the calls are added to the session
+                plan(self._runtime, self._session, part, self._ledger.is_set)
+            await asyncio.sleep(0)
+        self._check_open()
+        return calls
+
     def _call(self, body: CallBody, works: Works, place: int) -> Call:
         try:
             work = works.find(body)
@@ -300,9 +319,8 @@ class ServiceSession:
             if calls:
                 extend(self._runtime, self._session, calls, self._ledger.is_set)
         self._depths.update(depths)
-        for call in calls:
-            kept = replace(call, constants=dict.fromkeys(call.constants)) if call.constants else call
-            self._calls.update(dict.fromkeys(call.outputs.values(), kept))
+        for call in calls[-_MAX_SHOWN:]:
+            self._calls.update(dict.fromkeys(call.outputs.values(), call.without_values()))
         while len(self._calls) > _MAX_SHOWN:
             del self._calls[next(iter(self._calls))]
         for name, value in values.items():

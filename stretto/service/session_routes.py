@@ -99,7 +99,7 @@ class SessionRoutes:
         async def run(content: bytearray) -> object:
             body = decoded(_SUBMIT, content)
             session = self._sessions.find(body.session_id, request.tenant)
-            outputs = session.submit(body, self._works, session.used_s)
+            outputs = await session.submit(body, self._works, session.used_s)
             return {"session_id": session.id, "request_id": request.id, "calls": outputs}
 
         await self._once(request, run)
