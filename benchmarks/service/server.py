@@ -6,7 +6,6 @@ python -m benchmarks.service.server
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Sequence
 
 import uvloop
@@ -17,6 +16,7 @@ from stretto.deployment import deploy
 from stretto.engines.catalogue import transforms_engine
 from stretto.runtime.runtime import Runtime
 from stretto.service.config import Limits, ServiceConfig
+from stretto.service.serve import spare_collector
 from stretto.service.service import Service
 from stretto.tasks import Done, LLMEvent, LLMTask
 
@@ -57,8 +57,7 @@ async def _serve() -> None:
         Service(runtime, config) as service,
     ):
         print(service.url.rsplit(":", 1)[1], flush=True)
-        gc.collect()
-        gc.freeze()
+        spare_collector()
         await asyncio.Event().wait()
 
 
