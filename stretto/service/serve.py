@@ -16,7 +16,6 @@ from stretto.service.config import ServiceConfig
 from stretto.service.places import Places
 from stretto.service.service import Service
 
-
 _YOUNG_OBJECTS = 10_000
 
 
