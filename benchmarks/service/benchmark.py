@@ -42,6 +42,7 @@ class ServiceSize:
         chain: length of the chain; `step` calls of it are timed together.
         sessions: idle sessions.
         finished: calls of one session, for memory.
+        dropped: calls of one session that are given up, for memory; a tenth of them before it is looked at.
     """
 
     rounds: int = 5
@@ -53,10 +54,11 @@ class ServiceSize:
     step: int = 1000
     sessions: int = 2000
     finished: int = 20_000
+    dropped: int = 1_000_000
     idle_s: float = 5.0
 
 
-QUICK = ServiceSize(rounds=2, calls=400, requests=10, chain=3000, step=300, finished=6000)
+QUICK = ServiceSize(rounds=2, calls=400, requests=10, chain=3000, step=300, finished=6000, dropped=100_000)
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
@@ -68,15 +70,18 @@ def measure(size: ServiceSize, options: BenchmarkOptions) -> Report:
     """Measure as much as `size` says."""
     rows: list[Row] = []
     goals: list[Goal] = []
-    with running() as (port, process):
-        _measure_calls(port, process, size, options, rows, goals)
+    for beside, flags in (("", ()), (", tokenizer beside", ("--tokenizer",))):
+        with running(*flags) as (port, process):
+            _measure_calls(beside, port, process, size, options, rows, goals)
     with running() as (port, process):
         options.say("chain")
         _measure_chain(port, process, size, rows, goals)
-    for kind in ("finished", "dropped"):
-        with running() as (port, process):
-            options.say(f"memory: {kind}")
-            _measure_memory(kind, port, process, size, rows, goals)
+    with running() as (port, process):
+        options.say("memory: finished")
+        _measure_finished(port, process, size, rows, goals)
+    with running() as (port, process):
+        options.say("memory: dropped")
+        _measure_dropped(port, process, size, rows, goals)
     with running() as (port, process):
         options.say("idle sessions")
         _measure_idle(port, process, size, rows, goals)
@@ -84,9 +89,9 @@ def measure(size: ServiceSize, options: BenchmarkOptions) -> Report:
 
 
 @contextmanager
-def running() -> Iterator[tuple[int, Process]]:
-    """Run a service in a process of its own; yield its port and the process."""
-    command = [sys.executable, "-m", "benchmarks.service.server"]
+def running(*options: str) -> Iterator[tuple[int, Process]]:
+    """Run a service in a process of its own, with options of its command; yield its port and the process."""
+    command = [sys.executable, "-m", "benchmarks.service.server", *options]
     with subprocess.Popen(
         command, cwd=_CLONE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -105,6 +110,7 @@ def _cpu_ms(process: Process, load: Coroutine[Any, Any, object], num: int) -> fl
 
 
 def _measure_calls(
+    beside: str,
     port: int,
     process: Process,
     size: ServiceSize,
@@ -121,11 +127,17 @@ def _measure_calls(
             found.append(_cpu_ms(process, load, size.calls))
         median = statistics.median(found)
         rows.append(
-            Row(COST, name, {"cpu_ms": median, "least_ms": min(found), "paper_code_ms": _PAPER_MS[name]})
+            Row(
+                COST,
+                name + beside,
+                {"cpu_ms": median, "least_ms": min(found), "paper_code_ms": _PAPER_MS[name]},
+            )
         )
-        goals.append(Goal(f"{name}: cpu_ms", median, _GOALS_MS[name], "lower"))
-        if name == "short":
+        goals.append(Goal(f"{name}{beside}: cpu_ms", median, _GOALS_MS[name], "lower"))
+        if name == "short" and not beside:
             goals.append(Goal("short: calls per second of a core", 1000 / median, 2000, "higher"))
+    if beside:
+        return
     found = []
     for number in range(size.rounds):
         options.say(f"requests of {size.width} calls: round {number + 1} of {size.rounds}")
@@ -149,16 +161,33 @@ def _measure_chain(
     ]
 
 
-def _measure_memory(
-    kind: str, port: int, process: Process, size: ServiceSize, rows: list[Row], goals: list[Goal]
+def _measure_finished(
+    port: int, process: Process, size: ServiceSize, rows: list[Row], goals: list[Goal]
 ) -> None:
-    are_dropped = kind == "dropped"
-    uvloop.run(loads.calls_of_one_session(port, size.finished, size.width, are_dropped=are_dropped))
+    uvloop.run(loads.calls_of_one_session(port, size.finished, size.width, are_dropped=False))
     before = process.memory_bytes()
-    uvloop.run(loads.calls_of_one_session(port, size.finished, size.width, are_dropped=are_dropped))
+    uvloop.run(loads.calls_of_one_session(port, size.finished, size.width, are_dropped=False))
     grown = (process.memory_bytes() - before) / size.finished
-    rows.append(Row(MEMORY, f"a {kind} call", {"bytes": grown}))
-    goals.append(Goal(f"a {kind} call: bytes", grown, 10 if are_dropped else 1000, "lower"))
+    rows.append(Row(MEMORY, "a finished call", {"bytes": grown}))
+    goals.append(Goal("a finished call: bytes", grown, 1000, "lower"))
+
+
+def _measure_dropped(
+    port: int, process: Process, size: ServiceSize, rows: list[Row], goals: list[Goal]
+) -> None:
+    """Measure how memory grows over the calls of a session that gives each up, but for the first tenth of
+    them, in which the process finds its size.
+    """
+    held: list[int] = []
+
+    def look() -> None:
+        held.append(process.memory_bytes())
+
+    uvloop.run(loads.calls_of_one_session(port, size.dropped, size.width, are_dropped=True, look=look))
+    first = len(held) // 10
+    grown = (held[-1] - held[first]) / ((len(held) - 1 - first) * size.width)
+    rows.append(Row(MEMORY, f"a dropped call, of {size.dropped}", {"bytes": grown, "held_bytes": held[-1]}))
+    goals.append(Goal("a dropped call: bytes", grown, 10, "lower"))
 
 
 def _measure_idle(port: int, process: Process, size: ServiceSize, rows: list[Row], goals: list[Goal]) -> None:

@@ -153,9 +153,11 @@ async def open_sessions(port: int, num: int) -> None:
     connection.close()
 
 
-async def calls_of_one_session(port: int, num: int, width: int, *, are_dropped: bool) -> None:
+async def calls_of_one_session(
+    port: int, num: int, width: int, *, are_dropped: bool, look: Callable[[], None] = lambda: None
+) -> None:
     """Submit calls in one session, many together, and wait for each request's last one; `are_dropped` says
-    whether their outputs are given up then.
+    whether their outputs are given up then. `look` is called after each request.
     """
     connection = await Connection.to(port)
     session = await opened(connection)
@@ -166,4 +168,5 @@ async def calls_of_one_session(port: int, num: int, width: int, *, are_dropped: 
             await get(connection, session, name)
         if are_dropped:
             await submit(connection, session, dropped=names)
+        look()
     connection.close()

@@ -1,22 +1,26 @@
 """A service whose engines answer at once, as a process of its own: it prints its port, and runs until killed.
 
-python -m benchmarks.service.server
+python -m benchmarks.service.server [--tokenizer]
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import sys
 from collections.abc import Callable, Sequence
 
 import uvloop
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
+from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.deployment import deploy
 from stretto.engines.catalogue import transforms_engine
+from stretto.engines.prompt_tokens import PromptTokenizer
+from stretto.models import MINI
 from stretto.runtime.runtime import Runtime
 from stretto.service.config import Limits, ServiceConfig
+from stretto.service.serve import spare_collector
 from stretto.service.service import Service
 from stretto.tasks import Done, LLMEvent, LLMTask
 
@@ -49,18 +53,26 @@ class AtOnce:
     async def aclose(self) -> None: ...
 
 
-async def _serve() -> None:
-    llm = deploy("llm", AtOnce, None, contract="llm", runs_in="loop", max_running=256)
+class AtOnceWithTokens(AtOnce):
+    """The same with a tokenizer beside it: the scheduler looks prompts up in the cache by their tokens."""
+
+    @staticmethod
+    def prompt_space(config: None) -> PromptSpace:
+        """Return how prompts are cut into blocks of tokens: those of the small model that ships."""
+        return token_space("mini", 16, PromptTokenizer(MINI).encode)
+
+
+async def _serve(executable: type[AtOnce]) -> None:
+    llm = deploy("llm", executable, None, contract="llm", runs_in="loop", max_running=256)
     config = ServiceConfig(port=0, limits=Limits(sessions=10_000_000, variables=10_000_000, width=10_000_000))
     async with (
         Runtime([llm, transforms_engine()], max_queries=10_000) as runtime,
         Service(runtime, config) as service,
     ):
         print(service.url.rsplit(":", 1)[1], flush=True)
-        gc.collect()
-        gc.freeze()
+        spare_collector()
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve())
+    uvloop.run(_serve(AtOnceWithTokens if "--tokenizer" in sys.argv[1:] else AtOnce))

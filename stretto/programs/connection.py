@@ -8,8 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 from stretto.core import Failure
 from stretto.errors import StrettoError, UserError
+from stretto.graph.compile import ExecutionGraph
 from stretto.programs.engine_checks import check_engines
-from stretto.programs.fragment import Call, Fragment, Work
+from stretto.programs.fragment import Call, Fragment, Work, parts_of
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.tasks import Objective
@@ -128,12 +129,25 @@ class InProcess:
 
 
 def extend(runtime: Runtime, session: Session, calls: Sequence[Call], is_set: Callable[[str], bool]) -> None:
-    """Add calls to a session of a runtime as one fragment.
+    """Add calls to a session of a runtime, all or none: as one fragment, or, if they are many, as several,
+    between which others have a turn.
 
     Raises:
         UserError: the graph of the calls does not fit the session or the runtime.
     """
+    planned = [plan(runtime, session, part, is_set) for part in parts_of(calls)]
+    for fragment, egraph, names in planned:
+        bind, values = fragment.bind(names)
+        session.extend(egraph, bind, values=values)
+
+
+def plan(
+    runtime: Runtime, session: Session, calls: Sequence[Call], is_set: Callable[[str], bool]
+) -> tuple[Fragment, ExecutionGraph, Sequence[str]]:
+    """Return calls as a fragment, with its compiled graph and the names of the graph's inputs and outputs.
+
+    Raises:
+        UserError: the graph of the calls does not fit the runtime.
+    """
     fragment = Fragment(calls, is_set)
-    egraph, names = runtime.plan_cache.plan_form(fragment.form, fragment.build, session.passes)
-    bind, values = fragment.bind(names)
-    session.extend(egraph, bind, values=values)
+    return fragment, *runtime.plan_cache.plan_form(fragment.form, fragment.build, session.passes)

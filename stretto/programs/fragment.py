@@ -7,12 +7,15 @@ same form are the same graph, which is compiled once, whatever their variables a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
 
 from stretto.graph.graph import Arg, Graph, Primitive, PromptParts, Ref, config_items
 from stretto.record import record
+
+MOST_TOGETHER = 128
+"""Largest number of calls of one fragment: some ms of work."""
 
 
 class Build:
@@ -120,6 +123,13 @@ class Call:
         read = (*[name for name in self.inputs.values() if name is not None], *guard)
         object.__setattr__(self, "reads", read)
 
+    def without_values(self) -> Call:
+        """Return the call without the values that it brings: its form, and the names of its variables."""
+        if not self.constants:
+            return self
+        constants = dict.fromkeys(self.constants)
+        return Call(self.work, self.inputs, self.outputs, constants, self.each, self.when)
+
 
 class Fragment:
     """Calls that are submitted together, and the form of their graph.
@@ -221,22 +231,39 @@ class Fragment:
         return graph, tuple(names)
 
 
+def parts_of(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
+    """Yield calls in parts for one fragment each, none of which reads outputs of a later part. Calls that
+    wait for each other in a circle are yielded too.
+    """
+    if len(calls) <= MOST_TOGETHER:
+        yield calls
+        return
+    in_order = _producers_first(calls)
+    for start in range(0, len(in_order), MOST_TOGETHER):
+        yield in_order[start : start + MOST_TOGETHER]
+
+
 def _producers_first(calls: Sequence[Call]) -> list[Call]:
-    """Return calls sorted so that each comes after those whose outputs it reads, else in the order given."""
+    """Return calls sorted so that each comes after those whose outputs it reads, else in the order given. In
+    a circle, one comes before.
+    """
     producers = {variable: call for call in calls for variable in call.outputs.values()}
-    done: set[int] = set()
+    begun: set[int] = set()
     result: list[Call] = []
     for call in calls:
-        stack = [call]
+        if id(call) in begun:
+            continue
+        begun.add(id(call))
+        stack = [(call, iter(call.reads))]
         while stack:
-            top = stack[-1]
-            missing = [producers[name] for name in top.reads if name in producers]
-            missing = [other for other in missing if id(other) not in done]
-            if id(top) in done:
-                stack.pop()
-            elif missing:
-                stack.append(missing[0])
+            top, unseen = stack[-1]
+            for name in unseen:
+                producer = producers.get(name)
+                if producer is not None and id(producer) not in begun:
+                    begun.add(id(producer))
+                    stack.append((producer, iter(producer.reads)))
+                    break
             else:
-                done.add(id(top))
-                result.append(stack.pop())
+                result.append(top)
+                stack.pop()
     return result

@@ -9,13 +9,13 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from stretto.errors import UserError
 from stretto.programs.fragment import Call
+from stretto.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Note:
     """What one call or value has changed in a ledger.
 
@@ -98,14 +98,14 @@ class Ledger:
                 itself.
         """
         with self._lock:
-            counts = Counter(given.values())
+            made = set(given.values())
+            counts = Counter(given.values()) if len(made) < len(given) else {}
             for name, variable in given.items():
-                if variable in self._made or counts[variable] > 1:
+                if variable in self._made or counts.get(variable, 1) > 1:
                     raise UserError(
                         f"{call.work.name}: the variable {variable!r} for the output {name!r} has a value, "
                         "or a call produces it, already"
                     )
-            made = set(given.values())
             can_be_circle = not made.isdisjoint(self._awaited) or not made.isdisjoint(call.reads)
             if can_be_circle and (through := self._circle(call.reads, made)):
                 raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")

@@ -21,6 +21,8 @@ from stretto.messages import (
     CancelTask,
     Emit,
     Event,
+    Extend,
+    LLMReport,
     Release,
     Reply,
     Reprioritise,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
 
 _MAX_TURN_S = 0.005
+_MAX_STEPS = 128
+"""Largest number of steps that begin or go on at one instant, but for those of one graph: some ms of work."""
 
 
 class Pump:
@@ -118,7 +122,7 @@ class Pump:
         now_s = self._loop.time()
         turn_ends_s = now_s + _MAX_TURN_S
         while self._inbox and now_s < turn_ends_s:
-            events, self._inbox = self._inbox, []
+            events = self._next_events()
             is_observed = bool(self._observers)
             if is_observed:
                 for event in events:
@@ -138,6 +142,22 @@ class Pump:
         self._is_pumping = bool(self._inbox)
         if self._is_pumping:
             self._loop.call_soon(self._pump)
+
+    def _next_events(self) -> list[Event]:
+        """Take the events that are handled next out of the inbox: all, but of graphs that are added to
+        sessions, and of reports of LLMs, only so many that others have a turn soon.
+        """
+        num_steps = 0
+        for place, event in enumerate(self._inbox):
+            if isinstance(event, Extend):
+                num_steps += len(event.egraph.nodes)
+            elif isinstance(event, LLMReport):
+                num_steps += 1
+            if num_steps > _MAX_STEPS and place:
+                events, self._inbox = self._inbox[:place], self._inbox[place:]
+                return events
+        events, self._inbox = self._inbox, []
+        return events
 
     def _carry_out(self, action: Action) -> None:
         match action:

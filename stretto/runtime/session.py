@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -33,17 +33,22 @@ class _Variable:
     """A variable as its callers see it: pieces of the text that has been generated so far, and its value to
     come.
 
-    A later variable of the same name is another object, so that their texts are never mixed.
+    A later variable of the same name is another object, so that their texts are never mixed. Lists are made
+    when they are needed: a session may keep many variables, most of which have come.
 
     Attributes:
+        is_claimed: whether it has a value or comes of a graph, so that nothing else may make it.
         is_made: whether a graph produces it.
         value: what it has become, a value or a failure; `UNSET` before that.
+        pieces: pieces of its text; none once the value is the whole of it.
+        waiting: one for each caller who waits for more.
     """
 
+    is_claimed: bool = False
     is_made: bool = False
     value: object = UNSET
-    pieces: list[str] = field(default_factory=list)
-    waiting: list[asyncio.Future[None]] = field(default_factory=list)
+    pieces: list[str] | None = None
+    waiting: list[asyncio.Future[None]] | None = None
 
     def has_come(self) -> bool:
         """Return whether the variable has its value, or has failed."""
@@ -51,14 +56,23 @@ class _Variable:
 
     def wake(self) -> None:
         """Wake those who wait, as there is more text, or the value."""
-        for waiter in self.waiting:
+        waiting, self.waiting = self.waiting, None
+        for waiter in waiting or ():
             if not waiter.done():
                 waiter.set_result(None)
-        self.waiting.clear()
+
+    def write(self, text: str) -> None:
+        """Add more text, and wake those who wait."""
+        if self.pieces is None:
+            self.pieces = []
+        self.pieces.append(text)
+        self.wake()
 
     def settle(self, value: object) -> None:
         """Set the variable to its value, and wake those who wait."""
         self.value = value
+        if isinstance(value, str):
+            self.pieces = None
         self.wake()
 
     def result(self) -> object:
@@ -103,7 +117,6 @@ class Session:
         self._num_to_come = 0
         self._variables: dict[str, _Variable] = {}
         self._dropped: dict[str, deque[_Variable]] = {}
-        self._made: set[str] = set()
         self._end: asyncio.Future[None] = loop.create_future()
 
     async def __aenter__(self) -> Session:
@@ -235,11 +248,13 @@ class Session:
     async def _more(self, variable: _Variable) -> None:
         """Wait until a variable has more text, or its value."""
         waiter: asyncio.Future[None] = self._loop.create_future()
+        if variable.waiting is None:
+            variable.waiting = []
         variable.waiting.append(waiter)
         try:
             await waiter
         finally:
-            if waiter in variable.waiting:
+            if variable.waiting is not None and waiter in variable.waiting:
                 variable.waiting.remove(waiter)
 
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
@@ -272,7 +287,7 @@ class Session:
     async def _pieces(self, variable: _Variable) -> AsyncIterator[str]:
         sent = num_pieces = 0
         while True:
-            if pieces := variable.pieces[num_pieces:]:
+            if variable.pieces is not None and (pieces := variable.pieces[num_pieces:]):
                 num_pieces += len(pieces)
                 text = "".join(pieces)
                 sent += len(text)
@@ -295,7 +310,6 @@ class Session:
             return
         if not variable.has_come():
             self._dropped.setdefault(name, deque()).append(variable)
-        self._made.discard(name)
         self._post(Drop(self.id, name))
 
     async def close(self) -> None:
@@ -318,8 +332,7 @@ class Session:
         Text that was on its way when the variable was dropped belongs to the dropped one.
         """
         variable = self._dropped[name][0] if name in self._dropped else self._variable(name)
-        variable.pieces.append(text)
-        variable.wake()
+        variable.write(text)
 
     def on_settled(self, name: str, value: object) -> None:
         """Set a variable to its value or failure, which callers that wait for it then get. Called by the
@@ -369,11 +382,11 @@ class Session:
         for name in names:
             check_variable(name)
         for name, number in Counter(names).items():
-            if name in self._made or number > 1:
+            known = self._variables.get(name)
+            if (known is not None and known.is_claimed) or number > 1:
                 raise UserError(f"the variable {name!r} has a value, or comes of a graph, already")
-        self._made.update(names)
         for name in names:
-            self._variable(name)
+            self._variable(name).is_claimed = True
 
     def _check_open(self) -> None:
         if self._end.done():

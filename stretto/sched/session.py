@@ -337,6 +337,7 @@ class Session:
         for name, value in outcome.settled:
             if name in self._variables:
                 self._settled[name] = value
+                self._produced.discard(name)
                 if self._wants.pop(name, None) is not None:
                     self._asked.pop(self._variables[name], None)
         if self._outputs is None:

@@ -15,6 +15,17 @@ from stretto.service.config import ServiceConfig
 from stretto.service.places import Places
 from stretto.service.service import Service
 
+_YOUNG_OBJECTS = 10_000
+
+
+def spare_collector() -> None:
+    """Let the garbage collector of this process look at nothing that the start has made, and at new objects
+    less often: calls leave no cycles behind, and looking for them is a tenth of their cost.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+
 
 def run_service(
     deployments: Iterable[Deployment],
@@ -39,8 +50,7 @@ def run_service(
             ) as runtime,
             Service(runtime, config, apps, places) as service,
         ):
-            gc.collect()
-            gc.freeze()
+            spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
             say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
             try:

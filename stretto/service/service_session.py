@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import aclosing, contextmanager, suppress
 
 import msgspec
 
 from stretto.core import Chunk, Document, Failure, Hit
 from stretto.errors import DeadlineExceeded, StrettoError
-from stretto.programs.connection import extend
-from stretto.programs.fragment import Call
+from stretto.programs.connection import extend, plan
+from stretto.programs.fragment import MOST_TOGETHER, Call, parts_of
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
 from stretto.programs.wire.values import value_from_wire
@@ -34,19 +33,6 @@ _MAX_SHOWN = 1000
 """Number of the last outputs of a session whose calls its graph shows."""
 
 
-@dataclass(slots=True)
-class _Known:
-    """A variable that a request has named.
-
-    Attributes:
-        depth: number of calls on the longest way to it.
-        num_bytes: size of the value that a client has set.
-    """
-
-    depth: int = 0
-    num_bytes: int = 0
-
-
 class ServiceSession:
     """A session of a tenant.
 
@@ -56,8 +42,9 @@ class ServiceSession:
     """
 
     __slots__ = (
+        "_bytes_of",
         "_calls",
-        "_known",
+        "_depths",
         "_ledger",
         "_num_bytes",
         "_num_names",
@@ -88,7 +75,8 @@ class ServiceSession:
         self._session = session
         self._objective = objective
         self._ledger = Ledger()
-        self._known: dict[str, _Known] = {}
+        self._depths: dict[str, int] = {}
+        self._bytes_of: dict[str, int] = {}
         self._calls: dict[str, Call] = {}
         self._num_bytes = 0
         self._num_names = 0
@@ -97,21 +85,23 @@ class ServiceSession:
     @property
     def num_variables(self) -> int:
         """Number of variables that requests have named and not given up."""
-        return len(self._known)
+        return len(self._depths)
 
     async def close(self) -> None:
         """End the session: variables without a value fail."""
         await self._session.close()
 
-    def submit(self, body: SubmitBody, works: Works, now_s: float) -> list[dict[str, str]]:
+    async def submit(self, body: SubmitBody, works: Works, now_s: float) -> list[dict[str, str]]:
         """Do what a request asks for, or nothing at all; return the variables of each call's outputs.
+
+        Where there are many calls, other requests have turns while they are read.
 
         Raises:
             StrettoError: something does not fit; the message names the place.
         """
         self._check_open()
         values = {name: self._value(name, value) for name, value in body.values.items()}
-        calls = [self._call(call, works, place) for place, call in enumerate(_calls(body))]
+        calls = await self._read_calls(_calls(body), works)
         named = _named(values, calls, body.wanted)
         dropped = dict.fromkeys(body.dropped)
         for name in dropped:
@@ -123,7 +113,7 @@ class ServiceSession:
         self._note(values, calls)
         self.tenant.spend_tokens(num_tokens)
         for name in body.wanted:
-            self._known.setdefault(name, _Known())
+            self._depths.setdefault(name, 0)
         for name, criteria in body.wanted.items():
             self._session.want(name, criteria)
             self._wishes[name, criteria] += 1
@@ -154,7 +144,8 @@ class ServiceSession:
         """
         self._check_known(name)
         self._check_open()
-        self._num_bytes -= self._known.pop(name).num_bytes
+        del self._depths[name]
+        self._num_bytes -= self._bytes_of.pop(name, 0)
         self._calls.pop(name, None)
         for criteria in (None, "latency", "throughput"):
             self._wishes.pop((name, criteria), None)
@@ -240,6 +231,24 @@ class ServiceSession:
             if self._wishes[wish] <= 0:
                 del self._wishes[wish]
 
+    async def _read_calls(self, bodies: Sequence[CallBody], works: Works) -> list[Call]:
+        """Return the calls of a request. Many are read in parts, and their graphs compiled for the plan
+        cache, with turns for other requests in between.
+        """
+        if len(bodies) <= MOST_TOGETHER:
+            return [self._call(body, works, place) for place, body in enumerate(bodies)]
+        calls: list[Call] = []
+        for place, body in enumerate(bodies):
+            calls.append(self._call(body, works, place))
+            if len(calls) % MOST_TOGETHER == 0:
+                await asyncio.sleep(0)
+        for part in parts_of(calls):
+            with suppress(StrettoError):  # it is raised again where the calls are added to the session
+                plan(self._runtime, self._session, part, self._ledger.is_set)
+            await asyncio.sleep(0)
+        self._check_open()
+        return calls
+
     def _call(self, body: CallBody, works: Works, place: int) -> Call:
         try:
             work = works.find(body)
@@ -274,7 +283,7 @@ class ServiceSession:
         while True:
             self._num_names += 1
             name = f"{stem}.{self._num_names}"
-            if name not in self._known:
+            if name not in self._depths:
                 return name
 
     def _value(self, name: str, value: object) -> object:
@@ -288,7 +297,7 @@ class ServiceSession:
             raise Refused(
                 422, "over_limit", f"there are {len(calls)} calls; at most {limits.width} go together"
             )
-        num_new = sum(name not in self._known for name in named)
+        num_new = sum(name not in self._depths for name in named)
         if self.num_variables + num_new > limits.variables:
             raise over_limit(f"a session has at most {limits.variables} variables; give some up", _LATER_S)
         num_bytes = sum(_num_bytes(value) for value in values.values())
@@ -309,23 +318,21 @@ class ServiceSession:
                 self._note_depth(call, depths)
             if calls:
                 extend(self._runtime, self._session, calls, self._ledger.is_set)
-        for name, depth in depths.items():
-            self._known.setdefault(name, _Known()).depth = depth
-        for call in calls:
-            kept = replace(call, constants=dict.fromkeys(call.constants)) if call.constants else call
-            self._calls.update(dict.fromkeys(call.outputs.values(), kept))
+        self._depths.update(depths)
+        for call in calls[-_MAX_SHOWN:]:
+            self._calls.update(dict.fromkeys(call.outputs.values(), call.without_values()))
         while len(self._calls) > _MAX_SHOWN:
             del self._calls[next(iter(self._calls))]
         for name, value in values.items():
-            known = self._known.setdefault(name, _Known())
-            known.num_bytes = _num_bytes(value)
-            self._num_bytes += known.num_bytes
+            self._depths.setdefault(name, 0)
+            self._bytes_of[name] = num_bytes = _num_bytes(value)
+            self._num_bytes += num_bytes
 
     def _note_depth(self, call: Call, depths: dict[str, int]) -> None:
         deepest = 0
         for name in call.reads:
             if name not in depths:
-                depths[name] = self._known[name].depth if name in self._known else 0
+                depths[name] = self._depths.get(name, 0)
             deepest = max(deepest, depths[name])
         if deepest >= self.tenant.limits.depth:
             raise Refused(
@@ -338,7 +345,7 @@ class ServiceSession:
             raise conflict(f"the variable {name!r} has a value, or a call produces it, already")
 
     def _check_known(self, name: str) -> None:
-        if name not in self._known:
+        if name not in self._depths:
             raise not_found(f"variable {name!r} in this session")
 
     def _check_open(self) -> None:

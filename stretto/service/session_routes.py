@@ -101,7 +101,7 @@ class SessionRoutes:
             body = decoded(_SUBMIT, content)
             session = await self._session_of(body, request.tenant)
             try:
-                outputs = session.submit(body, self._works, session.used_s)
+                outputs = await session.submit(body, self._works, session.used_s)
             except BaseException:
                 if body.session_id is msgspec.UNSET:
                     await self._sessions.close(session)

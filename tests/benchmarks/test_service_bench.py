@@ -24,9 +24,10 @@ def test_a_small_run_has_all_figures() -> None:
         step=20,
         sessions=20,
         finished=40,
+        dropped=200,
         idle_s=0.1,
     )
     report = measure(size, BenchmarkOptions())
-    assert [len(report.table(name)) for name in (COST, CHAIN, MEMORY)] == [5, 1, 3]
+    assert [len(report.table(name)) for name in (COST, CHAIN, MEMORY)] == [9, 1, 3]
     assert all(row.values["cpu_ms"] for row in report.table(COST).values())
-    assert len(report.goals) == 12
+    assert len(report.goals) == 16

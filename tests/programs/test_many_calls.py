@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from support.programs import Desk, desk_llm
 from support.virtual_loop import in_virtual_time
@@ -13,7 +13,10 @@ from stretto import programs as P
 from stretto.core import KV
 from stretto.graph.compile import compile_graph
 from stretto.graph.text import parse_graph
-from stretto.programs.fragment import Build
+from stretto.messages import Action, Event, Extend
+from stretto.programs.connection import extend
+from stretto.programs.fragment import MOST_TOGETHER, Build, Call, parts_of
+from stretto.programs.function import Function
 from stretto.sched.session import Session
 
 CALL = compile_graph(
@@ -61,6 +64,47 @@ async def test_fragments_of_a_known_form_are_not_built_again() -> None:
         finally:
             Build.__init__ = make  # type: ignore[method-assign]
     assert num_built == 0
+
+
+def chained(num: int) -> list[Call]:
+    """Calls, each of which reads what the one before makes; the last one first."""
+    work = Function.of_prompt("go_on", "{{input:x}}+{{output:y}}", {"x": None}, {})
+    calls = [Call(work, {"x": f"v{i}"}, {"y": f"v{i + 1}"}, {}) for i in range(num)]
+    return calls[::-1]
+
+
+def test_parts_of_many_calls_have_producers_first() -> None:
+    calls = chained(2 * MOST_TOGETHER + 1)
+    parts = list(parts_of(calls))
+    assert [len(part) for part in parts] == [MOST_TOGETHER, MOST_TOGETHER, 1]
+    assert [call for part in parts for call in part] == calls[::-1]
+
+
+def test_calls_in_a_circle_are_in_one_of_the_parts_each() -> None:
+    calls = chained(MOST_TOGETHER + 1)
+    circle = [*calls, Call(calls[0].work, {"x": f"v{len(calls)}"}, {"y": "v0"}, {})]
+    found = [call for part in parts_of(circle) for call in part]
+    assert sorted(map(id, found)) == sorted(map(id, circle))
+
+
+@in_virtual_time
+async def test_many_calls_are_added_in_several_turns_and_all_answered() -> None:
+    num_nodes: list[int] = []
+    desk = Desk(lambda prompt: "." * prompt.count("."))
+    async with Runtime([desk_llm(desk, in_thread=False)]) as runtime:
+        handle = runtime.system.handle
+
+        def noting(events: Sequence[Event], now_s: float) -> list[Action]:
+            num_nodes.append(sum(len(one.egraph.nodes) for one in events if isinstance(one, Extend)))
+            return handle(events, now_s)
+
+        runtime.system.handle = noting  # type: ignore[method-assign]
+        async with await runtime.open_session() as session:
+            extend(runtime, session, chained(3 * MOST_TOGETHER), lambda name: False)
+            session.provide("v0", ".")
+            assert await session.get(f"v{3 * MOST_TOGETHER}") == "."
+    assert len(desk.prompts) == 3 * MOST_TOGETHER
+    assert [num for num in num_nodes if num] == 3 * [2 * MOST_TOGETHER]
 
 
 def test_calls_that_are_dropped_leave_nothing_in_their_session() -> None:

@@ -437,6 +437,27 @@ def test_a_bad_call_is_refused_with_its_place(client: httpx.Client, session: str
     assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 0
 
 
+def test_of_many_calls_all_are_added_or_none(client: httpx.Client, session: str) -> None:
+    calls = [
+        {"prompt": ECHO, "placeholders": [IN, {**OUT, "semantic_var_id": f"y{number}"}]}
+        for number in range(300)
+    ]
+    bad = {**calls[0], "engine": "none"}
+    refused = client.post("/v1/submit", json={"session_id": session, "calls": [*calls, bad]})
+    assert refused.status_code in (400, 422)
+    assert refused.json()["error"]["step"].startswith("calls[300]")
+    assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 0
+    added = client.post("/v1/submit", json={"session_id": session, "calls": calls})
+    assert [call["y"] for call in added.json()["calls"]] == [f"y{number}" for number in range(300)]
+    assert client.get(f"/v1/sessions/{session}").json()["num_variables"] == 300
+    for name in ("y0", "y299"):
+        for _ in range(50):  # each waits for 0.2 s at most
+            answer = client.post("/v1/get", json={"session_id": session, "semantic_var_id": name})
+            if answer.status_code != 408:
+                break
+        assert answer.json()["value"] == "<[1] >"
+
+
 BAD_SETTINGS: dict[str, tuple[bytes, int]] = {
     "bad UTF-8": (b'{"stop": "\xff"}', 400),
     "bad UTF-8 in a key": (b'{"\xff": 1}', 400),
