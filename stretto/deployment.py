@@ -172,6 +172,13 @@ class Replica:
         return str(getattr(self.executable, "__name__", self.executable))
 
     @property
+    def makes_room(self) -> bool:
+        """Whether an instance takes the room of offline requests by itself when others need it. Servers do
+        not: their offline requests have to be cancelled.
+        """
+        return getattr(self.executable, "MAKES_ROOM", True)
+
+    @property
     def output_key(self) -> object:
         """Key that is equal for replicas of the same model and dtype, as far as their configurations tell.
 
