@@ -1,7 +1,8 @@
 """A run beside queries: its calls are offline work on a runtime that serves others too.
 
 There is no plan: a node's `model` is the name of an engine of the runtime, whose instances give the calls
-what others leave. Answers are saved and written as in other runs, so the same work goes on where it was ended.
+what others leave. Answers are saved and written as in other runs, so that the same job goes on where it was
+ended.
 """
 
 from __future__ import annotations
