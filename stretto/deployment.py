@@ -172,11 +172,11 @@ class Replica:
         return str(getattr(self.executable, "__name__", self.executable))
 
     @property
-    def makes_room(self) -> bool:
-        """Whether an instance takes the room of offline requests by itself when others need it. Servers do
+    def limits_offline(self) -> bool:
+        """Whether an instance by itself lets offline requests give way to others in each step. Servers do
         not: their offline requests have to be cancelled.
         """
-        return getattr(self.executable, "MAKES_ROOM", True)
+        return getattr(self.executable, "LIMITS_OFFLINE", True)
 
     @property
     def output_key(self) -> object:

@@ -38,6 +38,8 @@ class InstanceView:
         num_offline: number of offline requests that run there. They give way to others, so that they count
             nowhere else.
         offline_tokens: number of their tokens, prompts and expected outputs together.
+        offline_beside: most of these tokens while other requests run there; the request that exceeds it is
+            the last one. None if the instance itself limits what they do in a step.
         num_waiting: number of requests that wait in this instance's own queue until they fit.
         waiting_tokens: number of tokens of the waiting requests, prompts and expected outputs together.
         waiting_s: predicted seconds by which the waiting requests delay one more.
@@ -65,6 +67,7 @@ class InstanceView:
     expected_output: int = 0
     num_offline: int = 0
     offline_tokens: int = 0
+    offline_beside: int | None = None
     num_waiting: int = 0
     waiting_tokens: int = 0
     waiting_s: float = 0.0
@@ -87,6 +90,9 @@ class InstanceView:
         """Number of tokens of offline requests that still fit on the instance beside all that runs or waits
         there; 0 when there are as many requests as it may run, or it is perhaps down.
         """
+        has_others = self.num_running > 0 or self.num_waiting > 0
+        if has_others and self.offline_beside is not None and self.offline_tokens >= self.offline_beside:
+            return 0
         num_requests = self.num_running + self.num_offline + self.num_waiting
         room = self.capacity_tokens - self.running_tokens - self.offline_tokens - self.waiting_tokens
         return room if room > 0 and num_requests < self.num_slots and self.state == "serving" else 0

@@ -31,6 +31,7 @@ from stretto.cluster.placement import (
     Unbound,
 )
 from stretto.cluster.prompt_keys import PromptKeys
+from stretto.costs.offline import OfflineLimits
 from stretto.deployment import Engine, Replica
 from stretto.sched.expected_outputs import ExpectedOutputs
 from stretto.sched.request import Entry
@@ -39,6 +40,9 @@ from stretto.sched.shared_context import SharedContext
 
 DEFAULT_BUDGET_TOKENS = 8192
 """Default budget of tokens in flight on an instance, if neither engine nor replica says how many fit."""
+
+OFFLINE_BESIDE = OfflineLimits().context_tokens
+"""Most tokens of offline requests at a server while others run there."""
 
 _SLOWNESS_WEIGHT = 0.3
 """Weight of an answer in the slowness of its instance: a few answers show that it has become slower."""
@@ -76,7 +80,6 @@ class InstanceLoads:
         self._context = SharedContext()
         self._slowness: dict[InstanceId, float] = {}
         self._in_time_s: dict[InstanceId, float] = {}
-        self._waits_for_room: set[InstanceId] = set()
 
     @property
     def roomiest(self) -> int:
@@ -127,12 +130,11 @@ class InstanceLoads:
         self._running.setdefault(instance, {})
         if self._table.get(instance) is None:
             self._output_keys[instance] = replica.output_key
-            if not replica.makes_room:
-                self._waits_for_room.add(instance)
             num_slots = replica.num_slots or self._engine.max_running
             space = self._keys.join(instance, replica)
             self._tell(Joined(instance, space, replica.kv_tokens, loading_shares(replica.profile)))
             view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
+            view.offline_beside = None if replica.limits_offline else OFFLINE_BESIDE
             self._table.join(view)
             self._running_context.join(instance, space)
             self._context.join(instance, space)
@@ -145,7 +147,6 @@ class InstanceLoads:
             self._keys.leave(instance)
             self._slowness.pop(instance, None)
             self._in_time_s.pop(instance, None)
-            self._waits_for_room.discard(instance)
             self._tell(Left(instance))
             self._table.leave(instance)
             self._running_context.leave(instance)
@@ -323,13 +324,17 @@ class InstanceLoads:
         return self._choose(request, table, now_s)
 
     def in_the_way(self) -> Iterator[Running]:
-        """Yield the offline requests, the youngest first, that have to leave instances that do not make room
-        by themselves. The caller must remove each before it asks for the next.
+        """Yield the offline requests, the youngest first, that have to leave servers: others need their room,
+        or would be too slow beside them. The caller must remove each before it asks for the next.
         """
         for view in self._table:
-            if view.num_offline and view.id in self._waits_for_room:
-                while view.num_offline and _is_overfull(view):
-                    yield next(one for one in reversed(self._running[view.id].values()) if one.is_offline)
+            while view.num_offline and view.num_running and view.offline_beside is not None:
+                offline = (one for one in reversed(self._running[view.id].values()) if one.is_offline)
+                youngest = next(offline)
+                num_others = view.offline_tokens - youngest.num_tokens
+                if num_others < view.offline_beside and not _is_overfull(view):
+                    break
+                yield youngest
 
     def note_bug(self, bug: Exception) -> None:
         """Keep an exception that a placement policy (the rule that chooses instances) has raised, to be
@@ -550,7 +555,7 @@ class InstanceLoads:
 
 def _is_overfull(view: InstanceView) -> bool:
     """Return whether what is not offline lacks room at an instance."""
-    num_running = view.num_running + view.num_offline
-    return num_running > view.num_slots or (
-        view.num_running > 0 and view.running_tokens + view.offline_tokens > view.capacity_tokens
+    return (
+        view.num_running + view.num_offline > view.num_slots
+        or view.running_tokens + view.offline_tokens > view.capacity_tokens
     )

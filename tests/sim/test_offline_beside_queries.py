@@ -43,9 +43,9 @@ APP = compiled(
 
 
 class ServerLike(FakeLLM):
-    """An LLM whose instances do not take room from offline requests by themselves, like a server."""
+    """An LLM whose instances do not limit offline requests by themselves, like a server."""
 
-    MAKES_ROOM = False
+    LIMITS_OFFLINE = False
 
 
 def run(

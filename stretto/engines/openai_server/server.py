@@ -68,7 +68,7 @@ class OpenAIServer:
         ConfigError: the URL or key is unusable, or a package is missing; the server is not asked for this.
     """
 
-    MAKES_ROOM: ClassVar[bool] = False
+    LIMITS_OFFLINE: ClassVar[bool] = False
 
     def __init__(self, config: OpenAIServerConfig) -> None:
         """Create the client of a server; nothing is sent yet.
