@@ -37,8 +37,8 @@ class TogetherSize:
         seeds: number of draws of queries and offline calls.
     """
 
-    loads: tuple[tuple[int, float], ...] = ((1, 0.05), (1, 0.25), (1, 1.0), (1, 2.0), (8, 0.05), (8, 0.25))
-    seconds: float = 900.0
+    loads: tuple[tuple[int, float], ...] = ((1, 0.1), (1, 0.25), (1, 1.0), (1, 2.0), (2, 0.25))
+    seconds: float = 600.0
     seeds: int = 3
 
 
