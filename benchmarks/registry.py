@@ -150,6 +150,15 @@ _ALL = (
         (("four small models on two cores", "took_s"), ("four small models on two cores", "planned_s")),
     ),
     Benchmark(
+        "together",
+        "Queries and offline work on the same simulated instances: what each of them loses",
+        "benchmarks.together.benchmark",
+        (
+            ("queries and offline work together", "end_p99_ratio"),
+            ("queries and offline work together", "share"),
+        ),
+    ),
+    Benchmark(
         "profiles",
         "Accuracy of profiles: predicted times of batches of texts of mixed lengths, by size and by length",
         "benchmarks.profiles.benchmark",

@@ -172,6 +172,13 @@ class Replica:
         return str(getattr(self.executable, "__name__", self.executable))
 
     @property
+    def limits_offline(self) -> bool:
+        """Whether an instance by itself lets offline requests give way to others in each step. Servers do
+        not: their offline requests have to be cancelled.
+        """
+        return getattr(self.executable, "LIMITS_OFFLINE", True)
+
+    @property
     def output_key(self) -> object:
         """Key that is equal for replicas of the same model and dtype, as far as their configurations tell.
 

@@ -95,9 +95,9 @@ class Decode:
     strip: bool = True
 
 
-Objective: TypeAlias = Literal["latency", "throughput"]
-"""Objective of a query: latency wants few sequences beside its own, throughput as many as fit.
-Source: Parrot §5.4."""
+Objective: TypeAlias = Literal["latency", "throughput", "offline"]
+"""Objective of a query: latency wants few sequences beside its own, throughput as many as fit; offline work
+gives way to both. Source: Parrot §5.4; offline is ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class QueryRecord:
 
     Attributes:
         tenant: owner of the query. Caches are never shared between tenants.
-        criteria: "latency" or "throughput", what the query asks of the instances that serve it.
+        criteria: "latency", "throughput" or "offline", what the query asks of the instances that serve it.
         deadline_s: time by the clock of the runtime or simulator at which the query fails if it has not
             ended.
         arrival_s: time by the same clock at which a one-shot query began, from which all its requests age;
@@ -130,8 +130,8 @@ class LLMTask:
 
     Attributes:
         tenant: owner of the task. Caches are never shared between tenants.
-        objective: "latency" or "throughput", what its instance is best filled for. Requests of a task
-            group are for throughput, even if their query asks for latency.
+        objective: "latency" or "throughput", what its instance is best filled for, or "offline" to give way
+            to both. Requests of a task group are for throughput, even if their query asks for latency.
         generated: tokens that it had generated before it was suspended at another instance. They count for
             its limits, and the output made of them is reported again.
         item: index of the list item that it is for; 0 where its step is applied once.

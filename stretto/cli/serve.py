@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +14,11 @@ from rich.console import Console
 from stretto.apps import APPS
 from stretto.cli import options
 from stretto.cli.documents import read_documents
-from stretto.errors import ConfigError
+from stretto.deployment import Deployment
+from stretto.errors import ConfigError, StrettoError, UserError
+
+if TYPE_CHECKING:
+    from stretto.runtime.runtime import Runtime
 
 
 def serve(
@@ -46,6 +51,15 @@ def serve(
         ),
     ] = None,
     search: options.SearchUrl = None,
+    offline: Annotated[
+        Path | None,
+        typer.Option(
+            "--offline",
+            help="OpenAI Batch file to answer with what queries leave of the engines; its lines name engines "
+            "as models. Results: FILE.answers, FILE.failed, FILE.journal; the same file again goes on.",
+            metavar="FILE",
+        ),
+    ] = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen at.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")] = None,
 ) -> None:
@@ -69,7 +83,35 @@ def serve(
     documents = read_documents(docs or [], options.MAX_BYTES, Console(stderr=True), is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
-    run_service(deployments, config, _say, machine, apps)
+    beside = None if offline is None else _beside(offline, deployments)
+    run_service(deployments, config, _say, machine, apps, beside)
+
+
+def _beside(
+    requests: Path, deployments: Iterable[Deployment]
+) -> Callable[[Runtime], Coroutine[Any, Any, None]]:
+    """Return what answers a Batch file with what queries leave of the engines."""
+    from stretto.planner.running.batch_lines import read_batch_application
+    from stretto.planner.running.beside import OfflineJob, run_beside
+
+    application, store = read_batch_application(requests)
+    answers, failures, journal = (
+        requests.with_name(f"{requests.name}.{ending}") for ending in ("answers", "failed", "journal")
+    )
+    if answers.exists() and not journal.exists():
+        raise UserError(f"{answers}: is there already, without a journal; move or remove it")
+    job = OfflineJob(application, store, answers, failures, journal)
+    job.check(one.engine.name for one in deployments if one.engine.is_llm)
+
+    async def beside(runtime: Runtime) -> None:
+        try:
+            outcome = await run_beside(job, runtime)
+        except StrettoError as error:  # queries go on
+            _say(f"offline requests stopped: {error}")
+            return
+        _say(f"offline requests: {outcome.num_answered} answered, {outcome.num_failed} failed")
+
+    return beside
 
 
 def _say(line: str) -> None:

@@ -35,6 +35,11 @@ class InstanceView:
         prefill_s: predicted seconds of prefills that have not ended, each counted whole until its end.
         prefill_from_s: time from which the oldest of these prefills has been computed.
         expected_output: number of tokens of a typical answer.
+        num_offline: number of offline requests that run there. They give way to others, so that they count
+            nowhere else.
+        offline_tokens: number of their tokens, prompts and expected outputs together.
+        offline_beside: most of these tokens while other requests run there; the request that exceeds it is
+            the last one. None if the instance itself limits what they do in a step.
         num_waiting: number of requests that wait in this instance's own queue until they fit.
         waiting_tokens: number of tokens of the waiting requests, prompts and expected outputs together.
         waiting_s: predicted seconds by which the waiting requests delay one more.
@@ -60,6 +65,9 @@ class InstanceView:
     prefill_s: float = 0.0
     prefill_from_s: float = 0.0
     expected_output: int = 0
+    num_offline: int = 0
+    offline_tokens: int = 0
+    offline_beside: int | None = None
     num_waiting: int = 0
     waiting_tokens: int = 0
     waiting_s: float = 0.0
@@ -76,6 +84,18 @@ class InstanceView:
         """
         room = self.capacity_tokens - self.running_tokens
         return room if room > 0 and self.num_running < self.num_slots else 0
+
+    @property
+    def offline_room_tokens(self) -> int:
+        """Number of tokens of offline requests that still fit on the instance beside all that runs or waits
+        there; 0 when there are as many requests as it may run, or it is perhaps down.
+        """
+        has_others = self.num_running > 0 or self.num_waiting > 0
+        if has_others and self.offline_beside is not None and self.offline_tokens >= self.offline_beside:
+            return 0
+        num_requests = self.num_running + self.num_offline + self.num_waiting
+        room = self.capacity_tokens - self.running_tokens - self.offline_tokens - self.waiting_tokens
+        return room if room > 0 and num_requests < self.num_slots and self.state == "serving" else 0
 
     def prefill_left_s(self, now_s: float) -> float:
         """Return the predicted seconds of prefills that have not ended, without what is computed by now.

@@ -15,6 +15,9 @@ Rules:
 - A sequence is admitted when its whole prompt fits next to what the others still need for theirs. If another
   sequence is computing its next block right now, it waits, as does one that continues a prefill: then
   it finds the tokens in the cache.
+- Offline sequences give way to all others. They are admitted after all others, and lose their
+  places and blocks to others that wait. In a step with others they read and prefill few tokens only
+  (`OfflineLimits`), the eldest first; the rest keep their blocks and pause.
 - Where blocks run short all the same, because sequences grow, the one with the largest rank is
   preempted: it gives its blocks up, waits again, and computes them anew or finds them in the cache.
 """
@@ -65,6 +68,7 @@ class LocalScheduler:
         self.num_preemptions = 0
         self._policy = STEP_POLICIES[config.policy]
         self._num_added = 0
+        self._num_offline = self._num_others = 0  # sequences that wait or run
         self._tables = BlockTables(
             self.pool, self.cache, config.block_tokens, shares_partial=config.shares_partial_blocks
         )
@@ -87,6 +91,7 @@ class LocalScheduler:
         self.cache.now_s = now_s
         sequence.order = self._num_added
         self._num_added += 1
+        self._count(sequence, 1)
         self.waiting.push(sequence)
 
     def reprioritise(self, sequence: TokenSequence, rank: tuple[float, ...]) -> None:
@@ -184,6 +189,8 @@ class LocalScheduler:
         elif sequence.status is Status.RUNNING:
             self.running.remove(sequence)
             self._tables.give_up(sequence)
+        if sequence.status is not Status.FINISHED:
+            self._count(sequence, -1)
         sequence.status = Status.FINISHED
         self._shares.pop(sequence.id, None)
 
@@ -194,7 +201,7 @@ class LocalScheduler:
         """
         size = self.config.block_tokens
         slices = []
-        for sequence in list(self.running):
+        for sequence in self._to_decode():
             position = sequence.num_computed
             num_tokens = len(sequence.tokens)
             if position != num_tokens - 1 or num_tokens == sequence.num_prompt_tokens:
@@ -211,29 +218,102 @@ class LocalScheduler:
         """
         slices: list[Slice] = []
         prefilling = self._prefilling()
+        if not self._num_offline:
+            self._prefill_some(prefilling, slices, budget_tokens, whole=whole)
+            return slices
+        others = [one for one in prefilling if not one.is_offline]
+        offline = [one for one in prefilling if one.is_offline]
+        budget_tokens = self._prefill_some(others, slices, budget_tokens, whole=whole)
+        if self._num_others and (slices or whole):  # engines may pad prompts to the longest of a step
+            return slices
+        limits = self.config.offline
+        most = limits.prefill_tokens if self._num_others else limits.alone_prefill_tokens
+        self._prefill_some(offline, slices, min(budget_tokens, most), whole=whole, is_offline=True)
+        return slices
+
+    def _prefill_some(
+        self,
+        prefilling: list[TokenSequence],
+        slices: list[Slice],
+        budget_tokens: int,
+        *,
+        whole: bool,
+        is_offline: bool = False,
+    ) -> int:
+        """Append slices of prefills that have begun, and of waiting sequences, which start while they fit;
+        either offline ones or the others. Return what is left of the budget.
+        """
         for sequence in prefilling:
             if budget_tokens > 0 and (piece := self._prefill(sequence, budget_tokens, whole, bool(slices))):
                 slices.append(piece)
                 budget_tokens -= piece.num_tokens
-        if budget_tokens <= 0 or not self.waiting or len(self.running) >= self.config.max_running:
-            return slices
+        if budget_tokens <= 0 or not self.waiting or not self._may_start(is_offline):
+            return budget_tokens
         if self._preempted:  # there is no room; and who comes back in the same step would be in it twice
-            return slices
+            return budget_tokens
+        if self._num_offline:  # others may have begun in this step
+            prefilling = self._prefilling()
         in_flight = InFlight(self.running, prefilling, self.config.block_tokens)
         for sequence in self.waiting.candidates(self._cached_share, self.config.num_groups):
-            if budget_tokens <= 0 or len(self.running) >= self.config.max_running:
+            if sequence.is_offline is not is_offline:
+                if is_offline:  # something else waits for room
+                    break
+                continue
+            if budget_tokens <= 0 or not self._may_start(is_offline):
                 break
             hit = self._tables.look_up(sequence)
             if in_flight.has_next(sequence, hit):
                 continue
-            if not self._has_room(sequence, hit):
+            if not self._find_room(sequence, hit):
                 break
             self._start(sequence, hit)
             if piece := self._prefill(sequence, budget_tokens, whole, bool(slices)):
                 slices.append(piece)
                 budget_tokens -= piece.num_tokens
             in_flight.add(sequence, hit)
-        return slices
+        return budget_tokens
+
+    def _may_start(self, is_offline: bool) -> bool:
+        """Return whether one more sequence may run, if there are blocks for it."""
+        offline = [one for one in self.running if one.is_offline] if self._num_offline else []
+        if not is_offline:
+            return len(self.running) < self.config.max_running or bool(offline)
+        if len(self.running) >= self.config.max_running:
+            return False
+        return sum(len(one.tokens) for one in offline) < self._offline_context_tokens()
+
+    def _find_room(self, sequence: TokenSequence, hit: CacheHit) -> bool:
+        """Return whether a sequence can start now. Offline sequences that run give way to another one."""
+        while len(self.running) >= self.config.max_running or not self._has_room(sequence, hit):
+            offline = [one for one in self.running if one.is_offline] if self._num_offline else []
+            if sequence.is_offline or not offline:
+                return False
+            self._preempt(max(offline, key=_place))
+        return True
+
+    def _to_decode(self) -> list[TokenSequence]:
+        """Return the running sequences without the offline ones that pause in this step."""
+        if not self._num_offline:
+            return list(self.running)
+        room_tokens = self._offline_context_tokens()
+        chosen = []
+        for sequence in self.running:
+            if sequence.is_offline:
+                if room_tokens <= 0:
+                    continue
+                room_tokens -= len(sequence.tokens)
+            chosen.append(sequence)
+        return chosen
+
+    def _offline_context_tokens(self) -> int:
+        limits = self.config.offline
+        return limits.context_tokens if self._num_others else limits.alone_context_tokens
+
+    def _count(self, sequence: TokenSequence, change: int) -> None:
+        if sequence.is_offline:
+            self._num_offline += change
+        else:
+            self._num_others += change
 
     def _prefilling(self) -> list[TokenSequence]:
         """Return the running sequences that do not decode; `is_decoding` is written out, as in `decodes`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stretto.costs.offline import OfflineLimits
 from stretto.errors import ConfigError
 
 
@@ -23,6 +24,7 @@ class SchedulerConfig:
         with_events: record what the prefix cache holds.
         shares_partial_blocks: whether a prompt that ends or differs within a cached block reuses the tokens
             before that place; if not, only whole blocks are hits, as in vLLM.
+        offline: how much work offline sequences may do in a step.
     """
 
     num_blocks: int
@@ -35,6 +37,7 @@ class SchedulerConfig:
     lookahead: int = 64
     with_events: bool = False
     shares_partial_blocks: bool = True
+    offline: OfflineLimits = OfflineLimits()
 
     def check(self) -> None:
         """Check that the numbers of this configuration are positive and fit each other. Raises ConfigError if

@@ -37,6 +37,7 @@ class TokenSequence:
             runs, so that it does not get too slow; None for as many as fit into memory.
         blocks: ids of KV blocks; tokens [i·block_tokens, (i+1)·block_tokens) are in `blocks[i]`.
         num_computed: leading tokens whose KV is in the blocks.
+        is_offline: whether it gives way to all sequences that are not. Its rank must be larger than theirs.
         num_cached: prompt tokens found in the cache when the sequence was first started.
         num_shared_blocks: leading blocks that are registered in the prefix cache.
         cached: the cache's node with the last of these blocks; the sequence holds them by it.
@@ -49,6 +50,7 @@ class TokenSequence:
     query: str = ""
     salt: str = ""
     capacity_tokens: int | None = None
+    is_offline: bool = False
 
     status: Status = Status.WAITING
     num_prompt_tokens: int = field(init=False)

@@ -76,7 +76,7 @@ def check_tenant(tenant: object) -> None:
 
 
 def check_criteria(criteria: Objective | None, *, is_needed: bool = False) -> None:
-    """Check that `criteria` is "latency" or "throughput", or None unless `is_needed`. Raises UserError."""
+    """Check that `criteria` is one of `Objective`, or None unless `is_needed`. Raises UserError."""
     if (criteria is not None or is_needed) and not (isinstance(criteria, str) and criteria in _OBJECTIVES):
         raise UserError(f"objective must be one of {', '.join(_OBJECTIVES)}, got {reprlib.repr(criteria)}")
 

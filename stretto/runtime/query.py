@@ -23,7 +23,8 @@ class QueryOptions(TypedDict, total=False):
         deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
         tenant: owner of the query. Caches are never shared between tenants.
         objective: "latency" has its requests served before those for "throughput" (the default), and keeps
-            LLM instances that serve it less crowded, as they are configured.
+            LLM instances that serve it less crowded, as they are configured. "offline" gives way to both: it
+            gets what they leave, even within a step of an LLM.
     """
 
     configuration: Configuration | None

@@ -120,6 +120,7 @@ class Runtime:
             check_deployments(machine, given)
         if type(max_queries) is not int or max_queries < 1:
             raise ConfigError(f"max_queries is {max_queries!r}; it must be a whole number of at least 1")
+        self.max_queries = max_queries
         self._queries = RunningQueries(max_queries)
         self._num_starting = sum(len(deployment.replicas) for deployment in given)
         self._opened: asyncio.Future[None] | None = None

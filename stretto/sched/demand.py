@@ -13,7 +13,7 @@ may ask for more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -22,13 +22,15 @@ from stretto.graph.compile import Node
 from stretto.sched.live_graph import LiveGraph
 from stretto.tasks import Objective
 
+_STRICTEST: Sequence[Objective | None] = ("latency", "throughput", "offline", None)
+
 
 class Demand(NamedTuple):
     """How urgently a value is needed, or the result of a node (step of a running app).
 
     Attributes:
-        criteria: the strictest ("latency" before "throughput") of what all who wait ask; None if nobody
-            waits.
+        criteria: the strictest ("latency" before "throughput" before "offline") of what all who wait ask;
+            None if nobody waits.
         start_by_s: time, by the clock of the runtime or simulator, at which a node has to start so that all
             deadlines can be kept; of a value, when it has to be there. Infinite without a deadline.
         path_s: predicted seconds from its start until the last value that somebody waits for. Within a job,
@@ -92,7 +94,7 @@ class Demand(NamedTuple):
 
 
 def _is_as_strict(one: Demand, other: Demand) -> bool:
-    return one.criteria == "latency" or other.criteria is None or one.criteria == other.criteria
+    return _STRICTEST.index(one.criteria) <= _STRICTEST.index(other.criteria)
 
 
 NOBODY = Demand(None)

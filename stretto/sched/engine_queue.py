@@ -15,8 +15,13 @@ from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig,
 from stretto.sched.request import Entry
 from stretto.tasks import Objective
 
-_CLASSES: Sequence[Objective | None] = ("latency", "throughput", None)
-_CLASS_RANKS: Mapping[Objective | None, float] = {"latency": -1e8, "throughput": 0.0, None: 1e8}
+_CLASSES: Sequence[Objective | None] = ("latency", "throughput", None, "offline")
+_CLASS_RANKS: Mapping[Objective | None, float] = {
+    "latency": -1e8,
+    "throughput": 0.0,
+    None: 1e8,
+    "offline": 2e8,
+}
 """What is added to the first element of a rank, so that classes keep their order at instances too. It is more
 than any rank in seconds or rounds, and less than what a priority of vLLM can tell apart."""
 
@@ -30,10 +35,10 @@ class EngineQueue:
     An entry is one step's queued work, as a number of items, which may be split over batches.
 
     Entries that must run alone go first. Then come those that somebody wants for latency, then those wanted
-    for throughput, then those that nobody wants yet: each class goes while nothing of a better one waits, and
-    within a class the engine's policy decides. But what is wanted for throughput and has waited longer than
-    the engine's age limit is served before younger requests wanted for latency. Entries that are set aside
-    wait without a place in the order.
+    for throughput, then those that nobody wants yet, then those that are offline: each class goes while
+    nothing of a better one waits, and within a class the engine's policy decides. But what is wanted for
+    throughput and has waited longer than the engine's age limit is served before younger requests wanted for
+    latency. Entries that are set aside wait without a place in the order.
 
     The entries of a query, and of a node (step) of it, are found without looking at others. The entries of a
     batch engine are put in order when the order is asked: where one batch has room for all, it never is.
@@ -311,7 +316,7 @@ class EngineQueue:
     def _class_to_serve(self, now_s: float) -> Objective | None:
         latency, throughput = self._waiting["latency"], self._waiting["throughput"]
         if not latency:
-            return "throughput" if throughput else None
+            return "throughput" if throughput else None if self._waiting[None] else "offline"
         if not throughput:
             return "latency"
         oldest_s = next(iter(throughput)).arrival_s

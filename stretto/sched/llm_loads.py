@@ -4,11 +4,14 @@ A running request counts against an instance's budget with its prompt and the ou
 requests of jobs share counts once, where the instance shares it (`shared_context.py`). A running request
 delays others by its prefill until its first output, and by its part of every step while it decodes: all
 sequences of an instance decode side by side.
+
+Offline requests give way to all others, so that these and the placement policy do not see them. An offline
+request goes to the instance with the most room beside everything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from stretto.cluster.instances import InstanceTable, InstanceView
@@ -28,6 +31,7 @@ from stretto.cluster.placement import (
     Unbound,
 )
 from stretto.cluster.prompt_keys import PromptKeys
+from stretto.costs.offline import OfflineLimits
 from stretto.deployment import Engine, Replica
 from stretto.sched.expected_outputs import ExpectedOutputs
 from stretto.sched.request import Entry
@@ -36,6 +40,9 @@ from stretto.sched.shared_context import SharedContext
 
 DEFAULT_BUDGET_TOKENS = 8192
 """Default budget of tokens in flight on an instance, if neither engine nor replica says how many fit."""
+
+OFFLINE_BESIDE = OfflineLimits().context_tokens
+"""Most tokens of offline requests at a server while others run there."""
 
 _SLOWNESS_WEIGHT = 0.3
 """Weight of an answer in the slowness of its instance: a few answers show that it has become slower."""
@@ -91,10 +98,19 @@ class InstanceLoads:
         """Return whether there could be room for the next item of a queue entry (one step's work) on some
         instance now. It answers without asking the placement policy.
         """
-        num_tokens = entry.num_units(entry.lo, entry.lo + 1) + self._outputs.expected(entry.request)
+        num_tokens = self._tokens_of(entry)
+        if entry.demand.criteria == "offline":
+            return self._roomiest_offline(num_tokens, entry.like) is not None
         if self._table.roomiest >= self._table.room_for(num_tokens) or self._table.has_suspects:
             return True
         return bool(entry.demand.job and self._running_context)
+
+    def may_bind_now(self, entry: Entry) -> bool:
+        """Return whether the next item of a queue entry (one step's work) may be assigned to an instance now.
+        What is offline may if there is room for it.
+        """
+        is_offline = entry.demand.criteria == "offline"
+        return not is_offline or self._roomiest_offline(self._tokens_of(entry), entry.like) is not None
 
     @property
     def may_bind(self) -> bool:
@@ -119,6 +135,7 @@ class InstanceLoads:
             space = self._keys.join(instance, replica)
             self._tell(Joined(instance, space, replica.kv_tokens, loading_shares(replica.profile)))
             view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
+            view.offline_beside = None if replica.limits_offline else OFFLINE_BESIDE
             self._table.join(view)
             self._running_context.join(instance, space)
             self._context.join(instance, space)
@@ -168,6 +185,9 @@ class InstanceLoads:
         """Add a request that is sent to its instance to the load of that instance."""
         self._running.setdefault(running.instance, {})[running.task] = running
         self._num_running += 1
+        if running.is_offline:
+            self._change_offline(running.instance, 1, running.num_tokens)
+            return
         self._tell(Dispatched(running.instance, running.placed, running.handed_s))
         if self._binds_early and (view := self._table.get(running.instance)) is not None:
             running.first_s = view.prefill_left_s(running.handed_s) + running.prefill_s
@@ -188,6 +208,8 @@ class InstanceLoads:
 
         The time of its tokens also shows how much each token in flight adds to a step.
         """
+        if running.is_offline:
+            return
         self._measure_steps(running, num_output, now_s)
         if not self._binds_early or (view := self._table.get(running.instance)) is None:
             return
@@ -208,7 +230,8 @@ class InstanceLoads:
 
         An instance is not slow because one answer is long.
         """
-        view, running = self._table.get(instance), next(iter(self.of(instance).values()), None)
+        view = self._table.get(instance)
+        running = next((one for one in self.of(instance).values() if not one.is_offline), None)
         if view is None or running is None:
             return
         num_output = max(running.num_output, self._outputs.longest(running.entry.request))
@@ -225,6 +248,9 @@ class InstanceLoads:
         """
         del self._running[running.instance][running.task]
         self._num_running -= 1
+        if running.is_offline:
+            self._change_offline(running.instance, -1, -running.num_tokens)
+            return
         self._tell(Ended(running.instance, running.placed, held_tokens))
         if running.is_decoding and (view := self._table.get(running.instance)) is not None:
             view.num_decoding -= 1
@@ -246,7 +272,9 @@ class InstanceLoads:
         num_before = running.num_output
         if running.num_written > num_before:
             running.num_output = max(num_before, min(limit, 2 * running.num_written))
-        if not running.is_decoding or running.num_output > num_before:
+        if running.is_offline:
+            self._change_offline(running.instance, 0, running.num_output - num_before)
+        elif not running.is_decoding or running.num_output > num_before:
             prefill_s, running.prefill_s = running.prefill_s, 0.0
             self._set_decoding(running, now_s)
             self._change(running.instance, running.num_output - num_before, -prefill_s)
@@ -288,6 +316,9 @@ class InstanceLoads:
             like: key of the model and dtype (`Replica.output_key`) of the instances to choose among; None for
                 all.
         """
+        if request.purpose.preference == "offline":
+            view = self._roomiest_offline(request.all_tokens, like)
+            return None if view is None else Choice(view.id, reason="most room for offline work")
         if like is None or all(key == like for key in self._output_keys.values()):
             return self._choose(request, self._table, now_s)
         table = InstanceTable(self._load, with_full=self._binds_early)
@@ -295,6 +326,19 @@ class InstanceLoads:
             if self._output_keys[view.id] == like:
                 table.join(view)
         return self._choose(request, table, now_s)
+
+    def in_the_way(self) -> Iterator[Running]:
+        """Yield the offline requests, the youngest first, that have to leave servers: others need their room,
+        or would be too slow beside them. The caller must remove each before it asks for the next.
+        """
+        for view in self._table:
+            while view.num_offline and view.num_running and view.offline_beside is not None:
+                offline = (one for one in reversed(self._running[view.id].values()) if one.is_offline)
+                youngest = next(offline)
+                num_others = view.offline_tokens - youngest.num_tokens
+                if num_others < view.offline_beside and not _is_overfull(view):
+                    break
+                yield youngest
 
     def note_bug(self, bug: Exception) -> None:
         """Keep an exception that a placement policy (the rule that chooses instances) has raised, to be
@@ -383,7 +427,10 @@ class InstanceLoads:
         For tests.
         """
         for view in self._table:
-            running = self._running[view.id].values()
+            offline = [one for one in self._running[view.id].values() if one.is_offline]
+            assert view.num_offline == len(offline)
+            assert view.offline_tokens == sum(one.num_tokens for one in offline)
+            running = [one for one in self._running[view.id].values() if not one.is_offline]
             assert view.num_running == len(running)
             assert view.num_decoding == sum(one.is_decoding for one in running)
             placed = [one.placed for one in running]
@@ -399,7 +446,7 @@ class InstanceLoads:
         """Return how many tokens of requests that wait at an instance count no more, because others that run
         or wait there have them too. For tests: computed anew.
         """
-        running = [one.placed for one in self._running.get(instance, {}).values()]
+        running = [one.placed for one in self._running.get(instance, {}).values() if not one.is_offline]
         context = self._context
         return context.num_repeated(instance, [*running, *waiting]) - context.num_repeated(instance, running)
 
@@ -425,6 +472,25 @@ class InstanceLoads:
                 f"the placement policy names instance {choice.instance!r}, which it was not offered"
             )
         return choice
+
+    def _tokens_of(self, entry: Entry) -> int:
+        return entry.num_units(entry.lo, entry.lo + 1) + self._outputs.expected(entry.request)
+
+    def _roomiest_offline(self, num_tokens: int, like: object) -> InstanceView | None:
+        """Return the instance with the most room for an offline request of `num_tokens` tokens, on a replica
+        like this; None if it fits nowhere now. What is larger than an instance fits when that is empty.
+        """
+        views = [view for view in self._table if like is None or self._output_keys[view.id] == like]
+        view = max(views, key=lambda one: one.offline_room_tokens, default=None)
+        if view is None or view.offline_room_tokens < max(1, min(num_tokens, view.capacity_tokens)):
+            return None
+        return view
+
+    def _change_offline(self, instance: InstanceId, num: int, num_tokens: int) -> None:
+        view = self._table.get(instance)
+        if view is not None:
+            view.num_offline += num
+            view.offline_tokens += num_tokens
 
     def _tell(self, event: PlacementEvent) -> None:
         try:
@@ -489,10 +555,18 @@ class InstanceLoads:
         view = self._table.get(instance)
         if view is None:
             return
-        running = self._running[instance]
-        view.num_running = len(running)
+        num_running = len(self._running[instance]) - view.num_offline
+        view.num_running = num_running
         view.running_tokens += num_tokens - num_repeated
         view.repeated_tokens += num_repeated
-        view.prefill_s = view.prefill_s + prefill_s if running else 0.0
+        view.prefill_s = view.prefill_s + prefill_s if num_running else 0.0
         view.expected_output = self._outputs.typical
         self._table.changed(instance)
+
+
+def _is_overfull(view: InstanceView) -> bool:
+    """Return whether what is not offline lacks room at an instance."""
+    return (
+        view.num_running + view.num_offline > view.num_slots
+        or view.running_tokens + view.offline_tokens > view.capacity_tokens
+    )

@@ -309,6 +309,8 @@ class LLMScheduler:
         self._shown.update(now_s)
         for placed in self._placing.place(now_s):
             actions.append(self._admit(placed, now_s))
+        for running in self._loads.in_the_way():
+            actions.append(self._put_back(running))
         actions += self._retains
         self._retains.clear()
         actions += self._handed_over.reprioritise(self._num_changes)
@@ -454,6 +456,14 @@ class LLMScheduler:
             self._touched.setdefault(instance, set()).add(request.query)
         rank = self._handed_over.add(running, rank)
         return Admit(self.engine.name, instance, task, rank, choice.terms, choice.reason, choice.held_tokens)
+
+    def _put_back(self, running: Running) -> Action:
+        """Queue an offline request again whose instance others need; it begins anew."""
+        self._remove(running)
+        item = running.item
+        again = running.entry.again(item, item + 1, attempt=running.entry.attempt, alone=False)
+        self._requeue(_left_by(running, again) if running.offset else again)
+        return CancelTask(self.engine.name, running.instance, running.task)
 
     def _silence_s(self, request: Request) -> float:
         """Return for how many seconds an instance may report nothing of a request that it runs."""

@@ -193,13 +193,15 @@ class PlaceEarly:
         self._bound.check_invariants()
 
     def _bind_new(self, now_s: float) -> Iterator[Placed]:
-        """Bind what is in the engine's queue. Yield what goes to a suspect instance: nothing waits there."""
+        """Bind what is in the engine's queue. Yield what goes to a suspect instance, and what is offline:
+        neither waits there.
+        """
         request: PlacementRequest | None = None
         choice: Choice | None = None
 
         def has_place(entry: Entry) -> int:
             nonlocal request, choice
-            if not self._shown.may_go_out(entry):
+            if not self._shown.may_go_out(entry) or not self._loads.may_bind_now(entry):
                 return 0
             request = self._describe(entry, now_s)
             choice = _naming(self._loads.choose(request, now_s, entry.like), entry.moved_from)
@@ -214,7 +216,8 @@ class PlaceEarly:
             assert request is not None
             assert choice is not None
             view = self._loads.view(choice.instance)
-            if view is not None and view.state == "suspect":
+            is_offline = request.purpose.preference == "offline"
+            if view is not None and (view.state == "suspect" or is_offline):
                 yield Placed(self._queue, chosen.entry, request, choice)
                 continue
             self._bind(_anew(chosen.entry, chosen.entry.lo), request, choice, now_s)

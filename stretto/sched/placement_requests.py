@@ -55,8 +55,9 @@ class PlacementRequests:
         Jobs and groups of two sessions never have one name.
         """
         demand = entry.demand
+        is_offline = entry.request.record.criteria == "offline"
         return Purpose(
-            demand.preference or "throughput",
+            demand.preference or ("offline" if is_offline else "throughput"),
             f"{entry.query} {demand.job}" if demand.job else "",
             f"{entry.query} {demand.group}" if demand.group else "",
             entry.arrival_s + self._age_limit_s,

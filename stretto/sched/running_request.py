@@ -67,6 +67,11 @@ class Running:
         self.num_output = self.placed.expected_output
 
     @property
+    def is_offline(self) -> bool:
+        """Whether it gives way to all requests that are not offline."""
+        return self.placed.purpose.preference == "offline"
+
+    @property
     def num_tokens(self) -> int:
         """Number of tokens of the instance's budget that the request takes: its prompt and the output
         expected of it.

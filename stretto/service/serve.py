@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from stretto.cluster.machine import Machine
 from stretto.deployment import Deployment
@@ -33,8 +35,11 @@ def run_service(
     say: Callable[[str], None],
     machine: Machine | None = None,
     apps: Mapping[str, DeployedApp] | None = None,
+    beside: Callable[[Runtime], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
+
+    What `beside` does with the runtime runs meanwhile, and is cancelled in the end.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
@@ -53,9 +58,14 @@ def run_service(
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
             say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
+            task = None if beside is None else asyncio.create_task(beside(runtime))
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
+                if task is not None:
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
                 if num_open := service.app.num_open:
                     say(
                         f"finishes {num_open} requests in at most {config.grace_s:g} s; interrupt again to "

@@ -119,6 +119,7 @@ class LLMInstance:
             rank=rank,
             query=task.query,
             salt=task.tenant if self._model.caches else str(task.id),
+            is_offline=task.objective == "offline",
         )
         sequence.resume(task.generated[: len(ids)])
         self.scheduler.add(sequence, self._around.now_s)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from stretto.cluster.kv_events import AllBlocksCleared, KVEvent
 from stretto.cluster.messages import InstanceLoad
@@ -67,6 +67,8 @@ class OpenAIServer:
     Raises:
         ConfigError: the URL or key is unusable, or a package is missing; the server is not asked for this.
     """
+
+    LIMITS_OFFLINE: ClassVar[bool] = False
 
     def __init__(self, config: OpenAIServerConfig) -> None:
         """Create the client of a server; nothing is sent yet.

@@ -27,6 +27,7 @@ class ServerProcess:
     """
 
     RUNS_IN: ClassVar[tuple[str, ...]] = ("loop", "ray")
+    LIMITS_OFFLINE: ClassVar[bool] = False
 
     def __init__(self, config: ServerProcessConfig, launched: Launched | None = None) -> None:
         self._config = config

@@ -202,6 +202,7 @@ class TransformerLLM:
             query=task.query,
             salt=task.tenant,
             capacity_tokens=self._config.latency_tokens if task.objective == "latency" else None,
+            is_offline=task.objective == "offline",
         )
         self._num_sequences += 1
         text = TextStream(self.tokenizer, self._token_texts)

@@ -1,0 +1,1 @@
+"""Queries and offline work on one fleet."""

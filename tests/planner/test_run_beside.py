@@ -1,0 +1,110 @@
+"""Offline requests on a runtime that serves queries."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from support.machines import compiled
+
+from stretto.deployment import Deployment, deploy
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.errors import BadReply, ConfigError
+from stretto.messages import Action, Admit
+from stretto.observer import Observer
+from stretto.planner.running.batch_lines import read_batch_application
+from stretto.planner.running.beside import OfflineJob, run_beside
+from stretto.planner.running.run import Outcome
+from stretto.runtime.runtime import Runtime
+from stretto.tasks import LLMTask
+
+QUERY = compiled("graph q(%x: text)\n%kv = prefill([%x]) : kv @a\n%y = decode(%kv) : text @a\nreturn %y")
+
+
+class Admitted(Observer):
+    """The tasks in the order in which they were sent to an instance."""
+
+    def __init__(self) -> None:
+        self.tasks: list[LLMTask] = []
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        if isinstance(action, Admit):
+            self.tasks.append(action.task)
+
+
+def job(folder: Path, count: int = 6, model: str = "a") -> OfflineJob:
+    file = folder / "in.jsonl"
+    bodies = [
+        {"model": model, "max_tokens": 5, "messages": [{"role": "user", "content": f"question {at}"}]}
+        for at in range(count)
+    ]
+    file.write_text(
+        "".join(
+            json.dumps({"custom_id": f"r{at}", "method": "POST", "url": "/v1/chat/completions", "body": body})
+            + "\n"
+            for at, body in enumerate(bodies)
+        )
+    )
+    app, store = read_batch_application(file)
+    return OfflineJob(app, store, *(folder / name for name in ("answers", "failed", "journal")))
+
+
+def engine(fails: str = "") -> Deployment:
+    def fail_on(task: LLMTask) -> BaseException | None:
+        text = "".join(str(part.text) for part in task.prompt)
+        return BadReply("no answer") if fails and fails in text else None
+
+    return deploy("a", FakeLLM, FakeLLMConfig(fail_on=fail_on), contract="llm", max_running=1)
+
+
+def lines(path: Path) -> dict[str, object]:
+    found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return {line["custom_id"]: line["response"] for line in found}
+
+
+def test_a_batch_file_is_answered_and_gives_way_to_queries(tmp_path: Path) -> None:
+    seen = Admitted()
+
+    async def both() -> tuple[Outcome, list[object]]:
+        async with Runtime([engine()], observers=[seen]) as runtime:
+            offline = asyncio.create_task(run_beside(job(tmp_path), runtime))
+            while not seen.tasks:  # all wait, and the first runs
+                await asyncio.sleep(0)
+            queries = [asyncio.create_task(runtime.run(QUERY, {"x": f"q{n}"})) for n in range(3)]
+            return await offline, [*await asyncio.gather(*queries)]
+
+    outcome, _ = asyncio.run(both())
+    assert outcome == Outcome(0, 6, 0)
+    assert sorted(lines(tmp_path / "answers")) == [f"r{at}" for at in range(6)]
+    classes = [task.objective for task in seen.tasks if task.decode is not None]
+    last = max(at for at, one in enumerate(classes) if one == "throughput")
+    num_before = classes[:last].count("offline")
+    assert num_before <= 2, "only what was sent before the queries came goes before them"
+
+
+def test_the_same_job_goes_on_and_tries_failures_again(tmp_path: Path) -> None:
+    async def run(fails: str = "") -> Outcome:
+        async with Runtime([engine(fails)]) as runtime:
+            return await run_beside(job(tmp_path), runtime)
+
+    assert asyncio.run(run("question 3")) == Outcome(0, 5, 1)
+    assert list(lines(tmp_path / "failed")) == ["r3"]
+    assert asyncio.run(run()) == Outcome(5, 6, 0)
+    assert sorted(lines(tmp_path / "answers")) == [f"r{at}" for at in range(6)]
+
+
+def test_more_requests_than_queries_may_run_wait_for_room(tmp_path: Path) -> None:
+    async def run() -> Outcome:
+        async with Runtime([engine()], max_queries=2) as runtime:
+            return await run_beside(job(tmp_path), runtime)
+
+    assert asyncio.run(run()) == Outcome(0, 6, 0)
+
+
+def test_a_model_that_is_no_engine_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    wanted = job(tmp_path, model="b")
+    with pytest.raises(ConfigError, match="'b'; it must be one of the LLM engines: a"):
+        wanted.check(["a"])
+    assert not wanted.answers.exists()
