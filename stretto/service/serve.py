@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterable, Mapping
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import uvloop
 
@@ -30,6 +32,7 @@ def run_service(
 
     Raises:
         StrettoError: an engine cannot be started, or the port is in use.
+        KeyboardInterrupt: it was interrupted.
     """
 
     async def serve() -> None:
@@ -44,15 +47,33 @@ def run_service(
             gc.freeze()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
             say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                if num_open := service.app.num_open:
-                    say(
-                        f"finishes {num_open} requests in at most {config.grace_s:g} s; interrupt again to "
-                        "cut them"
-                    )
-                await service.drain()
-                raise
+            with _interrupts_cancel():
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    if num_open := service.app.num_open:
+                        say(
+                            f"finishes {num_open} requests in at most {config.grace_s:g} s; interrupt again "
+                            "to cut them"
+                        )
+                    await service.drain()
+                    raise
 
-    uvloop.run(serve())
+    try:
+        uvloop.run(serve())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+@contextmanager
+def _interrupts_cancel() -> Iterator[None]:
+    """Let each interrupt (SIGINT) within the block cancel the task that runs it. asyncio raises the second
+    one in whatever code is running, and where that answers a request, the HTTP server swallows it.
+    """
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(task.cancel))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
