@@ -13,6 +13,7 @@ from stretto.errors import InternalError
 from stretto.planner.application import Application
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
+from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import Job, run_job
 from stretto.planner.running.run_request import RunRequest
 
@@ -69,7 +70,7 @@ def run_measured(work: Work, replanner: Replanner, make: MakeReplica, folder: Pa
 
     job = Job(
         work.app,
-        work.requests,
+        stored(work.requests),
         "measured",
         replanner,
         make,

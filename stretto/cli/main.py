@@ -17,9 +17,9 @@ from types import FrameType
 from typing import NoReturn
 
 from stretto.errors import StrettoError, UserError
+from stretto.interrupts import REPEATED_S
 
 _INTERRUPTED = 128 + signal.SIGINT
-_REPEATED_S = 3.0
 
 
 def main() -> NoReturn:
@@ -28,13 +28,13 @@ def main() -> NoReturn:
     A signal that comes again while the first one is obeyed is not obeyed twice.
     """
     received: list[int] = []
-    obeyed_s = -_REPEATED_S
+    obeyed_s = -REPEATED_S
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         """Call the current handler of Ctrl-C, which asyncio replaces while it runs."""
         nonlocal obeyed_s
         received.append(number)
-        if time.monotonic() - obeyed_s < _REPEATED_S:
+        if time.monotonic() - obeyed_s < REPEATED_S:
             return
         obeyed_s = time.monotonic()
         ctrl_c = signal.getsignal(signal.SIGINT)

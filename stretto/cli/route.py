@@ -19,7 +19,7 @@ def route(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="TOML file with [router] and [[router.worker]].", metavar="FILE"),
+        typer.Option("--config", help=r"TOML file with \[router] and \[\[router.worker]].", metavar="FILE"),
     ] = None,
     placement: Annotated[
         str | None,

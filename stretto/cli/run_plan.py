@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,19 +18,20 @@ from stretto.cli.progress import bar
 from stretto.costs.presets import load_output_lengths
 from stretto.emulate.known_costs import nearest
 from stretto.errors import CapacityError, ConfigError, UserError
-from stretto.planner.application import Application, Request
+from stretto.planner.application import Application
 from stretto.planner.machine import machine_of
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application
 from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.running.batch_lines import read_batch_application
+from stretto.planner.running.calls import CallBook
 from stretto.planner.running.forecast import Forecast
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import emulated_replicas, local_plan, local_replicas, vllm_replicas
+from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.run import Job, Outcome, run_job
-from stretto.planner.running.run_request import RunRequest
 
 
 class Serve(StrEnum):
@@ -136,7 +137,7 @@ def run_plan(
         asked = read_run_requests(requests, application)
     errors = Console(stderr=True)
     with TemporaryDirectory(prefix="stretto-") as folder, bar(errors) as progress:
-        plan: Callable[[Sequence[Request]], Plan] | Replanner = _one_each(application, at_once)
+        plan: Callable[[CallBook], Plan] | Replanner = _one_each(application, at_once)
         try:
             problem = None if machine is None else _problem(application, asked, machine)
             match serve:
@@ -169,14 +170,13 @@ def run_plan(
         raise typer.Exit(1)
 
 
-def _one_each(application: Application, at_once: int) -> Callable[[Sequence[Request]], Plan]:
+def _one_each(application: Application, at_once: int) -> Callable[[CallBook], Plan]:
     plan = local_plan(application, at_once)
-    return lambda left: plan
+    return lambda book: plan
 
 
-def _problem(application: Application, asked: Sequence[RunRequest], machine: str) -> Problem:
-    planned = [request.planned for request in asked]
-    return Problem(application, planned, machine_of(machine), load_output_lengths())
+def _problem(application: Application, asked: RequestStore, machine: str) -> Problem:
+    return Problem(application, asked.planned(), machine_of(machine), load_output_lengths())
 
 
 def _check_files(files: dict[str, Path]) -> None:

@@ -21,7 +21,7 @@ def serve(
         Path | None,
         typer.Option(
             "--engines",
-            help="TOML file with engines and their replicas, and [service] with tenants and limits.",
+            help=r"TOML file with engines and their replicas, and \[service] with tenants and limits.",
             metavar="FILE",
         ),
     ] = None,

@@ -83,6 +83,12 @@ class Profile:
         return self.per_output_s + self.per_neighbour_s * (num_sequences - 1)
 
 
+UNKNOWN_LLM = Profile(base_s=0.005, per_unit_s=1e-4, per_output_s=0.02, per_neighbour_s=2e-4)
+"""Costs of an LLM instance of which none are given: those of a model of 7 billion parameters on one GPU,
+rounded.
+"""
+
+
 def fit_profile(units: Sequence[int], seconds: Sequence[float], *, tolerance: float = 0.1) -> Profile:
     """Fit a latency profile (linear costs) to the measured `seconds` of calls with so many `units` of work.
 

@@ -79,21 +79,26 @@ def steps_s(cost: StepCost, shapes: ShapeArrays) -> Floats:
     if not isinstance(cost, LLMStepCost):
         rows = shapes.rows()
         return np.array([cost.step_s(s) if n == 1 else cost.steps_s(s, n) for s, n in rows], np.float64)
-    seconds = np.zeros(len(shapes.repeats))
-    places = np.arange(len(seconds))
-    first, last = np.zeros(len(seconds), np.int64), shapes.repeats - 1
-    while len(places):
-        begin_s, begin = _times(cost, shapes.after(first))
-        end_s, end = _times(cost, shapes.after(last))
+    first, last = np.zeros(len(shapes.repeats), np.int64), shapes.repeats - 1
+    seconds, places = np.zeros(len(first)), np.arange(len(first))
+    begin_s, begin = _times(cost, shapes)
+    end_s, end = begin_s.copy(), begin.copy()
+    several = last > 0
+    end_s[several], end[several] = _times(cost, shapes.where(several).after(last[several]))
+    while True:
         is_even = (last - first < 2) | (begin == end)
         whole_s = np.where(last == first, begin_s, (last - first + 1) * (begin_s + end_s) / 2)
         np.add.at(seconds, places[is_even], whole_s[is_even])
         left = ~is_even
-        middle = (first + last)[left] // 2
+        if not left.any():
+            return seconds
+        shapes, middle = shapes.where(left), (first + last)[left] // 2
+        before_s, before = _times(cost, shapes.after(middle))
+        after_s, after = _times(cost, shapes.after(middle + 1))
+        begin_s, begin = np.concatenate([begin_s[left], after_s]), np.concatenate([begin[left], after])
+        end_s, end = np.concatenate([before_s, end_s[left]]), np.concatenate([before, end[left]])
         first, last = np.concatenate([first[left], middle + 1]), np.concatenate([middle, last[left]])
-        places = np.concatenate([places[left]] * 2)
-        shapes = shapes.where(left).twice()
-    return seconds
+        places, shapes = np.concatenate([places[left]] * 2), shapes.twice()
 
 
 def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:
@@ -102,8 +107,10 @@ def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:
     products = {name: feature * cost.numbers[name] for feature, name in zip(features, NUMBERS, strict=True)}
 
     def total(*names: str) -> Floats:
-        chosen = (products[name] for name in names)
-        return sum(chosen, start=np.zeros(len(shapes.repeats)))
+        seconds = np.zeros(len(shapes.repeats))
+        for name in names:
+            seconds += products[name]
+        return seconds
 
     launch, reading, longest = total(*LAUNCH), total(*KV), total(*LONGEST)
     hidden = HIDDEN * np.minimum(total(*WEIGHTS), total(*MULTIPLYING))
@@ -118,8 +125,8 @@ def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:
     return np.where(shapes.num_prefills + shapes.num_decodes > 0, seconds, 0.0), regime
 
 
-def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
-    """Return what `StepFeatures.of` returns, for each step."""
+def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any] | float]:
+    """Return what `StepFeatures.of` returns, for each step; one number if it is the same for all steps."""
     features = cost.features
     rates, kernels, model = features._rates, features.kernels, features.model
     layers = float(model.num_layers)
@@ -127,11 +134,10 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
     longest = shapes.max_context_tokens
     prompts = prefills * shapes.max_prefill_tokens if kernels.pads_prompts else shapes.prefill_tokens
     tokens = prompts + decodes
-    ones = np.ones(len(prefills))
-    read_s = rates.read_s * ones
+    read_s: NDArray[Any] | float = rates.read_s
     if not rates.read_s:
         unused = (1 - model.active_experts / model.num_experts) ** tokens
-        used = model.active_experts * ones if kernels.tokens_alike else model.num_experts * (1 - unused)
+        used = model.active_experts if kernels.tokens_alike else model.num_experts * (1 - unused)
         experts = used * model.expert_params
         read_s = model.num_layers * (model.attention_params + experts) * model.dtype_bytes * rates.byte_s
     parts = np.ones(len(prefills), np.int64)
@@ -144,12 +150,11 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
     is_group = float(devices > 1)
     num_sequences = prefills + decodes
     launches = layers * (model.kernels_per_layer + 2 * is_group)
-    sizes, place = np.unique(tokens.astype(np.int64), return_inverse=True)
-    tiles_s = features.multiplication.all_seconds(sizes)[place]
+    tiles_s = features.multiplication.all_seconds(tokens.astype(np.int64))
     return [
-        layers * ones,
+        layers,
         layers * (prefills > 0),
-        launches * ones,
+        launches,
         launches * (prefills > 0),
         read_s,
         np.ceil(tokens / 128) * 128 * rates.token_s,
@@ -158,8 +163,8 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
         np.where(tokens <= 64, 64, np.ceil(tokens / 128) * 128) * rates.token_s,
         activation_s * (1 - is_group),
         activation_s,
-        layers * model.kernels_per_layer * ones,
-        layers * is_group * ones,
+        layers * model.kernels_per_layer,
+        layers * is_group,
         activation_s * is_group,
         2 * activation_s / devices * is_group,
         rates.blocks * (prefills + shapes.prefill_tokens / 64),
@@ -168,17 +173,17 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
         rates.blocks * decodes * (parts - 1),
         rates.kv_s * shapes.context_tokens,
         rates.longest * cut,
-        ones,
+        1.0,
         num_sequences,
         prompts + decodes * shapes.max_context_tokens,
-        is_group * ones,
-        ones,
+        is_group,
+        1.0,
         num_sequences,
         np.maximum(0, num_sequences - FEW),
         rates.words_s * num_sequences,
-        rates.output_s * ones,
-        ones,
+        rates.output_s,
+        1.0,
         num_sequences,
-        is_group * ones,
+        is_group,
         num_sequences,
     ]

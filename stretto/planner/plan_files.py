@@ -16,11 +16,12 @@ node) if their lengths are known.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, BinaryIO, TypeVar, get_type_hints
 
 import yaml
 
@@ -35,7 +36,10 @@ _REQUEST_FIELDS = ("custom_id", "prompt", "prompt_tokens", "chunks", "nodes", "a
 _CHARACTERS_PER_TOKEN = 4
 NO_ANSWERS: Mapping[str, int] = {}
 """The answers of requests that have none, one object for all of them: an empty mapping takes 64 bytes."""
-_MAX_NUMBER = 2**31 - 1  # sums of several such numbers fit into 64 bits
+MAX_NUMBER = 2**31 - 1
+"""Largest number of tokens: sums of several such numbers fit into 64 bits."""
+_MAX_CALLS = 2**16
+"""Most calls that a node makes for one request: a run holds all of them while the request lasts."""
 
 
 def read_application(path: Path) -> Application:
@@ -92,8 +96,9 @@ def _node(fields: Any, place: str) -> Node:
     for name, value in values.items():
         if name != "inputs" and type(value) is not kinds[name]:
             raise ConfigError(f"{place}: {name} must be of type {kinds[name].__name__}, got {short(value)}")
-        if isinstance(value, int) and value > _MAX_NUMBER:
-            raise ConfigError(f"{place}: {name} must be at most {_MAX_NUMBER}, got {short(value)}")
+        most = _MAX_CALLS if name == "calls" else MAX_NUMBER
+        if isinstance(value, int) and value > most:
+            raise ConfigError(f"{place}: {name} must be at most {most}, got {short(value)}")
     node = Node(**values)
     if node.prompt and "prompt_tokens" not in values:
         node = replace(node, prompt_tokens=tokens_of(constant_text(node.prompt)))
@@ -123,29 +128,54 @@ def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str])
     """Read a file of JSON lines with one request each, which `parse` makes of the JSON.
 
     Raises:
-        ConfigError: it cannot be read, has no requests, `parse` refuses a line (the message has its number),
-            or two requests have the same `custom_id`.
+        ConfigError: as `checked_lines`, or the file cannot be read.
     """
-    requests, places = list[T](), dict[str, int]()
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    request = parse(_decode(line.decode("utf-8")))
-                except (ValueError, RecursionError, UserError) as error:
-                    raise ConfigError(f"{path}, line {number}: {error}") from error
-                if (before := places.setdefault(id_of(request), number)) != number:
-                    raise ConfigError(
-                        f"{path}, line {number}: custom_id {id_of(request)!r} was used in line {before}"
-                    )
-                requests.append(request)
+            return [request for _, _, request in checked_lines(file, path, parse, id_of)]
     except OSError as error:
         raise ConfigError(f"{path}: {error}") from error
-    if not requests:
+
+
+def checked_lines(
+    file: BinaryIO, path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str]
+) -> Iterator[tuple[int, bytes, T]]:
+    """Yield the lines of an open file that are not empty: where each begins, its text, and its request.
+
+    Raises:
+        ConfigError: there are no requests, `parse` refuses a line (the message has its number), or two
+            requests have the same `custom_id`.
+    """
+    places, end = dict[str, int](), 0
+    for number, line in enumerate(file, 1):
+        begin, end = end, end + len(line)
+        if not line.strip():
+            continue
+        try:
+            request = parse(decode_line(line))
+        except (ValueError, RecursionError, UserError) as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from error
+        if (before := places.setdefault(id_of(request), number)) != number:
+            raise ConfigError(
+                f"{path}, line {number}: custom_id {id_of(request)!r} was used in line {before}"
+            )
+        yield begin, line, request
+    if not places:
         raise ConfigError(f"{path}: there are no requests")
-    return requests
+
+
+def decode_line(line: bytes) -> Any:
+    """Return the JSON of a line, which may begin with a byte order mark.
+
+    Raises:
+        ConfigError: it is no JSON, or a field is there twice.
+    """
+    try:
+        return _decode(line.removeprefix(BOM_UTF8).decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"byte {error.start + 1} is no UTF-8: {error.reason}") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"no JSON, character {error.pos + 1}: {error.msg}") from error
 
 
 def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -199,8 +229,8 @@ def tokens_of(text: str) -> int:
 
 
 def _number(value: Any, what: str) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-        raise ConfigError(f"{what} must be a number of tokens, 0 to {_MAX_NUMBER}, got {short(value)}")
+    if type(value) is not int or not 0 <= value <= MAX_NUMBER:
+        raise ConfigError(f"{what} must be a number of tokens, 0 to {MAX_NUMBER}, got {short(value)}")
     return value
 
 

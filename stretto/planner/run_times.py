@@ -72,6 +72,7 @@ class RunTimes:
         }
         self._shares = [0.0, *(1 / parts for parts in self._parts())]
         self.plans = cache(self._plans)
+        self.alone_s = cache(self._alone_s)
 
     def run_s(self, node: str, tp: int, share: float) -> float:
         """Return the seconds that a replica on `tp` devices needs for a share of the node's calls."""
@@ -122,6 +123,11 @@ class RunTimes:
         )
         costs = self.problem.costs[node].values()
         return min(float(run_replica(load, cost.scheduler, cost.step, 0.0).ended_s[0]) for cost in costs)
+
+    def _alone_s(self, node: str, plan: tuple[int, int]) -> float:
+        """Return the seconds from the start of a node's replicas, (dp, tp), until all its calls are done."""
+        dp, tp = plan
+        return self.loading_s(node, tp) + self.run_s(node, tp, 1 / dp)
 
     def _plans(self, node: str) -> list[tuple[int, int]]:
         """Return all pairs (dp, tp) with which a node can run on this machine."""

@@ -67,6 +67,7 @@ class ClientConnection(asyncio.Protocol):
         serve: begins to answer a request, and returns what answers it. The answer is written to this
             connection; `finished` is called at its end.
         connections: set of the open connections, which this one enters and leaves.
+        on_refused: told the status of each request that is refused before it is read to its end.
 
     Attributes:
         last_s: time of the last bytes of the client, or of the last answer's end.
@@ -78,8 +79,10 @@ class ClientConnection(asyncio.Protocol):
         serve: Callable[[ClientConnection, ClientRequest], Served | None],
         connections: set[ClientConnection],
         max_body_bytes: int,
+        on_refused: Callable[[int], None] = lambda status: None,
     ) -> None:
         self._serve = serve
+        self._on_refused = on_refused
         self._connections = connections
         self._max_body_bytes = max_body_bytes
         self._loop = asyncio.get_running_loop()
@@ -270,6 +273,7 @@ class ClientConnection(asyncio.Protocol):
     def _answer_and_linger(self, refusal: ApiError) -> None:
         """Refuse a request, and read what the client still sends: closing at once could lose the refusal."""
         assert self._transport is not None
+        self._on_refused(refusal.status)
         body = error_body(refusal)
         head = answer_head(
             refusal.status, JSON_HEADERS, length=len(body), is_chunked=False, keeps_alive=False

@@ -8,13 +8,10 @@ from urllib.parse import urlsplit
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.scored_placement import ScoredPlacement
-from stretto.costs.profile import Profile
+from stretto.costs.profile import UNKNOWN_LLM, Profile
 from stretto.engines.http_client.address import Address
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.errors import ConfigError
-
-DEFAULT_PROFILE = Profile(base_s=0.005, per_unit_s=1e-4, per_output_s=0.02, per_neighbour_s=2e-4)
-"""Costs of a worker of which none are given: those of a model of 7 billion parameters on one GPU, rounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +31,7 @@ class WorkerConfig:
     url: str
     num_slots: int = 256
     kv_tokens: int | None = None
-    profile: Profile = DEFAULT_PROFILE
+    profile: Profile = UNKNOWN_LLM
     kv_events: KVEventsConfig | None = None
 
     def __post_init__(self) -> None:

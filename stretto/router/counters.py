@@ -68,6 +68,10 @@ class Counters:
         if journey.ended_s is not None:
             self._total.observe(journey.ended_s - journey.arrived_s)
 
+    def count_refusal(self, status: int) -> None:
+        """Count a request that the router has refused itself, before it was placed."""
+        self._statuses[status] += 1
+
     def render(self, desk: Desk) -> str:
         """Return all counts, and the present loads of the desk, in Prometheus's text format."""
         workers = desk.workers()

@@ -223,12 +223,19 @@ class Desk:
         self._loads.join(found)
         return [Check(worker, now_s + self._config.health_interval_s), *self._fill(worker, now_s)]
 
-    def check_failed(self, worker: WorkerId, reason: str, now_s: float) -> list[DeskAction]:
+    def check_failed(
+        self, worker: WorkerId, reason: str, now_s: float, *, is_gone: bool = False
+    ) -> list[DeskAction]:
         """Handle a failed health check. After several in a row, requests that the worker has not begun to
         answer are sent elsewhere.
+
+        `is_gone` is whether nothing listens at its address: the process has ended, and with it what its cache
+        held.
         """
         if (found := self._workers.get(worker)) is None:
             return []
+        if is_gone:
+            self._loads.forget(found)
         is_dead = self._workers.check_failed(found, reason, now_s)
         self._loads.refresh(found)
         next_s = min(found.probe_s, now_s + self._config.health_interval_s)

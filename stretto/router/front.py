@@ -81,7 +81,9 @@ class Front:
 
     def client_connection(self) -> ClientConnection:
         """Return the protocol of a new client."""
-        return ClientConnection(self._serve, self.clients, self.config.max_body_bytes)
+        return ClientConnection(
+            self._serve, self.clients, self.config.max_body_bytes, self.counters.count_refusal
+        )
 
     def act(self, actions: list[DeskAction]) -> None:
         """Do what the desk asks for."""
@@ -164,6 +166,7 @@ class Front:
             exchange.fail("the router could not place the request")
 
     def _refuse(self, client: ClientConnection, request: ClientRequest, error: ApiError) -> None:
+        self.counters.count_refusal(error.status)
         headers, body = error_headers(error), error_body(error)
         client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 

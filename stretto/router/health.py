@@ -1,7 +1,7 @@
 """Health checks of the workers: each asks a worker and tells the desk, which says when the next is due.
 
 A worker passes if it answers `/health` with a status below 500: some servers lack that path. Then it is asked
-for its models, and once for the size of its KV memory.
+for its models, and for the size of its KV memory if it was not serving.
 """
 
 from __future__ import annotations
@@ -105,14 +105,15 @@ class HealthChecks:
         except BadReply:
             raise
         except EngineFailure as failure:
-            self._fail(worker, failure.message)
+            is_gone = isinstance(failure.__cause__, ConnectionRefusedError)
+            self._fail(worker, failure.message, is_gone=is_gone)
             return
         self._running.pop(worker, None)
         self._front.act(self._front.desk.check_passed(worker, models, kv_tokens, monotonic()))
 
-    def _fail(self, worker: WorkerId, reason: str) -> None:
+    def _fail(self, worker: WorkerId, reason: str, *, is_gone: bool = False) -> None:
         self._running.pop(worker, None)
-        self._front.act(self._front.desk.check_failed(worker, reason, monotonic()))
+        self._front.act(self._front.desk.check_failed(worker, reason, monotonic(), is_gone=is_gone))
 
     async def _models(self, connections: ServerConnections) -> dict[str, Any]:
         """Return the worker's models by name; none if it lists none."""
@@ -125,18 +126,21 @@ class HealthChecks:
         return dict(zip((card.id for card in cards), listed["data"], strict=True))
 
     async def _kv_tokens(self, worker: WorkerId, connections: ServerConnections) -> int | None:
-        """Return how many tokens fit into the worker's KV memory; None if it does not tell."""
+        """Return how many tokens fit into the worker's KV memory; None if it has never told.
+
+        A suspect worker may be a new process with another size, so that it is asked again.
+        """
         found = self._front.desk.worker(worker)
-        if found is None or found.kv_tokens is not None or found.state not in ("starting", "suspect"):
+        if found is None or found.state not in ("starting", "suspect"):
             return None if found is None else found.kv_tokens
         status, body = await self._ask(connections, paths.METRICS)
         if status != 200:
-            return None
+            return found.kv_tokens
         try:
             cache = read_cache_config(body.decode(errors="replace"))
         except BadReply:
-            return None
-        return cache.num_blocks * cache.block_tokens if cache.num_blocks else None
+            return found.kv_tokens
+        return cache.num_blocks * cache.block_tokens if cache.num_blocks else found.kv_tokens
 
     async def _ask(self, connections: ServerConnections, path: str) -> tuple[int, bytes]:
         return await ask(connections, self._front.config.health_timeout_s, path)

@@ -80,13 +80,19 @@ class Loads:
         return typical if max_tokens is None else min(max_tokens, typical)
 
     def join(self, worker: Worker) -> None:
-        """Let the policy choose a worker; nothing happens if it may already."""
-        if self._table.get(worker.id) is None:
+        """Let the policy choose a worker. If it may already, only a new size of its KV memory counts: that is
+        of a new process, whose cache is empty.
+        """
+        view, capacity = self._table.get(worker.id), worker.kv_tokens or _NO_LIMIT
+        if view is None or view.capacity_tokens != capacity:
+            self.leave(worker.id)
             space = BYTES.name if self.uses_keys else ""
             loading = loading_shares(worker.config.profile)
             self._placement.observe(Joined(worker.id, space, worker.kv_tokens, loading))
-            capacity = worker.kv_tokens or _NO_LIMIT
-            view = InstanceView(worker.id, worker.config.profile, capacity, worker.config.num_slots, space)
+            if view is None:
+                profile, num_slots = worker.config.profile, worker.config.num_slots
+                view = InstanceView(worker.id, profile, capacity, num_slots, space)
+            view.capacity_tokens = capacity
             self._table.join(view)
         self.refresh(worker)
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import uvloop
-
 from stretto.errors import ConfigError
+from stretto.interrupts import run_until_interrupted
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
@@ -181,4 +180,4 @@ def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], N
                 await router.finish(_GRACE_S)
                 raise
 
-    uvloop.run(serve())
+    run_until_interrupted(serve())

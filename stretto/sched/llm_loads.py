@@ -44,7 +44,7 @@ _PACE_WEIGHT = 0.1
 _LEAST_PACED = 8
 """Number of tokens after the first output from which the time of an answer tells how long steps take."""
 _LEAST_SLOWNESS = 1.5
-"""Slowness that counts. Below it are the prefills of neighbours, which no prediction of one answer knows."""
+"""Slowness that counts. Less is within the error of predictions."""
 
 
 class InstanceLoads:
@@ -72,6 +72,7 @@ class InstanceLoads:
         self._running_context = SharedContext()
         self._context = SharedContext()
         self._slowness: dict[InstanceId, float] = {}
+        self._sent_prefill_s: dict[InstanceId, float] = {}
         self._in_time_s: dict[InstanceId, float] = {}
 
     @property
@@ -129,6 +130,7 @@ class InstanceLoads:
         if self._table.get(instance) is not None:
             self._keys.leave(instance)
             self._slowness.pop(instance, None)
+            self._sent_prefill_s.pop(instance, None)
             self._in_time_s.pop(instance, None)
             self._tell(Left(instance))
             self._table.leave(instance)
@@ -171,6 +173,8 @@ class InstanceLoads:
             running.first_s = view.prefill_left_s(running.handed_s) + running.prefill_s
             if view.num_running == view.num_decoding:
                 view.prefill_from_s = running.handed_s
+            sent_s = self._sent_prefill_s.get(running.instance, 0.0) + running.prefill_s
+            self._sent_prefill_s[running.instance] = running.sent_prefill_s = sent_s
         num_shared = self._running_context.add(running.instance, running.placed)
         self._change(running.instance, running.num_tokens, running.prefill_s, num_shared)
         waited_for = num_shared - self._context.add(running.instance, running.placed)
@@ -187,7 +191,7 @@ class InstanceLoads:
         self._measure_steps(running, num_output, now_s)
         if not self._binds_early or (view := self._table.get(running.instance)) is None:
             return
-        predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
+        predicted_s = self._predicted_s(running, view, num_output)
         if predicted_s > 0:
             before = self._slowness.get(view.id, 1.0)
             ratio = (now_s - running.handed_s) / predicted_s
@@ -208,7 +212,7 @@ class InstanceLoads:
         if view is None or running is None:
             return
         num_output = max(running.num_output, self._outputs.longest(running.entry.request))
-        predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
+        predicted_s = self._predicted_s(running, view, num_output)
         silent_s = now_s - max(running.handed_s, self._in_time_s.get(instance, running.handed_s))
         if predicted_s > 0 and silent_s / predicted_s > self._slowness.get(instance, 1.0):
             self._set_slowness(view, silent_s / predicted_s)
@@ -445,6 +449,13 @@ class InstanceLoads:
         per_resident_s = max(0.0, step_s - view.profile.per_output_s) / max(1.0, num_resident)
         before = per_resident_s if view.per_resident_s is None else view.per_resident_s
         view.per_resident_s = before + _PACE_WEIGHT * (per_resident_s - before)
+
+    def _predicted_s(self, running: Running, view: InstanceView, num_output: int) -> float:
+        """Return how many seconds an answer of `num_output` tokens takes, beside those that run there now and
+        the prefills that were sent there since its request was.
+        """
+        later_s = self._sent_prefill_s.get(view.id, 0.0) - running.sent_prefill_s
+        return running.first_s + later_s + num_output * view.profile.decode_s(view.num_running)
 
     def _set_slowness(self, view: InstanceView, mean: float) -> None:
         self._slowness[view.id] = mean

@@ -27,6 +27,8 @@ class Running:
         handed_s: time at which it was sent to the instance.
         first_s: predicted seconds from then to the end of its prefill; only set if the placement policy lets
             requests wait at instances.
+        sent_prefill_s: predicted seconds of all prefills that were sent to the instance up to then, its own
+            included; set where `first_s` is.
         offset: number of items or characters of its output that have been passed on.
         num_written: estimated number of tokens of its output so far.
         num_resident: tokens in flight at the instance when it was sent there, its own included.
@@ -49,6 +51,7 @@ class Running:
     prefill_s: float
     handed_s: float
     first_s: float = 0.0
+    sent_prefill_s: float = 0.0
     num_output: int = field(init=False)
     offset: int = 0
     num_written: int = 0

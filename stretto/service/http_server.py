@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from stretto.errors import ConfigError
+from stretto.service.joined_writes import JoinedWrites
 
 _BACKLOG = 2048
 _MAX_HEAD_BYTES = 65_536
@@ -39,6 +40,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
+            proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
         self._state = ServerState()
@@ -98,7 +100,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._too_late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self._too_late = self.loop.call_later(self._head_s, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -71,19 +71,21 @@ def test_rows_compare_ours_with_both_heuristics() -> None:
 
     found = {
         "app": {
-            "stretto": [one(10.0, 10.4), one(10.0, 11.4)],
+            "stretto": [one(10.0, 9.6), one(10.0, 11.2)],
             "max_heuristic": [one(20.0, 22.0)],
             "min_heuristic": [one(16.0, 16.5)],
         }
     }
     rows, goals = measured_rows(EMULATED, found)
     ours = rows[0].values
-    assert (ours["error"], ours["in_interval"]) == (pytest.approx(0.09), 1)
-    assert ours["spread"] == pytest.approx(0.1)
-    assert rows[1].values["of_ours"] == pytest.approx(22.0 / 10.9)
+    assert (ours["bias"], ours["error"]) == (pytest.approx(0.04), pytest.approx(0.08))
+    assert ours["in_interval"] == 1
+    assert ours["spread"] == pytest.approx(0.16)
+    assert rows[1].values["of_ours"] == pytest.approx(22.0 / 10.4)
     assert [(goal.value, goal.met) for goal in goals] == [
-        (pytest.approx(10.9 / 16.5), True),
-        (pytest.approx(0.09), True),
+        (pytest.approx(10.4 / 16.5), True),
+        (pytest.approx(0.04), True),
+        (pytest.approx(0.08), True),
         (0.004, True),
     ]
 

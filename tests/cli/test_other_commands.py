@@ -210,6 +210,16 @@ def test_help_speaks_of_paths_and_seconds_and_gives_examples(stretto: CommandLin
         assert not re.search(r"<(list|float|int|path)|range>", text)
 
 
+@pytest.mark.parametrize(
+    ("command", "tables"), [("route", ["[router]", "[[router.worker]]"]), ("serve", ["[service]"])]
+)
+def test_help_shows_the_tables_of_a_file(stretto: CommandLine, command: str, tables: list[str]) -> None:
+    """Help is written in markup, in which a word in brackets is a colour unless it is marked as text."""
+    text = stretto(command, "--help").out
+    for table in tables:
+        assert table in text
+
+
 def test_the_version_is_printed(stretto: CommandLine) -> None:
     assert stretto("--version").out == metadata.version("stretto") + "\n"
 
@@ -413,6 +423,34 @@ async def work():
         await asyncio.sleep(0)
         print("closed")
 commands.app = lambda: asyncio.run(work())
+main.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "closed\n", "interrupted\n")
+
+
+def test_a_server_in_the_background_ends_by_a_signal_amid_a_callback_and_ignores_ctrl_c() -> None:
+    """Scripts start background jobs with Ctrl-C ignored, and uvloop drops exceptions of its protocols."""
+    script = """
+import asyncio, os, signal, socket
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from stretto.cli import commands, main
+from stretto.interrupts import run_until_interrupted
+class Interrupted(asyncio.Protocol):
+    def data_received(self, data):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+async def serve():
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().create_connection(Interrupted, sock=ours)
+    theirs.send(b"x")
+    try:
+        await asyncio.sleep(10)
+        print("not interrupted")
+    finally:
+        await asyncio.sleep(0)
+        print("closed")
+commands.app = lambda: run_until_interrupted(serve())
 main.main()
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.step_costs import GPU, MOE, SMALL, TRUE, numbers, shapes
 
@@ -53,3 +54,12 @@ def test_no_fitted_number_is_below_what_physics_allows() -> None:
     assert all(found.numbers[name] >= floor - 1e-9 for name, floor in FLOORS.items())
     assert found.numbers["tiles"] + found.numbers["stairs"] + found.numbers["matrix_256"] >= 1 - 1e-4
     assert found.numbers["stalls"] > 0
+
+
+@pytest.mark.parametrize("model", [SMALL, MOE])
+@pytest.mark.parametrize("alike", [True, False])
+def test_many_numbers_of_tokens_take_what_each_takes(model: LLMModel, alike: bool) -> None:
+    product = Multiplication(model, CORES, 2, alike)
+    tokens = [1, 63, 64, 65, 128, 129, 1000, 5000]
+    assert product.all_seconds(np.array(tokens)).tolist() == [product.seconds(one) for one in tokens]
+    assert product.all_seconds(np.array([], np.int64)).tolist() == []

@@ -201,6 +201,16 @@ def test_a_gap_that_nobody_fills_forgets_everything() -> None:
     assert events == [FIRST, AllBlocksCleared(), FIRST]
 
 
+def test_a_batch_that_comes_twice_counts_once_and_is_no_restart() -> None:
+    async def send(publisher: Publisher) -> None:
+        for _ in range(3):
+            await publisher.publish(0, stored([7], None, [1, 2]))
+        await publisher.publish(1, stored([8], 7, [3, 4]))
+
+    events, _ = received(send, 2, has_replay=False)
+    assert events == [FIRST, SECOND]
+
+
 def test_a_late_subscriber_forgets_nothing_that_it_can_still_have() -> None:
     async def send(publisher: Publisher) -> None:
         for number in range(5):

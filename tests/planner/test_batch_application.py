@@ -27,7 +27,8 @@ def write(tmp_path: Path, *lines: Any) -> Path:
 def test_each_model_is_a_node_with_its_longest_answer(tmp_path: Path) -> None:
     plain = {**line("4"), "url": "/v1/completions", "body": {"model": "p", "prompt": "Once"}}
     path = write(tmp_path, line("1", max_tokens=7), line("2", "a/b"), line("3", max_tokens=9), plain)
-    app, requests = read_batch_application(path)
+    app, store = read_batch_application(path)
+    requests = [store.get(number) for number in range(len(store))]
     assert [(node.name, node.model, node.max_tokens) for node in app.nodes] == [
         ("m", "m", 9),
         ("a/b", "a/b", 1024),
@@ -46,7 +47,8 @@ def test_lines_alike_keep_their_own_texts_and_options(tmp_path: Path) -> None:
         line("3", text="three", seed=1),
         line("4", text=parts, seed=1),
     )
-    _, requests = read_batch_application(path)
+    _, store = read_batch_application(path)
+    requests = [store.get(number) for number in range(len(store))]
     assert [one.messages for one in requests] == [
         (Message("user", text),) for text in ("one", "two", "three", "ab")
     ]
@@ -58,7 +60,11 @@ def test_lines_alike_keep_their_own_texts_and_options(tmp_path: Path) -> None:
     ("second", "message"),
     [
         (line("2", n=2), "'n' is not supported"),
-        (line("2", ""), "model must have printable characters"),
+        (line("2", ""), "it has no model"),
+        (line("2", "\x07"), "model must have printable characters"),
+        (line("2", max_tokens=2**31), "max_tokens must be at most 2147483647"),
+        (line("2", response_format={"type": "json_object"}), "'response_format' is not supported"),
+        (line("2", structured_outputs={"regex": "a"}), "'structured_outputs' is not supported"),
         (line("2", text=7), "content"),
         (line("2", text="\ud800"), "surrogate"),
         ({**line("2"), "body": {"model": "m", "messages": []}}, "at least one message"),

@@ -27,6 +27,7 @@ from stretto.planner.application import Application, Node, Request
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.calls import CallBook, Ended
 from stretto.planner.running.drive import Run, drive
+from stretto.planner.running.request_store import stored
 from stretto.planner.running.run_request import Message, RunRequest
 from stretto.planner.running.saved_calls import calls_of
 from stretto.runtime.journal.lines import Entry
@@ -130,8 +131,8 @@ class Memory:
 
 def live(faults: Faults, saved: list[Entry], killed_s: float | None) -> list[Ended]:
     """Run from what is saved until the end, or until killed; return the requests that have ended."""
-    book = CallBook(APP, REQUESTS)
-    ended = list(book.resume(calls_of(list(saved), REQUESTS)))
+    book = CallBook(APP, stored(REQUESTS))
+    ended = list(book.resume(calls_of(list(saved))))
 
     async def main() -> None:
         memory: Any = Memory(saved)
@@ -155,7 +156,7 @@ def live(faults: Faults, saved: list[Entry], killed_s: float | None) -> list[End
 
 def answers(ended: Sequence[Ended]) -> dict[str, dict[str, list[str]]]:
     return {
-        one.request.id: {name: [answer.text for answer in given] for name, given in one.answers.items()}
+        one.id: {name: [answer.text for answer in given] for name, given in one.answers.items()}
         for one in ended
         if one.error is None
     }
@@ -178,7 +179,7 @@ def test_the_same_answers_come_in_the_end_whatever_fails(
     for _ in range(_MOST_LIVES):
         faults = Faults(draw, *(draw.choice((0.0, 0.05, 0.3)) for _ in range(4)))
         ended = live(faults, saved, draw.choice((None, draw.uniform(0.0, 200.0))))
-        assert max(Counter(one.request.id for one in ended).values(), default=1) == 1
+        assert max(Counter(one.id for one in ended).values(), default=1) == 1
         if answers(ended).keys() == whole.keys():
             break
     assert answers(ended) == whole
@@ -193,4 +194,4 @@ def test_every_kind_of_fault_happens() -> None:
 
 
 def _num_calls() -> int:
-    return sum(CallBook(APP, REQUESTS).num_left.values())
+    return sum(CallBook(APP, stored(REQUESTS)).num_left.values())

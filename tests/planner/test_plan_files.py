@@ -74,6 +74,7 @@ def test_nodes_come_in_topological_order(tmp_path: Path) -> None:
         ("[{name: a, model: m, max_tokens: 1, max_tokens: 2}]", "'max_tokens' is there twice"),
         ("[]\nnodes: []", "'nodes' is there twice"),
         ("[]\nname: [a]", "name must be a text"),
+        ("[{name: a, model: m, max_tokens: 1, calls: 2147483647}]", "node 1: calls must be at most 65536"),
         ("[{name: '', model: m, max_tokens: 1}]", "node 1: name must have printable"),
         (
             "[{name: a, model: m, max_tokens: 1}, {name: b, model: m, max_tokens: 1, inputs: [a, a]}]",
@@ -104,7 +105,8 @@ def test_requests_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2"),
+        ("{", "line 2: no JSON, character 2: Expecting property name"),
+        ('{"custom_id": "2", "prompt": "x"', "line 2: no JSON, character 33: Expecting ',' delimiter"),
         ('{"custom_id": "1", "prompt": "x"}', "line 2: custom_id '1' was used in line 1"),
         ('{"prompt": "x"}', "line 2: custom_id must be a text"),
         ('{"custom_id": "2"}', "line 2: a request needs"),
@@ -125,6 +127,12 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
         read_lines(tmp_path, {"custom_id": "1", "prompt": "x"}, line)
 
 
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"custom_id": "1", "prompt": "x"}', "utf-8-sig")
+    assert [request.id for request in read_requests(path)] == ["1"]
+
+
 def test_a_file_without_requests_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"in\.jsonl: there are no requests"):
         read_lines(tmp_path, "", " ")
@@ -138,7 +146,7 @@ def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
     )
     assert [request.id for request in read_requests(path)] == ["1", "2"]
     path.write_bytes(b'{"custom_id": "1", "prompt": "x"}\n{"custom_id": "\xff"}')
-    with pytest.raises(ConfigError, match="line 2: 'utf-8' codec"):
+    with pytest.raises(ConfigError, match="line 2: byte 16 is no UTF-8"):
         read_requests(path)
 
 

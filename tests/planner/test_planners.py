@@ -17,7 +17,7 @@ from stretto.planner.execute import Execution, execute
 from stretto.planner.machine import MACHINES
 from stretto.planner.plan import Plan, PlannedReplica, Stage, place
 from stretto.planner.planners.heuristics import min_heuristic
-from stretto.planner.planners.moldable_list import best_list, moldable_list
+from stretto.planner.planners.moldable_list import best_list, moldable_list, narrow, plan_of_list
 from stretto.planner.planners.stages import StageState
 from stretto.planner.planners.stretto import best_of, search
 from stretto.planner.planners.table import PLANNERS
@@ -118,6 +118,27 @@ def test_the_bound_holds_if_a_consumer_takes_few_answers() -> None:
     plan = Plan("hand", (Stage((PlannedReplica("write", (4,)), PlannedReplica("judge", (0, 1, 2, 3)))),))
     done_s = execute(two, plan, two.draws[0]).makespan_s
     assert 0.7 * done_s < lower_bound_s(times) <= done_s
+
+
+def test_small_replicas_may_end_chains_earlier_than_the_table_has_it() -> None:
+    """One document has 60 chunks and the others few: the replica with the long one gets little else."""
+    chunks = [60, *(1 + at % 12 for at in range(99))]
+    requests = [Request(str(at), 0, (1600,) * count) for at, count in enumerate(chunks)]
+    nodes = [
+        Node("summary", "vicuna-13b-v1.5", 100, 100, chain=True),
+        Node("evaluator", "Llama-2-70b-chat-hf", 200, 300, ("summary",), 2),
+    ]
+    app = Application("summaries", nodes)
+    documents = Problem(app, requests, MACHINES["8xA100-80G"], load_output_lengths())
+    times = RunTimes(documents)
+
+    def makespan_s(plan: Plan) -> float:
+        return sum(execute(documents, plan, drawn).makespan_s for drawn in documents.draws)
+
+    small = plan_of_list(times, *best_list(times, 200, narrow))
+    assert {replica.tp for replica in small.stages[0].replicas if replica.node == "summary"} == {1}
+    assert small.expected_s > moldable_list(times).expected_s
+    assert makespan_s(PLANNERS["stretto"](times)) <= makespan_s(small) < makespan_s(moldable_list(times))
 
 
 def test_layers_of_nodes_that_wait_for_all_before_are_ordered_at_once() -> None:

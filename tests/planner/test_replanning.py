@@ -34,6 +34,7 @@ from stretto.planner.running.drift import Drift
 from stretto.planner.running.losses import Losses, renumbered
 from stretto.planner.running.plan_keeper import PlanKeeper
 from stretto.planner.running.replanner import Replanner, Search, Situation
+from stretto.planner.running.request_store import stored
 from stretto.planner.running.requests import Message, RunRequest
 from stretto.planner.running.run import Job, Outcome, run_job
 from stretto.planner.workload import Workload
@@ -245,7 +246,7 @@ def test_a_drifting_run_switches_to_the_plan_that_is_found() -> None:
     done: list[str] = []
 
     async def run() -> None:
-        book = CallBook(PAIR, REQUESTS)
+        book = CallBook(PAIR, stored(REQUESTS))
         carrier = PlanCarrier(PAIR, Plan("first", (stage,)), book.num_left)
         switched = asyncio.Event()
 
@@ -302,7 +303,7 @@ def job(folder: Path, dead: set[int], node: str = "") -> Job:
     broken, fake = Replica(cannot, FakeLLMConfig()), Replica(FakeLLM, FakeLLMConfig())
     return Job(
         PAIR,
-        REQUESTS,
+        stored(REQUESTS),
         "fake",
         replanner(),
         lambda one: broken if dead.intersection(one.devices) or one.node == node else fake,
@@ -325,7 +326,7 @@ def test_a_node_that_runs_nowhere_is_named_with_its_requests(tmp_path: Path) -> 
 
 
 def test_a_book_tells_the_answers_to_requests_that_are_left() -> None:
-    book = CallBook(PAIR, REQUESTS[:2])
+    book = CallBook(PAIR, stored(REQUESTS[:2]))
     calls = list(book.ready())
     book.answered(calls[2], Answer("one", 1, 8))
     book.answered(calls[0], Answer("one", 1, 9))
@@ -336,7 +337,7 @@ def test_a_book_tells_the_answers_to_requests_that_are_left() -> None:
 
 
 def test_answers_have_the_places_of_their_requests_when_others_have_not_begun() -> None:
-    book = CallBook(PAIR, REQUESTS[:3])
+    book = CallBook(PAIR, stored(REQUESTS[:3]))
     book.answered(Call(2, "draft", 0), Answer("one", 1, 7))
     assert [request.planned for request in REQUESTS[:3]] == book.left()
     assert book.ended() == {"draft": {(2, 0): 7}, "judge": {}}

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.call_graphs import CallGraphs
 from stretto.planner.running.calls import Answer, Call, CallBook, Progress
 from stretto.planner.running.forecast import Forecast
+from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import Job, Outcome, run_job
 from stretto.planner.running.run_request import Message, RunRequest
 from stretto.tasks import LLMTask
@@ -58,7 +59,7 @@ def job(
     """Return the job whose calls are answered by a hash of their prompts."""
     fake = Replica(FakeLLM, FakeLLMConfig(fail_on=fail_on))
     files = (folder / name for name in ("out", "failed", "journal"))
-    return replace(Job(APP, REQUESTS, "fake", lambda left: PLAN, lambda _: fake, *files), **changes)
+    return replace(Job(APP, stored(REQUESTS), "fake", lambda book: PLAN, lambda _: fake, *files), **changes)
 
 
 def run(wanted: Job) -> Outcome:
@@ -108,7 +109,7 @@ def test_a_run_that_was_killed_at_any_byte_ends_with_the_same_answers(whole: Pat
 def test_an_ended_run_is_not_planned_again(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes((whole / "journal").read_bytes())
 
-    def plan(left: Sequence[Request]) -> Plan:
+    def plan(book: CallBook) -> Plan:
         raise AssertionError
 
     assert run(job(tmp_path, plan=plan)) == Outcome(NUM_CALLS, 7, 0)
@@ -118,12 +119,12 @@ def test_an_ended_run_is_not_planned_again(whole: Path, tmp_path: Path) -> None:
 def test_only_requests_that_are_left_are_planned(whole: Path, tmp_path: Path) -> None:
     planned: list[str] = []
 
-    def plan(left: Sequence[Request]) -> Plan:
-        planned.extend(request.id for request in left)
+    def plan(book: CallBook) -> Plan:
+        planned.extend(request.id for request in book.left())
         return PLAN
 
     lines = (whole / "journal").read_bytes().splitlines(keepends=True)
-    (tmp_path / "journal").write_bytes(b"".join(line for line in lines if b'["r3","judge"' not in line))
+    (tmp_path / "journal").write_bytes(b"".join(line for line in lines if b'["3","judge"' not in line))
     assert run(job(tmp_path, plan=plan)) == Outcome(NUM_CALLS - 1, 7, 0)
     assert planned == ["r3"]
     assert answers(tmp_path) == answers(whole)
@@ -172,7 +173,7 @@ def test_requests_fail_when_a_node_cannot_be_served(tmp_path: Path) -> None:
 
 def test_a_journal_of_other_requests_is_refused(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes((whole / "journal").read_bytes())
-    for changes in ({"requests": REQUESTS[1:]}, {"served_by": "others"}):
+    for changes in ({"requests": stored(REQUESTS[1:])}, {"served_by": "others"}):
         with pytest.raises(JournalError, match="other work"):
             run(job(tmp_path, **changes))
     assert not (tmp_path / "out").exists()
@@ -238,12 +239,12 @@ def test_requests_begin_as_their_calls_are_needed(tmp_path: Path, monkeypatch: p
         RunRequest(Request(f"r{at}", 1, (), () if at > 2 else ("judge",)), (Message(None, f"question {at}"),))
         for at in range(120)
     ]
-    assert run(job(tmp_path, app=app, requests=asked, plan=lambda left: plan)) == Outcome(0, 120, 0)
+    assert run(job(tmp_path, app=app, requests=stored(asked), plan=lambda book: plan)) == Outcome(0, 120, 0)
     assert max(num_live) <= 60
 
 
 def test_requests_whose_first_answers_are_saved_begin_with_what_follows() -> None:
-    book = CallBook(APP, REQUESTS[:2])
+    book = CallBook(APP, stored(REQUESTS[:2]))
     assert not list(book.resume([(Call(1, "sum", at), Answer("s")) for at in range(2)]))
     assert not list(book.resume([(Call(1, "draft", at), Answer("d")) for at in range(2)]))
     ready = book.ready()
@@ -296,6 +297,6 @@ def test_a_replica_that_starts_later_gets_its_share(tmp_path: Path) -> None:
         (0,): Replica(FakeLLM, FakeLLMConfig(fail_on=first)),
         (1,): Replica(start_late, FakeLLMConfig(fail_on=lambda task: has_other.set())),
     }
-    wanted = job(tmp_path, app=app, requests=asked, plan=lambda left: plan)
+    wanted = job(tmp_path, app=app, requests=stored(asked), plan=lambda book: plan)
     assert run(replace(wanted, make=lambda planned: replicas[planned.devices])) == Outcome(0, 20, 0)
     assert all(waited)

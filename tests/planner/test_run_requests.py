@@ -12,6 +12,7 @@ from stretto.errors import ConfigError
 from stretto.planner.application import Application, Node
 from stretto.planner.prompt_slots import fill
 from stretto.planner.running.calls import Answer, Ended
+from stretto.planner.running.request_store import stored
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.results import result_line
 from stretto.planner.running.run_request import Message, RunRequest
@@ -30,7 +31,8 @@ CHAT = {"model": "judge", "messages": [{"role": "user", "content": "Hi"}]}
 def read(tmp_path: Path, *lines: Any) -> list[RunRequest]:
     path = tmp_path / "in.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in lines), "utf-8")
-    return read_run_requests(path, APP)
+    requests = read_run_requests(path, APP)
+    return [requests.get(number) for number in range(len(requests))]
 
 
 def batch(body: Any, **fields: Any) -> dict[str, Any]:
@@ -91,7 +93,9 @@ def test_a_line_that_cannot_be_run_is_named(tmp_path: Path, line: Any, message: 
 
 def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> None:
     (request,) = read(tmp_path, batch(CHAT))
-    found = json.loads(result_line(Ended(request, {"judge": [Answer("Yes", 4, 30)]}), APP))
+    found = json.loads(
+        result_line(Ended(request.id, stored([request]).kind(0), {"judge": [Answer("Yes", 4, 30)]}), APP)
+    )
     assert (found["custom_id"], found["error"], found["response"]["status_code"]) == ("1", None, 200)
     body = found["response"]["body"]
     assert (body["object"], body["model"]) == ("chat.completion", "judge")
@@ -103,9 +107,11 @@ def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> Non
 def test_results_of_other_lines_have_answers_by_node(tmp_path: Path) -> None:
     (request,) = read(tmp_path, {"custom_id": "1", "prompt": "x", "chunks": ["y"]})
     answers = {"sum": [Answer("a")], "write": [Answer("b")]}
-    found = json.loads(result_line(Ended(request, answers), APP))
+    found = json.loads(result_line(Ended(request.id, stored([request]).kind(0), answers), APP))
     assert found["response"]["body"] == {"answers": {"sum": ["a"], "write": "b"}}
-    failed = json.loads(result_line(Ended(request, {}, ConfigError("no room")), APP))
+    failed = json.loads(
+        result_line(Ended(request.id, stored([request]).kind(0), {}, ConfigError("no room")), APP)
+    )
     assert (failed["response"], failed["error"]) == (None, {"code": "ConfigError", "message": "no room"})
 
 

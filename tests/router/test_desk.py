@@ -236,6 +236,39 @@ def test_keys_reach_a_policy_that_reads_them() -> None:
     assert not desk_of(1).uses_keys
 
 
+def held_tokens(desk: Desk, key: PromptKey, now_s: float) -> int:
+    """Send a request with a key and answer it; return what its worker was believed to hold of it."""
+    ticket, actions = arrive(desk, now_s, RoutedRequest(num_tokens=200, key=key))
+    (send,) = (action for action in actions if isinstance(action, Send))
+    desk.answered(ticket, 200, Usage(), now_s + 0.1)
+    return send.choice.held_tokens
+
+
+def test_a_worker_whose_process_has_ended_is_not_believed_to_hold_what_it_held() -> None:
+    key = PromptKey((b"first", b"second"), 64)
+    for is_gone in (False, True):
+        desk = desk_of(1, Stretto())
+        assert [held_tokens(desk, key, now_s) > 0 for now_s in (0.0, 1.0)] == [False, True]
+        desk.check_failed(0, "it took no connection", 2.0, is_gone=is_gone)
+        desk.check_passed(0, MODELS, None, 60.0)
+        assert (held_tokens(desk, key, 60.0) > 0) is not is_gone
+
+
+def test_a_worker_that_comes_back_with_another_memory_is_filled_as_it_allows() -> None:
+    desk = desk_of(1, Stretto())
+    key = PromptKey((b"first", b"second"), 64)
+    ticket, _ = arrive(desk, 0.0, RoutedRequest(num_tokens=200, key=key))
+    assert held_tokens(desk, key, 0.5) > 0
+    desk.check_failed(0, "slow", 1.0)
+    desk.check_passed(0, MODELS, 1000, 60.0)
+    desk.check_invariants()
+    desk.answered(ticket, 200, Usage(), 61.0)
+    desk.check_invariants()
+    assert held_tokens(desk, key, 62.0) == 0
+    sent = [sends(arrive(desk, 63.0, RoutedRequest(num_tokens=400))[1]) for _ in range(3)]
+    assert [len(one) for one in sent] == [1, 0, 0]
+
+
 def test_a_failure_is_passed_on_when_all_workers_that_list_the_model_have_failed() -> None:
     desk = desk_of(2)
     other = desk.add_worker(WorkerConfig(url="http://other")).id

@@ -40,6 +40,20 @@ def test_a_broken_body_is_refused_by_the_router(body: bytes, named: str) -> None
     run(main())
 
 
+def test_what_the_router_refuses_itself_is_counted() -> None:
+    async def main() -> None:
+        async with routing("well", max_body_bytes=1000) as at:
+            for path, body, status in (
+                ("/v1/completions", b"{broken", 400),
+                ("/nowhere", b"{}", 404),
+                ("/v1/completions", b"x" * 1001, 413),
+            ):
+                assert (await at.client.post(path, content=body)).status_code == status
+                assert (await at.samples())[f'stretto_router_requests_total{{status="{status}"}}'] == 1
+
+    run(main())
+
+
 def test_strange_prompts_are_the_workers_to_refuse() -> None:
     async def main() -> None:
         async with routing("well") as at:

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.emulated import MODEL, emulating, fleet_of
-from support.routing import run
+from support.routing import Routing, routing, run, until
 
 from stretto.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
@@ -84,6 +84,26 @@ def test_a_worker_that_has_lost_its_cache_is_soon_not_believed_to_hold_it() -> N
                 assert predicted[-1] == predicted[0], "one answer without the expected hit says enough"
 
         run(main())
+
+
+def test_a_worker_that_was_killed_and_comes_back_is_not_believed_to_hold_anything() -> None:
+    async def predicted(at: Routing) -> float:
+        """Ask, and return how many tokens in all the workers were believed to hold."""
+        assert (await at.ask(prompt=PROMPTS[0])).status_code == 200
+        return (await at.samples())["stretto_router_cached_tokens_predicted_total"]
+
+    async def main() -> None:
+        async with routing("well", placement="stretto", health_interval_s=0.02) as at:
+            first, second = [await predicted(at) for _ in range(2)]
+            assert second > first == 0
+            worker = at.desk.worker(0)
+            at.servers[0].kill()
+            await until(lambda: worker.state == "suspect" and "refused" in worker.reason)
+            await at.servers[0].open()
+            await until(lambda: worker.state == "serving")
+            assert await predicted(at) == second
+
+    run(main())
 
 
 def test_a_router_does_not_start_with_a_foreign_snapshot_nor_write_over_it(tmp_path: Path) -> None:

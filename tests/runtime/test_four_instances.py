@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.runtime_engines import graph
 
+import stretto.models
 from stretto.costs.profile import Profile
 from stretto.deployment import deploy
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
@@ -28,6 +29,8 @@ APP = graph(
       return %answer
     """
 )
+TRAINED = Path(stretto.models.__path__[0]) / "mini"
+"""The model that ships with the project."""
 NUM_GROUPS = 6
 ROUNDS = 5
 
@@ -88,6 +91,21 @@ def test_texts_are_equal_and_prefixes_are_found_again(
     """Nothing is found again in turn: caches keep prefixes of ended queries only for who follows them."""
     answers, spans = run(tiny_checkpoint, placement, reports=reports)
     assert answers == alone
+    check(spans, placement)
+
+
+def test_a_trained_model_writes_the_same_wherever_its_prompts_go() -> None:
+    texts = []
+    for placement in ("round_robin", "stretto"):
+        answers, spans = run(TRAINED, placement)
+        check(spans, placement)
+        texts.append(answers)
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) > 1
+
+
+def check(spans: Sequence[Span], placement: str) -> None:
+    """Check how much of the prompts was found in caches, and that each request says why it went there."""
     assert len(spans) == NUM_GROUPS * ROUNDS
     assert all(span.reason for span in spans)
     num_prompt = sum(span.usage.num_prompt_tokens for span in spans if span.usage)

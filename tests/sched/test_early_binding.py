@@ -179,6 +179,18 @@ def test_the_queue_of_an_instance_that_slows_down_is_asked_about() -> None:
     assert num_fast > 4
 
 
+@pytest.mark.parametrize(("seconds", "is_slow"), [(1.2, False), (6.0, True)])
+def test_prefills_that_came_later_do_not_make_an_instance_slow(seconds: float, is_slow: bool) -> None:
+    """The first answer takes 0.2 s for its prefill, 0.8 s for those of four requests sent after it, and 0.2 s
+    for its tokens.
+    """
+    machine = Machine(instances=1, max_running=5)
+    machine.add("first", "b", "c", "d", "e")
+    machine.end("first", now_s=seconds, usage=Usage(200, 0, 20))
+    (view,) = machine.scheduler._loads.views()
+    assert (view.slowness > 1.0) == is_slow
+
+
 def test_an_instance_with_one_long_answer_is_not_slow() -> None:
     """Lengths of answers have long tails: the others that run there end in time."""
     machine = Machine(max_running=2)

@@ -43,7 +43,7 @@ from stretto.cluster.prefix_index import Held, PrefixIndex
 from stretto.cluster.renewal import renewal_speed
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.cluster.together import Together
-from stretto.costs.profile import Profile
+from stretto.costs.profile import UNKNOWN_LLM, Profile
 
 _STRAGGLER = 2.0
 """Slowness of an instance, relative to the other instances, from which it counts. Less is due to the load."""
@@ -243,8 +243,11 @@ def _read_share(view: InstanceView) -> float:
 def _speeds(profile: Profile) -> _Speeds:
     """Return the times of a profile: the base, a token, a step of decodes, a neighbour in it and the share of
     the step that this is, a step with a chunk of a prefill, and by which share of this step it delays a
-    decode: the rest is what a decode takes anyway.
+    decode: the rest is what a decode takes anyway. Without times of prefills nothing would favour held
+    prefixes, so those of `UNKNOWN_LLM` stand in.
     """
+    if not profile.per_unit_s:
+        profile = UNKNOWN_LLM
     chunk_s = profile.base_s + profile.per_unit_s * _CHUNK_TOKENS
     delay = max(0.0, 1.0 - profile.per_output_s / chunk_s) if chunk_s else 0.0
     return (

@@ -51,8 +51,12 @@ class KVEventStream:
             live.subscribe(self._config.topic.encode())
             for events in await self._catch_up(context):
                 yield events
+            last: tuple[int, bytes] | None = None
             while True:
-                number, payload = split_message(await live.recv_multipart())
+                number, payload = message = split_message(await live.recv_multipart())
+                if message == last:
+                    continue  # it came twice: batches of a restarted server have other times
+                last = message
                 arrival = self._sequencer.arrive(number)
                 if arrival == "known":
                     continue

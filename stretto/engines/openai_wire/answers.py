@@ -14,19 +14,19 @@ Source: vLLM 0.32, `openai/completion/protocol.py` and `serving.py`, `openai/cha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from stretto.engines.openai_wire.errors import raise_for_event
 from stretto.engines.openai_wire.logprobs import TokenLogprob, logprobs_json, read_logprobs
 from stretto.engines.openai_wire.paths import Api
 from stretto.errors import BadReply, EngineUnavailable
+from stretto.record import record
 
 _MAX_COUNT = 2**31
 _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TokenCounts:
     """The token counts of an LLM server's answer (field `usage`).
 
@@ -50,7 +50,7 @@ class TokenCounts:
         return usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Choice:
     """One of the answers that a server gives to a prompt (OpenAI's "choice"), or in a stream a piece of it.
 
@@ -83,7 +83,7 @@ class Choice:
         return bool(self.text or self.reasoning)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Answer:
     """A whole answer of an OpenAI-compatible server, or one chunk of a streamed one.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stretto.errors import ConfigError
 from stretto.planner.plan import Plan
-from stretto.planner.planners.moldable_list import best_list, makespan_s, plan_of_list, seconds_of, useful
+from stretto.planner.planners.moldable_list import best_list, makespan_s, plan_of_list, useful
 from stretto.planner.planners.stages import Choice
 from stretto.planner.run_times import RunTimes
 
@@ -65,11 +65,11 @@ def solve(times: RunTimes, max_s: float = _MAX_S) -> Solution:
     ends = {name: model.new_int_var(0, high, f"end of {name}") for name in names}
     chosen, intervals, demands, areas = {}, [], [], []
     for name in names:
-        plans = [plan for plan in useful(times, name) if _count(seconds_of(times, name, plan)) <= high]
+        plans = [plan for plan in useful(times, name) if _count(times.alone_s(name, plan)) <= high]
         for dp, tp in plans:
             is_chosen = chosen[name, dp, tp] = model.new_bool_var(f"{name} on {dp} x {tp}")
             model.add_hint(is_chosen, listed[0][name] == (dp, tp))
-            least = _count(seconds_of(times, name, (dp, tp)))
+            least = _count(times.alone_s(name, (dp, tp)))
             length = model.new_int_var(least, high, "") if times.inputs[name] else least
             intervals.append(model.new_optional_interval_var(starts[name], length, ends[name], is_chosen, ""))
             demands.append(dp * tp)

@@ -5,7 +5,7 @@ The choice of (dp, tp) and the order are improved by simulated annealing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import exp
 from random import Random
 
@@ -21,16 +21,24 @@ def moldable_list(times: RunTimes) -> Plan:
     return plan_of_list(times, *best_list(times))
 
 
-def best_list(times: RunTimes, num_tries: int = _NUM_TRIES) -> tuple[Choice, list[str]]:
-    """Search the (dp, tp) of each node, and the order in which nodes are placed."""
+def best_list(
+    times: RunTimes,
+    num_tries: int = _NUM_TRIES,
+    options_of: Callable[[RunTimes, str], list[tuple[int, int]]] | None = None,
+) -> tuple[Choice, list[str]]:
+    """Search the (dp, tp) of each node, and the order in which nodes are placed.
+
+    Args:
+        options_of: returns the (dp, tp) that a node may have; by default `useful`.
+    """
     random = Random(0)
     names = times.problem.names
-    options = {name: useful(times, name) for name in names}
+    options = {name: (options_of or useful)(times, name) for name in names}
     choice = {
-        name: min(options[name], key=lambda plan: (plan[0] * plan[1], seconds_of(times, name, plan)))
+        name: min(options[name], key=lambda plan: (plan[0] * plan[1], times.alone_s(name, plan)))
         for name in names
     }
-    order = _by_inputs(times, sorted(names, key=lambda name: -seconds_of(times, name, choice[name])))
+    order = _by_inputs(times, sorted(names, key=lambda name: -times.alone_s(name, choice[name])))
     now_s = best_s = makespan_s(times, choice, order)
     best = dict(choice), list(order)
     has_inputs = any(times.inputs.values())
@@ -55,24 +63,21 @@ def best_list(times: RunTimes, num_tries: int = _NUM_TRIES) -> tuple[Choice, lis
 
 def list_devices(free_s: list[float], dp: int, tp: int) -> tuple[list[int], float]:
     """Return the first devices of `dp` groups of `tp` devices that are free first, and when they are."""
-    groups = sorted((max(free_s[at : at + tp]), at) for at in range(0, len(free_s) - tp + 1, tp))[:dp]
-    return [at for _, at in groups], groups[-1][0]
+    ready_s = free_s
+    if tp > 1:
+        ready_s = [max(free_s[at : at + tp]) for at in range(0, len(free_s) - tp + 1, tp)]
+    groups = sorted(range(len(ready_s)), key=ready_s.__getitem__)[:dp]
+    return [at * tp for at in groups], ready_s[groups[-1]]
 
 
 def useful(times: RunTimes, name: str) -> list[tuple[int, int]]:
     """Return the (dp, tp) of a node that no other beats with as few devices."""
-    plans = sorted(times.plans(name), key=lambda plan: (plan[0] * plan[1], seconds_of(times, name, plan)))
+    plans = sorted(times.plans(name), key=lambda plan: (plan[0] * plan[1], times.alone_s(name, plan)))
     useful: list[tuple[int, int]] = []
     for plan in plans:
-        if not useful or seconds_of(times, name, plan) < seconds_of(times, name, useful[-1]):
+        if not useful or times.alone_s(name, plan) < times.alone_s(name, useful[-1]):
             useful.append(plan)
     return useful
-
-
-def seconds_of(times: RunTimes, name: str, plan: tuple[int, int]) -> float:
-    """Return the seconds from the start of a node's replicas until they have done all its calls."""
-    dp, tp = plan
-    return times.loading_s(name, tp) + times.run_s(name, tp, 1 / dp)
 
 
 def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:
@@ -88,6 +93,12 @@ def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:
     return list(placed)
 
 
+def narrow(times: RunTimes, name: str) -> list[tuple[int, int]]:
+    """Return the (dp, tp) of a node in which each replica has as few devices as it can."""
+    least = min(times.problem.costs[name])
+    return [plan for plan in times.plans(name) if plan[1] == least]
+
+
 def makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
     """Return the seconds that nodes take if each starts on the devices that are free first, in this order."""
     free_s = [0.0] * times.num_devices
@@ -95,7 +106,7 @@ def makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
     for name in order:
         dp, tp = choice[name]
         groups, start_s = list_devices(free_s, dp, tp)
-        end_s = start_s + seconds_of(times, name, (dp, tp))
+        end_s = start_s + times.alone_s(name, (dp, tp))
         for source in times.inputs[name]:
             end_s = max(end_s, ended_s.get(source, 0.0) + times.last_s(name, tp))
         ended_s[name] = end_s
@@ -112,6 +123,6 @@ def plan_of_list(times: RunTimes, choice: Choice, order: Sequence[str]) -> Plan:
         dp, tp = choice[name]
         groups, start_s = list_devices(free_s, dp, tp)
         for at in groups:
-            free_s[at : at + tp] = [start_s + seconds_of(times, name, (dp, tp))] * tp
+            free_s[at : at + tp] = [start_s + times.alone_s(name, (dp, tp))] * tp
             replicas.append(PlannedReplica(name, tuple(range(at, at + tp))))
     return Plan("moldable_list", (Stage(tuple(replicas)),), makespan_s(times, choice, order))

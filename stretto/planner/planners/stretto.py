@@ -18,7 +18,7 @@ from typing import NamedTuple
 from stretto.planner.execute import execute
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.planners.heuristics import max_heuristic, min_heuristic
-from stretto.planner.planners.moldable_list import best_list, plan_of_list
+from stretto.planner.planners.moldable_list import best_list, narrow, plan_of_list
 from stretto.planner.planners.samullm_greedy import samullm_greedy
 from stretto.planner.planners.wrapped import wrapped
 from stretto.planner.problem import Problem
@@ -26,6 +26,7 @@ from stretto.planner.run_times import RunTimes
 from stretto.planner.starts import Starts
 
 _NUM_TRIES = 3000
+_NUM_NARROW_TRIES = 200
 _LEAST_SHARE = 0.02
 _MIN_DRAWS = 2
 _MAX_CALLS = 50_000
@@ -63,14 +64,20 @@ def stretto(times: RunTimes) -> Plan:
 
 
 def found_by_table(times: RunTimes) -> list[Plan]:
-    """Return the best list of moldable jobs, and the plans that searches find from there on."""
+    """Return the best list of moldable jobs, the best one of small replicas, and the plans that searches find
+    from the first of them on.
+
+    For chains, the table has the longest chain in each share, as if it came with as many other requests as
+    the share has. Many small replicas may therefore end earlier than by the table.
+    """
     choice, order = best_list(times)
     jobs = [(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])]
     starts = [jobs, filled] if (filled := wrapped(times)) else [jobs]
     found = [search(times, start) for start in starts]
     if _num_calls(times.problem) > _MANY_CALLS:
         found = [min(found, key=lambda plan: plan.expected_s)]
-    return [plan_of_list(times, choice, order), *found]
+    small = plan_of_list(times, *best_list(times, _NUM_NARROW_TRIES, narrow))
+    return [plan_of_list(times, choice, order), small, *found]
 
 
 def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from stretto.cluster.messages import InstanceId, StopInstance
 from stretto.messages import (
@@ -32,7 +32,7 @@ class AnswersWatch(Observer):
     """
 
     def __init__(self) -> None:
-        self.lengths: dict[str, Counter[int]] = {}
+        self.lengths: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._started: dict[str, dict[tuple[InstanceId, int], float]] = {}
         self._ended: dict[str, tuple[int, float]] = {}
         self._now_s = 0.0
@@ -45,7 +45,7 @@ class AnswersWatch(Observer):
 
     def note(self, node: str, num_tokens: int) -> None:
         """Count an answer, which may be of an earlier run."""
-        self.lengths.setdefault(node, Counter())[num_tokens] += 1
+        self.lengths[node][num_tokens] += 1
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Note that an answer begins or ends, or is not under way any more."""

@@ -18,7 +18,9 @@ from stretto.engines.openai_wire.requests import DEFAULT_COMPLETION_TOKENS, Chat
 from stretto.errors import ConfigError
 from stretto.graph.graph import ROLES
 from stretto.planner.application import Application, Node, Request
-from stretto.planner.plan_files import NO_ANSWERS, read_lines, tokens_of
+from stretto.planner.plan_files import MAX_NUMBER, NO_ANSWERS, tokens_of
+from stretto.planner.running.request_lines import read_store
+from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import Message, RunRequest
 
 BATCH_FIELDS = ("custom_id", "method", "url", "body")
@@ -94,7 +96,7 @@ class BatchLines:
         return messages, _Settings(api, model, (node.name,), _decode(options, node, api))
 
 
-def read_batch_application(path: Path) -> tuple[Application, list[RunRequest]]:
+def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
     """Read a Batch file as an application by itself: each model that a line names is a node.
 
     The longest answer of a node is the longest that one of its lines allows.
@@ -105,7 +107,9 @@ def read_batch_application(path: Path) -> tuple[Application, list[RunRequest]]:
     nodes: dict[str, Node] = {}
 
     def node_for(model: str) -> Node:
-        if not (model and model.isprintable()):
+        if not model:
+            raise ConfigError("body: it has no model")
+        if not model.isprintable():
             raise ConfigError(f"body: model must have printable characters, got {model!r}")
         return nodes.setdefault(model, Node(model, model, _NO_LIMIT))
 
@@ -116,16 +120,16 @@ def read_batch_application(path: Path) -> tuple[Application, list[RunRequest]]:
             raise ConfigError(f"a line of a Batch file is a mapping, got {short(found)}")
         return batch.read(found)
 
-    requests = read_lines(path, read, lambda request: request.id)
+    requests = read_store(path, read)
     longest = dict.fromkeys(nodes, 1)
-    for request in requests:
-        assert request.decode is not None
-        longest[request.model] = max(longest[request.model], request.decode["max_tokens"])
+    for kind, _ in requests.kinds():
+        assert kind.max_tokens is not None
+        longest[kind.model] = max(longest[kind.model], kind.max_tokens)
     limited = [replace(node, max_tokens=longest[node.name]) for node in nodes.values()]
     return Application(path.stem, limited), requests
 
 
-_NO_LIMIT = 2**31 - 1
+_NO_LIMIT = MAX_NUMBER
 
 
 def _plain_messages(body: Mapping[str, Any], api: Api) -> tuple[Message, ...] | None:
@@ -183,7 +187,11 @@ def _decode(options: Options, node: Node, api: Api) -> dict[str, Any]:
     plain = Options(**known)
     if options != plain:
         name = next(field for field in Options.__slots__ if getattr(options, field) != getattr(plain, field))
+        if options.form is not None and name == "form":
+            name = next(iter(options.form.to_json()))
         raise ConfigError(f"body: {name!r} is not supported in a run")
+    if options.max_tokens is not None and options.max_tokens > MAX_NUMBER:
+        raise ConfigError(f"body: max_tokens must be at most {MAX_NUMBER}, got {options.max_tokens}")
     default = Options()
     found = {name: value for name, value in known.items() if value != getattr(default, name)}
     if found.get("top_k") == -1:

@@ -13,6 +13,7 @@ from typing import Any
 from stretto.errors import StrettoError
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.prompt_slots import fill
+from stretto.planner.running.request_store import Kind, RequestStore
 from stretto.planner.running.run_request import Message, RunRequest
 from stretto.record import record
 
@@ -47,9 +48,14 @@ class Call:
 
 @record
 class Ended:
-    """The end of a request: its answers by node, or the error of the call that failed first."""
+    """The end of a request: its answers by node, or the error of the call that failed first.
 
-    request: RunRequest
+    Attributes:
+        id: the request's `custom_id`.
+    """
+
+    id: str
+    kind: Kind
     answers: Mapping[str, Sequence[Answer]]
     error: StrettoError | None = None
 
@@ -64,9 +70,14 @@ class Progress:
 
 @dataclass(slots=True)
 class _Live:
-    """A request that has not ended: its answers by node (None while there is none), and calls under way."""
+    """A request that has not ended: its answers by node (None while there is none), and calls under way.
+
+    Attributes:
+        request: the request with its texts, once a call has needed them.
+    """
 
     answers: dict[str, list[Answer | None]]
+    request: RunRequest | None = None
     started: set[Call] = field(default_factory=set)
 
 
@@ -79,7 +90,7 @@ class CallBook:
         num_to_begin: requests that `ready` has still to reach, by the nodes of their first calls.
     """
 
-    def __init__(self, app: Application, requests: Sequence[RunRequest]) -> None:
+    def __init__(self, app: Application, requests: RequestStore) -> None:
         self._app = app
         self._requests = requests
         self._live: dict[int, _Live] = {}  # of requests that have begun
@@ -88,14 +99,17 @@ class CallBook:
         self.num_left = {node.name: 0 for node in app.nodes}
         self.num_to_begin = dict.fromkeys(self.num_left, 0)
         self._first_of: dict[tuple[tuple[str, ...], bool], Sequence[str]] = {}
-        for request in requests:
-            for name, num_calls in self._calls_of(request):
-                self.num_left[name] += num_calls
+        self._num_calls: dict[Kind, int] = {}
+        for kind, count in requests.kinds():
+            calls = dict(self._calls_of(kind))
+            self._num_calls[kind] = sum(calls.values())
+            for name, num_calls in calls.items():
+                self.num_left[name] += num_calls * count
 
     def left(self) -> list[Request]:
         """Return the requests that have not ended, as planners see them."""
-        requests = zip(self._requests, self._has_ended, strict=True)
-        return [request.planned for request, has_ended in requests if not has_ended]
+        requests = zip(self._requests.planned(), self._has_ended, strict=True)
+        return [request for request, has_ended in requests if not has_ended]
 
     def ended(self) -> dict[str, dict[tuple[int, int], int]]:
         """Return the tokens of each answer to a request that has not ended, by node; the keys are the place
@@ -121,19 +135,12 @@ class CallBook:
                 self.num_to_begin[name] += 1
         return self._reached()
 
-    def request(self, call: Call) -> RunRequest:
-        """Return the request of a call."""
-        return self._requests[call.request]
-
     def prompt(self, call: Call) -> tuple[Message, ...]:
         """Return the prompt of a call under way: the request's own messages, or one text made of them, of
         the node's prompt, of answers and of a chunk.
         """
-        request, node, live = (
-            self._requests[call.request],
-            self._app.node(call.node),
-            self._live[call.request],
-        )
+        live, node = self._live[call.request], self._app.node(call.node)
+        request = self._texts(call.request)
         inputs = {name: _text(live.answers[name][-1]) for name in node.inputs if name in live.answers}
         if not node.prompt and not node.chain and not inputs:
             return request.messages
@@ -145,7 +152,7 @@ class CallBook:
 
     def decode(self, call: Call) -> dict[str, Any]:
         """Return the settings of a call's decode. Calls of one request and node have different seeds."""
-        request, node = self._requests[call.request], self._app.node(call.node)
+        request, node = self._texts(call.request), self._app.node(call.node)
         settings = {"max_tokens": node.max_tokens, **(request.decode or {})}
         if call.number and settings.get("temperature"):
             settings["seed"] = settings.get("seed", 0) + call.number
@@ -174,7 +181,10 @@ class CallBook:
         and read to the end.
         """
         for call, answer in answers:
-            if self._note(call, answer) and (ended := self._ended(call.request)) is not None:
+            ended = self._ended_at_once(call, answer)
+            if ended is None and self._note(call, answer):
+                ended = self._ended(call.request)
+            if ended is not None:
                 yield ended
 
     def has(self, call: Call) -> bool:
@@ -182,12 +192,18 @@ class CallBook:
         live = self._begun(call.request)
         return live is not None and 0 <= call.number < len(live.answers.get(call.node, ()))
 
-    def _calls_of(self, request: RunRequest) -> Iterator[tuple[str, int]]:
-        """Yield the nodes that a request is for, each with its number of calls."""
-        wanted = request.planned.nodes
+    def _texts(self, number: int) -> RunRequest:
+        """Return a request that has begun, with its texts."""
+        live = self._live[number]
+        if live.request is None:
+            live.request = self._requests.get(number)
+        return live.request
+
+    def _calls_of(self, kind: Kind) -> Iterator[tuple[str, int]]:
+        """Yield the nodes that requests of a kind are for, each with its number of calls."""
         for node in self._app.nodes:
-            if not wanted or node.name in wanted:
-                yield node.name, len(request.chunks) if node.chain else node.calls
+            if not kind.nodes or node.name in kind.nodes:
+                yield node.name, kind.num_chunks if node.chain else node.calls
 
     def _reached(self) -> Iterator[Call]:
         for number in range(len(self._requests)):
@@ -198,12 +214,12 @@ class CallBook:
 
     def _first(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""
-        request, live = self._requests[number], self._live.get(number)
+        kind, live = self._requests.kind(number), self._live.get(number)
         if live is not None:  # an earlier run has answered calls of it
             return self._able(live.answers)
-        key = request.planned.nodes, bool(request.chunks)
+        key = kind.nodes, bool(kind.num_chunks)
         if key not in self._first_of:
-            self._first_of[key] = self._able({name: [None] * num for name, num in self._calls_of(request)})
+            self._first_of[key] = self._able({name: [None] * num for name, num in self._calls_of(kind)})
         return self._first_of[key]
 
     def _able(self, answers: Mapping[str, Sequence[Answer | None]]) -> list[str]:
@@ -219,7 +235,7 @@ class CallBook:
         """Return the state of a request, which begins if it has not; None if it has ended."""
         live = self._live.get(number)
         if live is None and not self._has_ended[number]:
-            calls = self._calls_of(self._requests[number])
+            calls = self._calls_of(self._requests.kind(number))
             live = self._live[number] = _Live({name: [None] * num_calls for name, num_calls in calls})
         return live
 
@@ -242,6 +258,17 @@ class CallBook:
         self.num_left[call.node] -= 1
         return True
 
+    def _ended_at_once(self, call: Call, answer: Answer) -> Ended | None:
+        """End a request of a single call, which has not begun, by its answer. None if it is no such one."""
+        number = call.request
+        kind = self._requests.kind(number)
+        if self._num_calls[kind] != 1 or self._has_ended[number] or number in self._live:
+            return None
+        self.num_left[call.node] -= 1
+        self._has_ended[number] = True
+        self.num_requests_left -= 1
+        return Ended(self._requests.id(number), kind, {call.node: (answer,)})
+
     def _ended(self, number: int) -> Ended | None:
         """End a request if all its calls are answered."""
         is_done = all(map(_is_done, self._live[number].answers.values()))
@@ -252,7 +279,7 @@ class CallBook:
         self._has_ended[number] = True
         self.num_requests_left -= 1
         given = {name: [one for one in answers if one is not None] for name, answers in live.answers.items()}
-        return Ended(self._requests[number], given, error)
+        return Ended(self._requests.id(number), self._requests.kind(number), given, error)
 
 
 def _next(node: Node, answers: Sequence[Answer | None]) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +23,7 @@ from stretto.planner.running.fleet_watch import FleetWatch
 from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
+from stretto.planner.running.run_request import Message
 from stretto.planner.running.saved_calls import entry_of
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
@@ -175,8 +176,9 @@ class _Driver:
             if name in self._abandoned:
                 self._note(call, self._abandoned[name])
                 continue
+            prompt, decode = self._book.prompt(call), self._book.decode(call)
             try:
-                running[call] = self._begin(call)
+                running[call] = self._begin(call, prompt, decode)
             except InternalError:
                 raise
             except StrettoError as error:
@@ -194,10 +196,11 @@ class _Driver:
         at_hand = sum(weights[placed] for placed in weights if self._watch.is_ready(self._runtime, placed))
         return math.ceil(left * (at_hand / sum(weights.values())))
 
-    def _begin(self, call: Call) -> Callable[[], None]:
+    def _begin(
+        self, call: Call, prompt: Sequence[Message], decode: Mapping[str, object]
+    ) -> Callable[[], None]:
         """Have the runtime make a call; return what cancels it."""
-        prompt = self._book.prompt(call)
-        graph = self._graphs.of(call.node, prompt, self._book.decode(call))
+        graph = self._graphs.of(call.node, prompt, decode)
         return self._runtime.start(graph, inputs_of(prompt), partial(self._on_reply, call), passes="none")
 
     def _on_reply(self, call: Call, reply: Reply) -> None:
@@ -226,7 +229,7 @@ class _Driver:
             self._show(self._book.failed(call, result).ended)
             return
         progress = self._book.answered(call, result)
-        entry = entry_of(self._book.request(call), call, result)
+        entry = entry_of(call, result)
         self._committer.add(entry, partial(self._show, progress.ended))
         for ready in progress.ready:
             self._queues[ready.node].append(ready)

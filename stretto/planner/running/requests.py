@@ -11,12 +11,14 @@ from typing import Any
 
 from stretto.errors import ConfigError
 from stretto.planner.application import Application, Node
-from stretto.planner.plan_files import parse_request, read_lines
+from stretto.planner.plan_files import parse_request
 from stretto.planner.running.batch_lines import BatchLines, check_unicode
+from stretto.planner.running.request_lines import read_store
+from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import Message, RunRequest
 
 
-def read_run_requests(path: Path, app: Application) -> list[RunRequest]:
+def read_run_requests(path: Path, app: Application) -> RequestStore:
     """Read the requests of a run from a file of JSON lines.
 
     Raises:
@@ -27,7 +29,7 @@ def read_run_requests(path: Path, app: Application) -> list[RunRequest]:
     def read(found: Any) -> RunRequest:
         return batch.read(found) if is_batch_line(found) else _checked(_of_plan(found), app)
 
-    return read_lines(path, read, lambda request: request.id)
+    return read_store(path, read)
 
 
 def is_batch_line(found: Any) -> bool:

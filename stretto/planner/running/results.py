@@ -8,7 +8,6 @@ file of failures.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,8 +16,10 @@ from stretto.engines.openai_wire.answers import Answer as WireAnswer
 from stretto.engines.openai_wire.answers import Choice, TokenCounts, whole_json
 from stretto.errors import ConfigError
 from stretto.planner.application import Application
-from stretto.planner.running.calls import Answer, Ended
+from stretto.planner.running.calls import Ended
 from stretto.runtime.journal.file import not_saved
+
+_encode = json.JSONEncoder(check_circular=False).encode
 
 
 class ResultFiles:
@@ -80,13 +81,13 @@ def result_line(ended: Ended, app: Application) -> str:
     if ended.error is not None:
         error = {"code": type(ended.error).__name__, "message": str(ended.error)}
     else:
-        response = {"status_code": 200, "request_id": ended.request.id, "body": _body(ended, app)}
-    line = {"custom_id": ended.request.id, "response": response, "error": error}
-    return json.dumps({"id": f"batch_req_{ended.request.id}", **line}) + "\n"
+        response = {"status_code": 200, "request_id": ended.id, "body": _body(ended, app)}
+    line = {"custom_id": ended.id, "response": response, "error": error}
+    return _encode({"id": f"batch_req_{ended.id}", **line}) + "\n"
 
 
 def _body(ended: Ended, app: Application) -> dict[str, Any]:
-    if ended.request.api is None:
+    if ended.kind.api is None:
         return {
             "answers": {
                 name: answers[0].text if _is_single(app, name) else [one.text for one in answers]
@@ -95,25 +96,19 @@ def _body(ended: Ended, app: Application) -> dict[str, Any]:
         }
     (node,) = ended.answers
     answers = ended.answers[node]
-    cap = (ended.request.decode or {}).get("max_tokens")
-    choices = (
-        Choice(
-            index=at,
-            text=one.text,
-            role="assistant",
-            finish="length" if one.num_output == cap else "stop",
-        )
-        for at, one in enumerate(answers)
-    )
-    counts = TokenCounts(_sum(answers, "num_prompt"), _sum(answers, "num_output"))
-    answer = WireAnswer(id=ended.request.id, model=ended.request.model, choices=tuple(choices), counts=counts)
-    return whole_json(ended.request.api, answer)
+    cap = ended.kind.max_tokens
+    choices: list[Choice] = []
+    num_prompt = num_output = 0
+    for at, one in enumerate(answers):
+        finish = "length" if one.num_output == cap else "stop"
+        choices.append(Choice(index=at, text=one.text, role="assistant", finish=finish))
+        num_prompt += one.num_prompt
+        num_output += one.num_output
+    counts = TokenCounts(num_prompt, num_output)
+    answer = WireAnswer(id=ended.id, model=ended.kind.model, choices=tuple(choices), counts=counts)
+    return whole_json(ended.kind.api, answer)
 
 
 def _is_single(app: Application, name: str) -> bool:
     node = app.node(name)
     return node.calls == 1 and not node.chain
-
-
-def _sum(answers: Sequence[Answer], name: str) -> int:
-    return sum(getattr(answer, name) for answer in answers)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stretto.observer import Observer
 from stretto.planner.answers_so_far import AnswersSoFar
-from stretto.planner.application import Application, Request
+from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.calls import Answer, Call, CallBook
@@ -17,8 +17,8 @@ from stretto.planner.running.drive import Replanning, Run, drive
 from stretto.planner.running.plan_keeper import OnPredicted
 from stretto.planner.running.replanner import Replanner, Situation
 from stretto.planner.running.replicas import MakeReplica
+from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
-from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.saved_calls import calls_of, hash_of
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
@@ -30,17 +30,17 @@ class Job:
 
     Attributes:
         served_by: name of what answers, part of the work that a journal belongs to.
-        plan: makes the plan for the requests that are left, and is not called if there are none; or plans
-            and plans again while the run lasts.
+        plan: makes the plan for the calls that are left, and is not called if there are none; or plans and
+            plans again while the run lasts.
         make: makes a replica of a planned one.
         on_predicted: called with each prediction of the end, if the run is planned again.
         observers: told of everything that happens in the run.
     """
 
     app: Application
-    requests: Sequence[RunRequest]
+    requests: RequestStore
     served_by: str
-    plan: Callable[[Sequence[Request]], Plan] | Replanner
+    plan: Callable[[CallBook], Plan] | Replanner
     make: MakeReplica
     answers: Path
     failures: Path
@@ -83,7 +83,7 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
         results = ResultFiles(job.answers, job.failures, job.app)
         try:
             answers = AnswersWatch()
-            saved = _noted(calls_of(journal.entries(), job.requests), answers)
+            saved = _noted(calls_of(journal.entries()), answers)
             for ended in book.resume(saved):
                 results.write(ended)
             begun = sum(book.num_left.values())
@@ -111,7 +111,7 @@ def _noted(calls: Iterable[tuple[Call, Answer]], answers: AnswersWatch) -> Itera
 def _planned(job: Job, book: CallBook, answers: AnswersWatch) -> tuple[Plan, Replanning | None]:
     """Return the plan of what is left, and what plans it again."""
     if not isinstance(job.plan, Replanner):
-        return job.plan(book.left()), None
+        return job.plan(book), None
     lengths = {name: counted.copy() for name, counted in answers.lengths.items()}
     found = job.plan.search(Situation(book.left(), AnswersSoFar(lengths, book.ended())))
     assert found.plan is not None, "the machine can run all nodes"

@@ -15,7 +15,7 @@ from pathlib import Path
 from stretto.errors import JournalError
 from stretto.record import record
 
-_VERSION = 2
+_VERSION = 3
 _canonical = json.JSONEncoder(sort_keys=True).encode
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().raw_decode

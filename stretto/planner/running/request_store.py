@@ -1,0 +1,106 @@
+"""The requests of a run in little memory: what is needed of all of them is held, texts are read when a call
+needs them.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+from stretto.engines.openai_wire.paths import Api
+from stretto.planner.application import Request
+from stretto.planner.running.run_request import RunRequest
+from stretto.record import record
+
+
+@record(eq=False)
+class Kind:
+    """What many requests have in common: all that decides which calls they make and how results look. A store
+    has one object of each kind.
+
+    Attributes:
+        nodes: nodes that the request is for; empty for all.
+        num_chunks: chunks of its document.
+        api, model: API and model of its line in a Batch file.
+        max_tokens: longest answer that its line asks for.
+    """
+
+    nodes: tuple[str, ...]
+    num_chunks: int
+    api: Api | None
+    model: str
+    max_tokens: int | None
+
+
+class RequestStore:
+    """The requests of a run in their order. A request takes about 30 bytes, and those of its id.
+
+    Args:
+        get: returns a request by its number, whenever it is needed.
+    """
+
+    def __init__(self, get: Callable[[int], RunRequest]) -> None:
+        self.get = get
+        self._kinds: list[Kind] = []
+        self._known: dict[object, int] = {}
+        self._kind_of = array("I")
+        self._ids = bytearray()
+        self._id_ends = array("Q", [0])
+        self._hash = sha256()
+        self._planned: Sequence[Request] | None = None
+
+    def add(self, request: RunRequest, data: bytes) -> None:
+        """Add the next request. `data` decides all that the request is; no line break is in it."""
+        decode = request.decode
+        cap = None if decode is None else decode.get("max_tokens")
+        fields = request.planned.nodes, len(request.chunks), request.api, request.model, cap
+        kind = self._known.get(fields)
+        if kind is None:
+            kind = self._known[fields] = len(self._kinds)
+            self._kinds.append(Kind(*fields))
+        self._kind_of.append(kind)
+        self._ids += request.id.encode()
+        self._id_ends.append(len(self._ids))
+        self._hash.update(data + b"\n")
+
+    def __len__(self) -> int:
+        return len(self._kind_of)
+
+    def id(self, number: int) -> str:
+        """Return the `custom_id` of a request."""
+        return self._ids[self._id_ends[number] : self._id_ends[number + 1]].decode()
+
+    def kind(self, number: int) -> Kind:
+        """Return the kind of a request."""
+        return self._kinds[self._kind_of[number]]
+
+    def kinds(self) -> list[tuple[Kind, int]]:
+        """Return all kinds, each with the number of its requests."""
+        return [(self._kinds[kind], count) for kind, count in Counter(self._kind_of).items()]
+
+    def planned(self) -> Sequence[Request]:
+        """Return all requests as planners see them. They are read once, and kept."""
+        if self._planned is None:
+            self._planned = [self.get(number).planned for number in range(len(self))]
+        return self._planned
+
+    def digest(self) -> str:
+        """Return a hash of all requests."""
+        return self._hash.hexdigest()
+
+
+def stored(requests: Sequence[RunRequest]) -> RequestStore:
+    """Return a store of requests that are in memory."""
+    store = RequestStore(requests.__getitem__)
+    for request in requests:
+        store.add(request, json.dumps(_plain(request)).encode())
+    return store
+
+
+def _plain(request: RunRequest) -> object:
+    messages = [[message.role, message.text] for message in request.messages]
+    nodes, decode = list(request.planned.nodes), dict(request.decode or {})
+    return [request.id, messages, list(request.chunks), nodes, decode, request.api, request.model]

@@ -1,0 +1,40 @@
+"""A planned run in a process of its own, which may be killed at any time. It has two nodes, each a small
+model in float32 in a process for itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from stretto.deployment import Replica
+from stretto.engines.catalogue import llm_replica
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.running.request_store import stored
+from stretto.planner.running.run import Job, run_job
+from stretto.planner.running.run_request import Message, RunRequest
+
+APP = Application("pair", [Node("writer", "mini", 16, calls=2), Node("judge", "mini", 8, inputs=("writer",))])
+REQUESTS = [
+    RunRequest(
+        Request(f"r{at}", 8), (Message(None, f"Question {at}: what does a scheduler do with step {at}?"),)
+    )
+    for at in range(24)
+]
+NUM_CALLS = 3 * len(REQUESTS)
+_PLAN = Plan("test", (Stage((PlannedReplica("writer", (0,)), PlannedReplica("judge", (1,)))),))
+
+
+def main(folder: Path) -> None:
+    """Do the run, or go on with it, with its files in a folder."""
+    mini = llm_replica("mini")
+    replica = Replica(mini.executable, mini.config, runs_in="process", threads=1, num_slots=4)
+    files = (folder / name for name in ("out", "failed", "journal"))
+    run_job(
+        Job(APP, stored(REQUESTS), "mini", lambda book: _PLAN, lambda one: replica, *files), lambda *_: None
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
