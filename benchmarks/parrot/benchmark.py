@@ -1,10 +1,10 @@
 """`stretto bench parrot`: the evaluation of the Parrot paper, its baselines and a stronger one, in virtual
-time; with `--fleet` a part of it in real time, before emulated servers.
+time; with `--fleet` a part of it in real time, before emulated servers and engines in process.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from benchmarks.parrot import tables
 from benchmarks.parrot.contestants import OURS, is_there
@@ -37,13 +37,16 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark: about half an hour, or less than a minute if `quick`. Runs that are stored are not
     repeated.
 
-    With `options.fleet` it runs programs in real time before emulated servers instead: four minutes, or two
-    if `quick`, on an otherwise idle machine.
+    With `options.fleet` it runs programs in real time instead, before emulated servers and before two engines
+    in process: five minutes, or two if `quick`, on an otherwise idle machine.
     """
     if options.fleet:
+        from benchmarks.parrot.in_process import InProcessSize, measure_in_process
         from benchmarks.parrot.real import FULL_REAL, QUICK_REAL, measure_real
 
-        return measure_real(QUICK_REAL if options.quick else FULL_REAL, options)
+        report = measure_real(QUICK_REAL if options.quick else FULL_REAL, options)
+        rows, goals = measure_in_process(InProcessSize(), options)
+        return replace(report, rows=(*report.rows, *rows), goals=(*report.goals, *goals))
     if options.quick:
         return measure(ParrotSize(quick_scenes(), 1, is_full=False, num_teams=0), options)
     return measure(ParrotSize(full_scenes(), 3, is_full=True, num_teams=8), options)

@@ -64,7 +64,7 @@ async def run_as_program(url: str, workflow: Workflow) -> Ended:
         made: dict[str, SemanticVariable] = {}
         with client.together():
             for call in workflow.calls:
-                made[call.name] = _function(call)(*_arguments(call, made))
+                made[call.name] = function_of(call)(*arguments_of(call, made))
         waiting = [made[name].aget(workflow.criteria, timeout_s=_PATIENCE_S) for name in workflow.results]
         texts = await asyncio.gather(*waiting)
         found = dict(zip(workflow.results, texts, strict=True))
@@ -124,7 +124,7 @@ async def run_by_hand(complete: Complete, workflow: Workflow) -> Ended:
     return Ended(loop.time() - begin_s, {name: tasks[name].result() for name in workflow.results})
 
 
-def _function(call: Call) -> Function:
+def function_of(call: Call) -> Function:
     """Return the semantic function of a call: what a developer could declare is its text, all else inputs."""
     names = [f"part{number}" for number in range(call.num_static, len(call.parts))]
     places = "".join(f"{{{{input:{name}}}}}\n" for name in names)
@@ -135,6 +135,7 @@ def _function(call: Call) -> Function:
     )
 
 
-def _arguments(call: Call, made: Mapping[str, SemanticVariable]) -> list[object]:
+def arguments_of(call: Call, made: Mapping[str, SemanticVariable] | Texts) -> list[object]:
+    """Return the inputs of the semantic function of a call, with the answers that it reads in `made`."""
     parts = call.parts[call.num_static :]
     return [made[part.call] if isinstance(part, Output) else part for part in parts]

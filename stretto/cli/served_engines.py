@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from stretto.cli.saved import measured
 from stretto.core import Document
@@ -20,6 +21,9 @@ from stretto.engines.catalogue import (
 )
 from stretto.errors import ConfigError
 from stretto.frontend.template import Template
+
+_PLACEMENT = "stretto"
+"""Placement of the usual LLM of a service: sessions share prefixes, which it keeps and follows."""
 
 
 def with_usual_engines(
@@ -45,7 +49,8 @@ def with_usual_engines(
             server_replica(where, api=api, tokenizer=tokenizer) if is_url(where) else llm_replica(where)
             for where in llms
         ]
-        found.append(llm_deployment(replicas or [llm_replica(None)]))
+        usual = llm_deployment(replicas or [llm_replica(None)])
+        found.append(replace(usual, engine=replace(usual.engine, placement=_PLACEMENT)))
     if "transforms" not in names:
         found.append(transforms_engine())
     return found

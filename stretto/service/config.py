@@ -20,6 +20,7 @@ class Limits:
         bytes: number of bytes of the values that clients set in one session and have not given up.
         depth: number of calls on the longest way through the calls of one session.
         width: number of calls in one request.
+        output_tokens: largest number of tokens that one output may be allowed.
         tokens_per_minute: number of tokens that calls may ask for: for each, the largest number that it may
             generate, and a quarter of the characters of its prompt. Infinite for no limit.
     """
@@ -29,6 +30,7 @@ class Limits:
     bytes: int = 256_000_000
     depth: int = 100_000
     width: int = 10_000
+    output_tokens: int = 1_000_000
     tokens_per_minute: float = math.inf
 
     def __post_init__(self) -> None:
@@ -72,6 +74,8 @@ class ServiceConfig:
         apps: limits of the queries of deployed apps.
         max_body_bytes: largest body of a request; a larger one is refused with status 413.
         max_body_s: seconds in which the body of a request must have come, before status 408.
+        max_unread_s: seconds for which a client may leave text unread that streams to it; its connection is
+            closed then.
         max_wait_s: seconds that one request may wait for a variable, before status 408.
         session_idle_s: seconds without a request after which a session expires.
         max_queries: number of sessions with work, and of apps' queries, that run at once.
@@ -85,6 +89,7 @@ class ServiceConfig:
     apps: AppLimits = field(default_factory=AppLimits)
     max_body_bytes: int = 16_000_000
     max_body_s: float = 60.0
+    max_unread_s: float = 60.0
     max_wait_s: float = 60.0
     session_idle_s: float = 600.0
     max_queries: int = 4096
@@ -96,7 +101,7 @@ class ServiceConfig:
         for name in ("max_body_bytes", "max_queries"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("max_body_s", "max_wait_s", "session_idle_s", "grace_s"):
+        for name in ("max_body_s", "max_unread_s", "max_wait_s", "session_idle_s", "grace_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be positive and finite")
         names = [tenant.name for tenant in self.tenant]

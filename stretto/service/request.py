@@ -165,13 +165,21 @@ class Request:
         await self.answer(body, status_of(error), JSON_TYPE, headers)
 
     async def send_event(self, event: object) -> None:
-        """Send an event of a stream (server-sent events), which the first one begins."""
+        """Send an event of a stream (server-sent events), which the first one begins.
+
+        Raises:
+            ClientLeft: the client does not read what has been sent.
+        """
         if not self.has_begun:
             await self._begin(
                 200, ((b"content-type", CONTENT_TYPE.encode()), (b"cache-control", b"no-store"))
             )
         content = b"data: " + _encode(event) + b"\n\n"
-        await self._send({"type": "http.response.body", "body": content, "more_body": True})
+        try:
+            async with asyncio.timeout(self._config.max_unread_s):
+                await self._send({"type": "http.response.body", "body": content, "more_body": True})
+        except TimeoutError:
+            raise ClientLeft from None
 
     async def end_events(self) -> None:
         """End a stream of events."""

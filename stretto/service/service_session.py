@@ -9,7 +9,6 @@ from contextlib import aclosing, contextmanager, suppress
 
 import msgspec
 
-from stretto.core import Chunk, Document, Failure, Hit
 from stretto.errors import DeadlineExceeded, StrettoError
 from stretto.programs.connection import extend, plan
 from stretto.programs.fragment import MOST_TOGETHER, Call, parts_of
@@ -23,11 +22,11 @@ from stretto.service.graph_page import Line, lines_of
 from stretto.service.places import Places
 from stretto.service.refusals import Refused, conflict, not_found, not_yet, over_limit
 from stretto.service.schema import CallBody, Criteria, Placeholder, SubmitBody
+from stretto.service.sizes import num_bytes
 from stretto.service.tenants import Tenant
 from stretto.tasks import Objective
 
 _CHARS_PER_TOKEN = 4
-_NUMBER_BYTES = 16
 _LATER_S = 1.0
 _MAX_SHOWN = 1000
 """Number of the last outputs of a session whose calls its graph shows."""
@@ -252,6 +251,7 @@ class ServiceSession:
     def _call(self, body: CallBody, works: Works, place: int) -> Call:
         try:
             work = works.find(body)
+            self.tenant.check_output_tokens(work.max_tokens)
             inputs: dict[str, str | None] = {}
             outputs: dict[str, str] = {}
             constants: dict[str, object] = {}
@@ -300,8 +300,7 @@ class ServiceSession:
         num_new = sum(name not in self._depths for name in named)
         if self.num_variables + num_new > limits.variables:
             raise over_limit(f"a session has at most {limits.variables} variables; give some up", _LATER_S)
-        num_bytes = sum(_num_bytes(value) for value in values.values())
-        if self._num_bytes + num_bytes > limits.bytes:
+        if self._num_bytes + sum(map(num_bytes, values.values())) > limits.bytes:
             raise over_limit(f"values of a session have at most {limits.bytes} bytes; give some up", _LATER_S)
 
     def _note(self, values: Mapping[str, object], calls: Sequence[Call]) -> None:
@@ -325,8 +324,8 @@ class ServiceSession:
             del self._calls[next(iter(self._calls))]
         for name, value in values.items():
             self._depths.setdefault(name, 0)
-            self._bytes_of[name] = num_bytes = _num_bytes(value)
-            self._num_bytes += num_bytes
+            self._bytes_of[name] = value_bytes = num_bytes(value)
+            self._num_bytes += value_bytes
 
     def _note_depth(self, call: Call, depths: dict[str, int]) -> None:
         deepest = 0
@@ -370,24 +369,5 @@ def _named(values: Collection[str], calls: Sequence[Call], wanted: Collection[st
 
 def _num_tokens(call: Call) -> float:
     prompt = getattr(call.work, "prompt", "")
-    num_chars = len(prompt) + sum(_num_bytes(value) for value in call.constants.values())
+    num_chars = len(prompt) + sum(num_bytes(value) for value in call.constants.values())
     return num_chars / _CHARS_PER_TOKEN + call.work.max_tokens * len(call.outputs)
-
-
-def _num_bytes(value: object) -> int:
-    """Return about how many bytes a value takes."""
-    match value:
-        case str():
-            return len(value)
-        case list():
-            return _NUMBER_BYTES + sum(map(_num_bytes, value))
-        case Document(source, sections):
-            texts = [text for section in sections for text in (section.text, section.title or "")]
-            return len(source) + sum(map(len, texts)) + _NUMBER_BYTES * (1 + len(sections))
-        case Chunk():
-            return _NUMBER_BYTES + len(value.source) + len(value.text) + len(value.title or "")
-        case Hit(chunk):
-            return _NUMBER_BYTES + _num_bytes(chunk)
-        case Failure(error):
-            return _NUMBER_BYTES + len(str(error))
-    return _NUMBER_BYTES

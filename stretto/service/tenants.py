@@ -7,7 +7,7 @@ import math
 
 from stretto.service.config import Limits, ServiceConfig
 from stretto.service.idempotency import AnsweredKeys
-from stretto.service.refusals import over_limit, unauthorized
+from stretto.service.refusals import Refused, over_limit, unauthorized
 
 _MINUTE_S = 60.0
 
@@ -33,6 +33,15 @@ class Tenant:
         """Check that the tenant may open another session. Raises Refused if not."""
         if self.num_sessions >= self.limits.sessions:
             raise over_limit(f"{self.num_sessions} sessions are open, and no more are allowed", _MINUTE_S)
+
+    def check_output_tokens(self, max_tokens: int) -> None:
+        """Check that one output may have so many tokens. Raises Refused if not."""
+        if max_tokens > self.limits.output_tokens:
+            raise Refused(
+                422,
+                "over_limit",
+                f"max_tokens is {max_tokens}; an output has at most {self.limits.output_tokens} tokens",
+            )
 
     def check_tokens(self, num_tokens: float, now_s: float) -> None:
         """Check that the tenant may ask for so many tokens now. A tenant that rests may spend one minute's at

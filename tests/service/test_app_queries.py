@@ -36,7 +36,7 @@ def query() -> Query:
 
 
 def test_ended_queries_are_kept_for_a_while_and_are_their_tenants_alone() -> None:
-    table = QueryTable(keep_s=10, max_kept=2)
+    table = QueryTable(keep_s=10, max_kept=2, max_kept_bytes=100)
     first, second, third = (table.add("app", "me", query(), now_s) for now_s in (0.0, 1.0, 2.0))
     assert len({first.id, second.id, third.id}) == 3
     assert table.get("app", "me", first.id, 100.0) is first
@@ -56,7 +56,7 @@ def test_ended_queries_are_kept_for_a_while_and_are_their_tenants_alone() -> Non
 
 
 def test_many_queries_of_a_tenant_push_out_no_query_of_another() -> None:
-    table = QueryTable(keep_s=10, max_kept=2)
+    table = QueryTable(keep_s=10, max_kept=2, max_kept_bytes=100)
     mine = table.add("app", "me", query(), 0.0)
     table.end(mine.id, 0.0)
     others = [table.add("app", "you", query(), 1.0) for _ in range(5)]
@@ -68,6 +68,25 @@ def test_many_queries_of_a_tenant_push_out_no_query_of_another() -> None:
     assert len(table) == 3
     assert table.get("app", "you", others[4].id, 12.0) is None
     assert len(table) == 0
+
+
+def test_outputs_of_ended_queries_that_are_too_large_together_are_forgotten() -> None:
+    table = QueryTable(keep_s=10, max_kept=9, max_kept_bytes=100)
+    queries = [table.add("app", "me", query(), 0.0) for _ in range(4)]
+    other = table.add("app", "you", query(), 0.0)
+    table.end(other.id, 0.0, 100)
+
+    def kept() -> list[bool]:
+        return [table.get("app", "me", one.id, 1.0) is one for one in queries]
+
+    table.end(queries[0].id, 1.0, 60)
+    table.end(queries[1].id, 1.0, 40)
+    assert kept() == [True, True, True, True]
+    table.end(queries[2].id, 1.0, 1)
+    assert kept() == [False, True, True, True]
+    table.end(queries[3].id, 1.0, 1000)
+    assert kept() == [False, False, False, True], "the last one is kept in any case"
+    assert table.get("app", "you", other.id, 1.0) is other
 
 
 def test_work_is_counted_in_seconds_of_full_batches_on_all_instances() -> None:

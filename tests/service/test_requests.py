@@ -100,6 +100,15 @@ def test_the_first_submit_opens_a_session(client: httpx.Client) -> None:
     )
 
 
+def test_an_output_that_may_be_too_long_is_refused(client: httpx.Client, session: str) -> None:
+    body = submitted(session)
+    for max_tokens, place in ((1_000_001, "calls[0]"), (2**62, "calls[0]")):
+        body["placeholders"][1]["settings"] = {"max_tokens": max_tokens}
+        answer = client.post("/v1/submit", json=body)
+        assert f"max_tokens is {max_tokens}" in refusal(answer, 422, "over_limit")
+        assert answer.json()["error"]["step"] == place
+
+
 def test_a_submit_that_is_refused_leaves_no_session(url: str) -> None:
     with httpx.Client(base_url=url, headers={"authorization": "Bearer key-small"}, timeout=20) as client:
         for _ in range(5):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +32,7 @@ def test_the_file_of_the_documentation_can_be_read() -> None:
     assert found is not None
     config = written(found[1])
     assert (config.port, config.max_wait_s) == (8700, 60.0)
-    assert config.limits == Limits(sessions=1000, tokens_per_minute=100_000)
+    assert config.limits == Limits(sessions=1000, tokens_per_minute=100_000, output_tokens=8192)
     (tenant,) = config.tenant
     assert tenant.name == "physics"
     assert tenant.limits == Limits(sessions=10, variables=10_000, bytes=10_000_000, depth=1000, width=100)
@@ -85,5 +87,31 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
                 assert isinstance(say("x").get(timeout_s=60), str)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+
+
+def test_a_second_interrupt_cuts_the_requests_that_are_open(tmp_path: Path) -> None:
+    file = tmp_path / "engines.toml"
+    file.write_text("[service]\nmax_wait_s = 1000.0\ngrace_s = 1000.0\n")
+    options = ["--engines", str(file), "--llm", "stand-in", "--port", "0"]
+    command = [sys.executable, "-m", "stretto.cli.main", "serve", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            url = httpx.URL(process.stderr.readline().split()[0])
+            body = {"wanted": {"never": None}}
+            session = httpx.post(url.join("/v1/submit"), json=body).json()["session_id"]
+            content = json.dumps({"session_id": session, "semantic_var_id": "never"})
+            head = f"POST /v1/get HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
+            with socket.create_connection((url.host, url.port or 0)) as connection:
+                connection.sendall(head.encode() + content.encode())
+                for _ in range(2):  # when these are answered, the request before them has been read
+                    httpx.get(url.join("/health"))
+                process.send_signal(signal.SIGINT)
+                assert process.stderr.readline().startswith("finishes 1 requests")
+                process.send_signal(signal.SIGTERM)  # the same one so soon would count as one
+                assert process.wait(60) == 128 + signal.SIGINT
+                assert process.stderr.read() == "interrupted\n"
         finally:
             process.kill()

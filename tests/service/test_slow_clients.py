@@ -75,6 +75,34 @@ def test_a_head_without_end_is_cut(pieces: list[bytes]) -> None:
     assert not answer or answer.startswith(b"HTTP/1.1 400 ")
 
 
+def test_a_reader_of_a_stream_that_reads_nothing_is_cut() -> None:
+    ended: list[int] = []
+
+    async def stream(request: Request) -> None:
+        try:
+            while True:
+                ended.append(1)
+                await request.send_event({"text": "x" * 100_000})
+        finally:
+            ended.append(0)
+
+    async def program() -> None:
+        app = ServiceApp(ServiceConfig(max_unread_s=0.2))
+        app.routes.add(Route("POST", "/echo", stream))
+        server = HttpServer(app, "127.0.0.1", 0)
+        await server.open()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1000)
+        writer.write(BEGIN + b"Content-Length: 0\r\n\r\n")
+        async with asyncio.timeout(60):
+            while not ended or ended[-1]:
+                await asyncio.sleep(0.01)
+        assert app.num_open == 0
+        writer.close()
+        server.close()
+
+    asyncio.run(program())
+
+
 def test_requests_that_follow_each_other_are_served() -> None:
     """Limits hold for one request: the next one on the same connection starts anew."""
     head = BEGIN + b"X: " + b"x" * 40_000 + b"\r\nContent-Length: 100000\r\n"

@@ -31,6 +31,7 @@ from stretto.service.apps.query_table import AppQuery, QueryTable
 from stretto.service.apps.reading import LATE_READING, InputReader
 from stretto.service.apps.settings import checked_settings, place_of_error
 from stretto.service.refusals import Misplaced, over_limit
+from stretto.service.sizes import num_bytes
 from stretto.service.tenants import Tenant
 
 _RETRY_S = 1.0
@@ -46,7 +47,7 @@ class AppService:
 
     def __init__(self, runtime: Runtime, apps: Mapping[str, DeployedApp], limits: AppLimits) -> None:
         self.apps = apps
-        self.table = QueryTable(limits.keep_s, limits.max_kept)
+        self.table = QueryTable(limits.keep_s, limits.max_kept, limits.max_kept_bytes)
         self._runtime = runtime
         self._admission = Admission(runtime.deployments.values())
         self._reader = InputReader(limits)
@@ -81,7 +82,8 @@ class AppService:
         ):  # else the estimate that counts is made when the documents are read
             self._check_deadline(app, egraph, request.deadline_s)
         end_s = None if request.deadline_s is None else began_s + request.deadline_s
-        with self._claimed(tenant, _num_tokens(egraph)):
+        tenant.check_output_tokens(max(_max_tokens(egraph), default=0))
+        with self._claimed(tenant, sum(_max_tokens(egraph))):
             inputs = await self._reader.read(inputs, end_s)
             left_s = None if end_s is None else end_s - self._now_s()
             if left_s is not None and left_s <= 0:
@@ -211,22 +213,22 @@ class AppService:
 
     async def _watch(self, started: AppQuery, estimate: Estimate) -> None:
         """Wait for the end of a query, note it, and learn from it how long queries take."""
-        is_whole = True
+        is_whole, size = True, 0
         try:
-            await started.query
+            size = sum(map(num_bytes, (await started.query).values()))
         except DeadlineExceeded:
             is_whole = False
         except StrettoError:  # its caller gets it
             self.table.end(started.id, self._now_s())
             return
         now_s = self._now_s()
-        self.table.end(started.id, now_s)
+        self.table.end(started.id, now_s, size)
         self._admission.note_end(estimate, now_s - started.created_s, now_s, is_whole=is_whole)
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
 
-def _num_tokens(egraph: ExecutionGraph) -> int:
-    """Return the largest number of tokens that the steps of a graph may generate."""
-    return sum(node.decode.max_tokens for node in egraph.nodes if node.decode is not None)
+def _max_tokens(egraph: ExecutionGraph) -> list[int]:
+    """Return the largest number of tokens that each step of a graph may generate, for those that do."""
+    return [node.decode.max_tokens for node in egraph.nodes if node.decode is not None]

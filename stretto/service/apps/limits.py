@@ -22,6 +22,8 @@ class AppLimits:
         num_parsers: number of documents that are parsed at a time.
         keep_s: seconds for which a query that has ended is kept.
         max_kept: number of ended queries of a tenant that are kept.
+        max_kept_bytes: number of bytes of the outputs of a tenant's ended queries that are kept. The last one
+            is kept in any case.
     """
 
     fetch: FetchRules = FetchRules()
@@ -31,9 +33,10 @@ class AppLimits:
     num_parsers: int = 2
     keep_s: float = 600.0
     max_kept: int = 1000
+    max_kept_bytes: int = 256_000_000
 
     def __post_init__(self) -> None:
-        for name in ("max_document_bytes", "max_documents", "num_parsers", "max_kept"):
+        for name in ("max_document_bytes", "max_documents", "num_parsers", "max_kept", "max_kept_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"apps: {name} is {getattr(self, name)}; it must be at least 1")
         if not 0 < self.keep_s < math.inf:

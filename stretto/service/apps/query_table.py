@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ class AppQuery:
         id: unguessable name of the query.
         query: the running query; it holds its outputs or its error when it has ended.
         created_s, ended_s: times by the clock of the event loop; `ended_s` is None while it runs.
+        num_bytes: size of its outputs when it has ended.
         ended: set when the table has been told of its end.
     """
 
@@ -29,18 +31,22 @@ class AppQuery:
     query: Query
     created_s: float
     ended_s: float | None = None
+    num_bytes: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class QueryTable:
-    """A table of queries by id. Ended ones are kept for `keep_s` seconds, and at most `max_kept` of a tenant.
+    """A table of queries by id. Ended ones are kept for `keep_s` seconds, and of a tenant at most `max_kept`,
+    and the last one or as many as have `max_kept_bytes` bytes together.
 
     Time is passed in.
     """
 
-    def __init__(self, keep_s: float, max_kept: int) -> None:
+    def __init__(self, keep_s: float, max_kept: int, max_kept_bytes: int) -> None:
         self._keep_s = keep_s
         self._max_kept = max_kept
+        self._max_kept_bytes = max_kept_bytes
+        self._kept_bytes: Counter[str] = Counter()
         self._running: dict[str, AppQuery] = {}
         self._ended: dict[str, dict[str, AppQuery]] = {}
         """Ended queries by tenant and id, the earliest first."""
@@ -61,10 +67,11 @@ class QueryTable:
         found = self._running.get(query_id) or self._ended.get(tenant, {}).get(query_id)
         return found if found is not None and (found.app, found.tenant) == (app, tenant) else None
 
-    def end(self, query_id: str, now_s: float) -> None:
-        """Note that a query has ended. It is kept for a while."""
+    def end(self, query_id: str, now_s: float, num_bytes: int = 0) -> None:
+        """Note that a query has ended, with outputs of so many bytes. It is kept for a while."""
         ended = self._running.pop(query_id)
-        ended.ended_s = now_s
+        ended.ended_s, ended.num_bytes = now_s, num_bytes
+        self._kept_bytes[ended.tenant] += num_bytes
         ended.ended.set()
         self._ended.setdefault(ended.tenant, {})[query_id] = ended
         self._forget(now_s)
@@ -74,11 +81,14 @@ class QueryTable:
         return (one for one in self._running.values() if tenant is None or one.tenant == tenant)
 
     def _forget(self, now_s: float) -> None:
-        """Remove ended queries, the earliest first, that are too old or too many."""
-        for ended in self._ended.values():
+        """Remove ended queries, the earliest first, that are too old, too many or too large together."""
+        for tenant, ended in self._ended.items():
             while ended:
                 first = next(iter(ended.values()))
                 assert first.ended_s is not None
-                if len(ended) <= self._max_kept and now_s - first.ended_s <= self._keep_s:
+                is_too_large = self._kept_bytes[tenant] > self._max_kept_bytes and len(ended) > 1
+                is_fine = len(ended) <= self._max_kept and now_s - first.ended_s <= self._keep_s
+                if is_fine and not is_too_large:
                     break
                 del ended[first.id]
+                self._kept_bytes[tenant] -= first.num_bytes
