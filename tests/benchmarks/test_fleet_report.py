@@ -25,6 +25,7 @@ SIZE = FleetSize(
     idle_speed=4.0,
     capacity_queries=4,
     won_queries=(3,),
+    ablation_apps=(),
 )
 
 

@@ -313,7 +313,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"throughput"', '"beauty"')],
-            "line 3: objective must be one of latency, throughput, got 'beauty'",
+            "line 3: objective must be one of latency, throughput, offline, got 'beauty'",
         ),
         (
             lambda lines: [lines[0].replace('"name": "llm"', '"name": "gpu"'), *lines[1:]],
