@@ -7,7 +7,9 @@ what one cache for all of them would evict: what was used least recently.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
+from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prefix_index import PrefixIndex
 
@@ -16,12 +18,19 @@ _FULL = 0.95
 _LEAST_AGE_S = 0.001
 
 
-def renewal_speed(index: PrefixIndex, instance: InstanceId, now_s: float) -> float:
-    """Return one over the seconds for which a cache keeps what is not used; 0 while it is not full, or if its
-    size is unknown.
+def renewal_speeds(
+    index: PrefixIndex, instances: Sequence[InstanceView], now_s: float
+) -> Mapping[InstanceId, float]:
+    """Return how fast each cache is renewed: one over the seconds for which it keeps what is not used.
+
+    Nothing is returned while one of them is not full, or its size is unknown.
     """
-    cache = index.caches.get(instance)
-    if cache is None or cache.num_blocks < _FULL * cache.capacity or not index.knows_size(instance):
-        return 0.0
-    age_s = now_s - next(iter(cache.used.values()), -math.inf)
-    return 1.0 / (age_s if age_s > _LEAST_AGE_S else _LEAST_AGE_S)
+    speeds: dict[InstanceId, float] = {}
+    caches = index.caches
+    for view in instances:
+        cache = caches.get(view.id)
+        if cache is None or cache.num_blocks < _FULL * cache.capacity or not index.knows_size(view.id):
+            return {}
+        age_s = now_s - next(iter(cache.used.values()), -math.inf)
+        speeds[view.id] = 1.0 / (age_s if age_s > _LEAST_AGE_S else _LEAST_AGE_S)
+    return speeds

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from stretto.cluster.instances import InstanceView
 from stretto.cluster.kv_events import AllBlocksCleared, BlockStored
 from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import Dispatched, Emptied, Ended, Joined, Left, PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
-from stretto.cluster.renewal import renewal_speed
+from stretto.cluster.renewal import renewal_speeds
+from stretto.costs.profile import Profile
 
 
 def request(name: str, num_blocks: int) -> PlacementRequest:
@@ -26,25 +28,28 @@ def policy(num: int, cache_tokens: int = 100) -> Stretto:
     return made
 
 
-def speeds(made: Stretto, instances: Sequence[int], now_s: float) -> list[float]:
-    return [renewal_speed(made.index, instance, now_s) for instance in instances]
+def speeds(made: Stretto, instances: Sequence[int], now_s: float) -> Mapping[int, float]:
+    views = [InstanceView(instance, Profile(), 100) for instance in instances]
+    return renewal_speeds(made.index, views, now_s)
 
 
 def test_a_cache_that_is_not_full_has_no_speed() -> None:
     made = policy(2)
     made.observe(Dispatched(0, request("a", 9), 1.0))
-    assert speeds(made, (0, 1), 2.0) == [0.0, 0.0]
+    assert speeds(made, (0,), 2.0) == {}
 
 
 def test_a_full_cache_is_as_fast_as_its_oldest_prefix_is_young() -> None:
     made = policy(3)
     made.observe(Dispatched(0, request("a", 10), 1.0))
     made.observe(Dispatched(1, request("b", 10), 4.0))
-    assert speeds(made, (0, 1, 2), 5.0) == pytest.approx([0.25, 1.0, 0.0])
+    assert speeds(made, (0, 1), 5.0) == pytest.approx({0: 0.25, 1: 1.0})
+    assert speeds(made, (0, 1, 2), 5.0) == {}, "one is not full"
     made.observe(Emptied(1))
-    assert speeds(made, (0, 1), 5.0) == pytest.approx([0.25, 0.0])
+    assert speeds(made, (0,), 5.0) == pytest.approx({0: 0.25})
+    assert speeds(made, (0, 1), 5.0) == {}
     made.observe(Left(0))
-    assert speeds(made, (0, 1), 5.0) == [0.0, 0.0]
+    assert speeds(made, (0,), 5.0) == {}
 
 
 def test_a_cache_that_is_reported_is_as_fast_as_one_that_is_not() -> None:
@@ -56,8 +61,9 @@ def test_a_cache_that_is_reported_is_as_fast_as_one_that_is_not() -> None:
         for instance in (0, 1):
             made.observe(Dispatched(instance, one, float(second)))
             made.observe(Ended(instance, one))
-        fast, slow = speeds(made, (0, 1), second + 1.0)
-        assert fast == slow
-    assert fast > 0.0
+        one_s, other_s = (speeds(made, (instance,), second + 1.0) for instance in (0, 1))
+        assert one_s.get(0) == other_s.get(1)
+    assert one_s[0] > 0.0
     made.observe(KVReport("llm", 0, [AllBlocksCleared()]))
-    assert speeds(made, (0, 1), 30.0) == [0.0, slow], "it is empty now"
+    assert speeds(made, (0,), 30.0) == {}, "it is empty now"
+    assert speeds(made, (1,), 30.0) == other_s

@@ -30,7 +30,7 @@ Source: own; one score of locality and load instead of Preble's two cases and it
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import TypeAlias
 
@@ -40,7 +40,7 @@ from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
 from stretto.cluster.prefix_index import Held, PrefixIndex
-from stretto.cluster.renewal import renewal_speed
+from stretto.cluster.renewal import renewal_speeds
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.cluster.together import Together
 from stretto.costs.profile import UNKNOWN_LLM, Profile
@@ -97,7 +97,8 @@ class Stretto(ScoredPlacement):
         self._together = Together()
         self._siblings: Collection[InstanceId] = ()
         self._options: Sequence[InstanceView] = ()
-        self._mean_speed: float | None = None
+        self._renewal: Mapping[InstanceId, float] | None = None
+        self._mean_renewal = 0.0
         self._usual_slowness = 1.0
         self._speeds: dict[InstanceId, tuple[Profile, _Speeds]] = {}
         self._num_requests = self._missing_tokens = 0.0
@@ -117,7 +118,7 @@ class Stretto(ScoredPlacement):
                     self._usual_slowness = slownesses[(len(options) - 1) // 2]
                     break
         self._measure_rates(now_s)
-        self._options, self._mean_speed = options, None
+        self._options, self._renewal = options, None
         self._siblings = self._together.instances(request)
 
     def terms(
@@ -179,11 +180,13 @@ class Stretto(ScoredPlacement):
         cache, tokens = self.index.caches.get(view.id), 0.0
         if cache is None:
             return tokens
-        if speed := renewal_speed(self.index, view.id, now_s):
-            if self._mean_speed is None:
-                speeds = [renewal_speed(self.index, one.id, now_s) for one in self._options]
-                self._mean_speed = fmean(speeds) if all(speeds) else math.inf
-            tokens = _RENEWAL_PRICE * speed / self._mean_speed * (request.num_tokens - held_tokens)
+        if self._renewal is None:
+            self._renewal = renewal_speeds(self.index, self._options, now_s)
+            if self._renewal:
+                self._mean_renewal = fmean(self._renewal.values())
+        if self._renewal:
+            price = _RENEWAL_PRICE * self._renewal[view.id] / self._mean_renewal
+            tokens = price * (request.num_tokens - held_tokens)
         if cache.num_blocks + request.num_tokens <= cache.capacity:
             return tokens
         for victim in victims(self.index, request, view, held_tokens, now_s, used_more_than=1.0):
