@@ -78,7 +78,7 @@ class Cache:
         used: runs that it holds and the times of their last use, the least recently used first.
         num_blocks: number of blocks that it holds.
         capacity: number of blocks that it can hold at most.
-        since_s: time of the oldest use in `used`, or an earlier time.
+        since_s: time of the last use of the first run in `used`; infinity if it holds nothing.
     """
 
     __slots__ = ("bit", "capacity", "instance", "num_blocks", "place", "since_s", "used")
@@ -91,6 +91,10 @@ class Cache:
         self.num_blocks = 0
         self.capacity = capacity
         self.since_s = math.inf
+
+    def note_oldest(self) -> None:
+        """Update `since_s`, after the first run has changed."""
+        self.since_s = next(iter(self.used.values()), math.inf)
 
 
 class PrefixTree:
@@ -214,8 +218,6 @@ class PrefixTree:
         path, cache = list(found), self._caches[instance]
         bit, used = cache.bit, cache.used
         before = _before(cache, found, num_matched)
-        if now_s < cache.since_s:
-            cache.since_s = now_s
         if path and num_matched < path[-1].start + len(path[-1].blocks) // HASH_BYTES:
             is_whole = num_matched * HASH_BYTES == len(data) and path[-1].holders & bit
             if not is_whole:
@@ -242,6 +244,8 @@ class PrefixTree:
             run.used_s = now_s
         if cache.num_blocks > cache.capacity:
             self._evict_excess(cache)
+        else:
+            cache.note_oldest()
         self._keep_up(cache, now_s)
         return before
 
@@ -274,7 +278,8 @@ class PrefixTree:
                 run.blocks = run.blocks[: (size - num_blocks) * HASH_BYTES]
                 self._found = None
                 self._count(cache, -num_blocks)
-            return
+            break
+        cache.note_oldest()
 
     def forget_unused_since(self, instance: InstanceId, time_s: float) -> None:
         """Forget what an instance has not used after `time_s`."""
@@ -302,6 +307,7 @@ class PrefixTree:
             assert cache.instance == instance
             assert self._at_place[cache.place] is cache
             assert cache.num_blocks == sum(run.num_blocks for run in order)
+            assert cache.since_s == next(iter(cache.used.values()), math.inf)
             assert all(order.index(run) < order.index(run.parent) for run in order if run.parent)
         assert self._found is None or self._found[1] == self._find(self._found[0])
         assert self.num_blocks == sum(cache.num_blocks for cache in self._caches.values())
@@ -343,12 +349,9 @@ class PrefixTree:
 
     def _forget_unused(self, cache: Cache, time_s: float, limit: float) -> None:
         """Forget what an instance has not used after `time_s`, at most `limit` runs of it."""
-        used = cache.used
-        while used and limit > 0:
-            run = next(iter(used))
-            if used[run] > time_s:
-                return
-            self._drop(cache, run)
+        while cache.since_s <= time_s and limit > 0:
+            self._drop(cache, next(iter(cache.used)))
+            cache.note_oldest()
             limit -= 1
 
     def _append(self, cache: Cache, path: list[Run], rest: bytes, start: int) -> None:
@@ -414,17 +417,13 @@ class PrefixTree:
         self._turn = (self._turn + 1) % len(self._at_place)
         other = self._at_place[self._turn]
         if cache.since_s <= expired_s:
-            self._expire_some(cache, expired_s)
+            self._forget_unused(cache, expired_s, _EXPIRED_AT_ONCE)
         if other is not None and other is not cache and other.since_s <= expired_s:
-            self._expire_some(other, expired_s)
+            self._forget_unused(other, expired_s, _EXPIRED_AT_ONCE)
         while _RUN_BYTES * self._num_entries + HASH_BYTES * self.num_blocks > self.max_bytes:
             largest = max(self._caches.values(), key=lambda one: len(one.used))
             self._drop(largest, next(iter(largest.used)))
-
-    def _expire_some(self, cache: Cache, expired_s: float) -> None:
-        """Forget a few runs that an instance has not used after `expired_s`."""
-        self._forget_unused(cache, expired_s, _EXPIRED_AT_ONCE)
-        cache.since_s = next(iter(cache.used.values()), math.inf)
+            largest.note_oldest()
 
 
 def _before(cache: Cache, path: Sequence[Run], num_matched: int) -> tuple[int, float]:

@@ -6,7 +6,6 @@ what one cache for all of them would evict: what was used least recently.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from stretto.cluster.instances import InstanceView
@@ -29,8 +28,10 @@ def renewal_speeds(
     caches = index.caches
     for view in instances:
         cache = caches.get(view.id)
-        if cache is None or cache.num_blocks < _FULL * cache.capacity or not index.knows_size(view.id):
+        if cache is None or not cache.num_blocks or cache.num_blocks < _FULL * cache.capacity:
             return {}
-        age_s = now_s - next(iter(cache.used.values()), -math.inf)
+        if not index.knows_size(view.id):
+            return {}
+        age_s = now_s - cache.since_s
         speeds[view.id] = 1.0 / (age_s if age_s > _LEAST_AGE_S else _LEAST_AGE_S)
     return speeds

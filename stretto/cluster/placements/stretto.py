@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from statistics import fmean
 from typing import TypeAlias
 
 from stretto.cluster.class_prices import ClassPrices
@@ -183,7 +182,7 @@ class Stretto(ScoredPlacement):
         if self._renewal is None:
             self._renewal = renewal_speeds(self.index, self._options, now_s)
             if self._renewal:
-                self._mean_renewal = fmean(self._renewal.values())
+                self._mean_renewal = math.fsum(self._renewal.values()) / len(self._renewal)
         if self._renewal:
             price = _RENEWAL_PRICE * self._renewal[view.id] / self._mean_renewal
             tokens = price * (request.num_tokens - held_tokens)
