@@ -22,12 +22,11 @@ from stretto.costs.fit import fit_largest, fit_shared_costs, fit_step_cost, mask
 from stretto.costs.loading import fit_loading
 from stretto.costs.nnls import Floats
 from stretto.costs.output_lengths import output_lengths
-from stretto.costs.presets import load_preset
 from stretto.costs.shape import Hardware, LLMModel, StepShape
 from stretto.costs.step import KV, NUMBERS, PREFILL_ATTENTION, StepFeatures
 from stretto.costs.steps_file import sample_steps
 
-_SHARE = 0.05
+_SHARE = 0.2
 _EARLIER_MATRIX = ("weights", "matrix_128", "matrix_256", "activations")
 _EARLIER_ALL_REDUCE = ("all_reduce_start", "all_reduce")
 _HOST = "zxcpu5"
@@ -49,7 +48,7 @@ _SHAPES = {
 
 def main(data: Path, folder: Path) -> None:
     """Write every preset that comes from `data` to `folder`."""
-    _write(folder, _a100(data, load_preset(A100_80G.name).numbers))
+    _write(folder, _a100(data))
     attention = _attention(data / "profiles_vidur")
     _write(folder, _kernels(data, A100_80G, "a100", attention, "attention measured on A100 too"))
     _write(
@@ -65,8 +64,7 @@ def _write(folder: Path, preset: Mapping[str, Any]) -> None:
     (folder / f"{preset['name']}.json").write_text(json.dumps(preset, indent=1) + "\n", "utf-8")
 
 
-def _a100(data: Path, present: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return the preset of A100-80G; `present` are numbers of earlier fits, which stay as they are."""
+def _a100(data: Path) -> dict[str, Any]:
     profiles = load_profiles(data)
     samples = [[profile.steps[i] for i in sample_steps(profile.steps, _SHARE)] for profile in profiles]
     shared = _rounded(
@@ -74,12 +72,10 @@ def _a100(data: Path, present: Mapping[str, Mapping[str, float]]) -> dict[str, A
             [(profile.features, steps) for profile, steps in zip(profiles, samples, strict=True)]
         )[0].numbers
     )
-    numbers = {}
-    for profile, steps in zip(profiles, samples, strict=True):
-        if (kept := present.get(profile.name)) is not None and profile.features.model.num_experts == 1:
-            numbers[profile.name] = dict(kept)
-        else:
-            numbers[profile.name] = _rounded(fit_step_cost(profile.features, steps, shared).numbers)
+    numbers = {
+        profile.name: _rounded(fit_step_cost(profile.features, steps, shared).numbers)
+        for profile, steps in zip(profiles, samples, strict=True)
+    }
     devices = sorted({profile.features.tensor_parallel for profile in profiles})
     return {
         "name": A100_80G.name,
