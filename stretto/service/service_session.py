@@ -169,7 +169,8 @@ class ServiceSession:
             Refused: there is no such variable, or it has not come within `timeout_s` or `max_wait_s` seconds.
             StrettoError: what it has failed with.
         """
-        self._check_known(name)
+        if self.is_settled(name):
+            return await self._session.get(name)
         limit_s = max_wait_s if timeout_s is None or timeout_s > max_wait_s else None
         try:
             with self._reading(name, criteria):
