@@ -121,8 +121,8 @@ def test_the_bound_holds_if_a_consumer_takes_few_answers() -> None:
 
 
 def test_small_replicas_may_end_chains_earlier_than_the_table_has_it() -> None:
-    """One document has 60 chunks and the others few: the replica with the long one gets little else."""
-    chunks = [60, *(1 + at % 12 for at in range(99))]
+    """One document has 80 chunks and the others few: the replica with the long one gets little else."""
+    chunks = [80, *(1 + at % 12 for at in range(99))]
     requests = [Request(str(at), 0, (1600,) * count) for at, count in enumerate(chunks)]
     nodes = [
         Node("summary", "vicuna-13b-v1.5", 100, 100, chain=True),

@@ -1,11 +1,12 @@
 """List scheduling of moldable jobs: each node has one (dp, tp) and runs once, the longest first.
 
-The choice of (dp, tp) and the order are improved by simulated annealing.
+The choice of (dp, tp) and the order are improved by simulated annealing: several searches, of which some
+begin with the fewest devices for each node, and others with the most that are of use to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp
 from random import Random
 
@@ -13,6 +14,7 @@ from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.planners.stages import Choice
 from stretto.planner.run_times import RunTimes
 
+_NUM_SEARCHES = 4
 _NUM_TRIES = 4000
 
 
@@ -29,15 +31,28 @@ def best_list(
     """Search the (dp, tp) of each node, and the order in which nodes are placed.
 
     Args:
-        options_of: returns the (dp, tp) that a node may have; by default `useful`.
+        num_tries: number of random changes in each search.
+        options_of: returns the (dp, tp) that a node may have, those with the fewest devices first; by default
+            `useful`.
     """
     random = Random(0)
-    names = times.problem.names
-    options = {name: (options_of or useful)(times, name) for name in names}
-    choice = {
-        name: min(options[name], key=lambda plan: (plan[0] * plan[1], times.alone_s(name, plan)))
-        for name in names
-    }
+    options = {name: (options_of or useful)(times, name) for name in times.problem.names}
+    found = []
+    for number in range(_NUM_SEARCHES):
+        choice = {name: ways[-(number % 2)] for name, ways in options.items()}
+        found.append(_annealed(times, options, choice, num_tries, random))
+    return min(found, key=lambda one: makespan_s(times, *one))
+
+
+def _annealed(
+    times: RunTimes,
+    options: Mapping[str, Sequence[tuple[int, int]]],
+    choice: Choice,
+    num_tries: int,
+    random: Random,
+) -> tuple[Choice, list[str]]:
+    """Return the best list that random changes of a first choice lead to."""
+    names = list(options)
     order = _by_inputs(times, sorted(names, key=lambda name: -times.alone_s(name, choice[name])))
     now_s = best_s = makespan_s(times, choice, order)
     best = dict(choice), list(order)
