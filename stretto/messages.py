@@ -23,7 +23,7 @@ from stretto.deployment import Replica
 from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph
 from stretto.record import record
-from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Reuse, Task, Usage
+from stretto.tasks import Criteria, LLMEvent, LLMTask, Objective, QueryRecord, Reuse, Task, Usage
 
 
 @record
@@ -104,29 +104,28 @@ class Want:
     All steps that produce the variable are then scheduled as urgently as this caller asks.
 
     Attributes:
-        criteria: "latency" or "throughput", what the caller asks of queues and instances; None takes the
-            session's own.
+        criteria: what the caller asks of queues and instances (`Criteria`); None takes the session's own.
         deadline_s: time by the driver's clock by which the caller needs the value, and at which it stops
             waiting.
     """
 
     query: str
     name: str
-    criteria: Objective | None = None
+    criteria: Criteria | None = None
     deadline_s: float | None = None
 
 
 @record
 class Unwant:
     """Event to the schedulers: a caller that waited for a variable of a session, with these criteria
-    ("latency" or "throughput") and this deadline, waits no longer.
+    and this deadline, waits no longer.
 
     No work is cancelled.
     """
 
     query: str
     name: str
-    criteria: Objective | None = None
+    criteria: Criteria | None = None
     deadline_s: float | None = None
 
 

@@ -98,6 +98,10 @@ class Decode:
 Objective: TypeAlias = Literal["latency", "throughput", "offline"]
 """Objective of a query: latency wants few sequences beside its own, throughput as many as fit; offline work
 gives way to both. Source: Parrot §5.4; offline is ours."""
+Criteria: TypeAlias = Literal["latency", "throughput", "offline", "first_token", "time_per_token"]
+"""What a reader of a variable asks for: an objective of all work that it comes of; or that its text begins
+soon ("first_token"), or that its text comes fast once it has begun ("time_per_token"). Source: Parrot §4.1,
+which names the last two as extensions."""
 
 
 @dataclass(frozen=True, slots=True)

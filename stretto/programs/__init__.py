@@ -13,17 +13,21 @@ from stretto.programs.native import NativeFunction
 from stretto.programs.operators import Branches, condition, first_present, gather, join, transform
 from stretto.programs.outputs import Input, Output
 from stretto.programs.variable import SemanticVariable
-from stretto.tasks import Objective
+from stretto.tasks import Criteria
 
-LATENCY: Final[Objective] = "latency"
-THROUGHPUT: Final[Objective] = "throughput"
+LATENCY: Final[Criteria] = "latency"
+THROUGHPUT: Final[Criteria] = "throughput"
+FIRST_TOKEN: Final[Criteria] = "first_token"
+TIME_PER_TOKEN: Final[Criteria] = "time_per_token"
 SemanticFunction = semantic_function
 """Decorator that makes a semantic function of a Python function; its name in the paper."""
 
 __all__ = [
     "CHAT",
+    "FIRST_TOKEN",
     "LATENCY",
     "THROUGHPUT",
+    "TIME_PER_TOKEN",
     "VICUNA",
     "App",
     "Branches",

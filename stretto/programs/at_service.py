@@ -22,7 +22,7 @@ from stretto.programs.http_calls import HttpCalls, NotYet
 from stretto.programs.wire.calls import call_to_wire
 from stretto.programs.wire.values import value_from_wire, value_to_wire
 from stretto.runtime.loop_thread import LoopThread, run_on
-from stretto.tasks import Objective
+from stretto.tasks import Criteria
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class _Batch:
     sent: asyncio.Future[None]
     calls: list[Call] = field(default_factory=list)
     values: dict[str, object] = field(default_factory=dict)
-    wanted: dict[str, Objective | None] = field(default_factory=dict)
+    wanted: dict[str, Criteria | None] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
 
 
@@ -137,7 +137,7 @@ class RemoteSession:
         self._refused.pop(name, None)
 
     def ask(
-        self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
+        self, name: str, criteria: Criteria | None = None, *, deadline_s: float | None = None
     ) -> Coroutine[Any, Any, object]:
         """Make a variable wanted, by the next request if the service does not know it yet, and return a
         coroutine that waits for it, which must be awaited.
@@ -146,7 +146,7 @@ class RemoteSession:
         self._announce(name, criteria)
         return self._get(name, criteria, deadline_s, due_s)
 
-    async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
+    async def stream(self, name: str, criteria: Criteria | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable as it is generated."""
         self._announce(name, criteria)
         await self._all_sent()
@@ -173,7 +173,7 @@ class RemoteSession:
         await self._http.close()
 
     async def _get(
-        self, name: str, criteria: Objective | None, deadline_s: float | None, due_s: float | None
+        self, name: str, criteria: Criteria | None, deadline_s: float | None, due_s: float | None
     ) -> object:
         try:
             async with asyncio.timeout_at(due_s):
@@ -193,7 +193,7 @@ class RemoteSession:
                 raise DeadlineExceeded(f"{name!r} has not come within {deadline_s:g} s") from None
             return value_from_wire(answer["value"])
 
-    def _announce(self, name: str, criteria: Objective | None) -> None:
+    def _announce(self, name: str, criteria: Criteria | None) -> None:
         """Let the service know a variable with the next request, and that somebody waits for it."""
         if name not in self._known:
             self._open_batch().wanted[name] = criteria
@@ -281,5 +281,5 @@ class RemoteSession:
             self._last.sent.set_result(None)
 
 
-def _with_criteria(body: dict[str, Any], criteria: Objective | None) -> dict[str, Any]:
+def _with_criteria(body: dict[str, Any], criteria: Criteria | None) -> dict[str, Any]:
     return body if criteria is None else {**body, "criteria": criteria}

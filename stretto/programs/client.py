@@ -27,7 +27,7 @@ from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable, produced
 from stretto.runtime.input_checks import check_deadline
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import Objective
+from stretto.tasks import Criteria
 
 
 class Client:
@@ -204,13 +204,13 @@ class Client:
         else:
             self._soon(lambda: self._opened().provide(name, value))
 
-    def get(self, name: str, perf: Objective | None, timeout_s: float | None) -> Any:
+    def get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> Any:
         """Wait for a variable from code that is not asynchronous; see `SemanticVariable.get`."""
         if self._is_on_loop():
             raise UserError("get would block the runtime's own event loop; use `await variable`, or aget")
         return self._connection.run_on_loop(lambda: self._get(name, perf, timeout_s))
 
-    async def aget(self, name: str, perf: Objective | None, timeout_s: float | None) -> Any:
+    async def aget(self, name: str, perf: Criteria | None, timeout_s: float | None) -> Any:
         """Wait for a variable; see `SemanticVariable.aget`."""
         waiting = self._get(name, perf, timeout_s)
         if self._is_on_loop():
@@ -218,7 +218,7 @@ class Client:
         assert self._loop is not None
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, self._loop))
 
-    async def stream(self, name: str, perf: Objective | None) -> AsyncIterator[str]:
+    async def stream(self, name: str, perf: Criteria | None) -> AsyncIterator[str]:
         """Yield the text of a variable as it is generated; see `SemanticVariable.stream`."""
         if not self._is_on_loop():
             raise UserError("text streams on the event loop of the runtime alone: use `async with Client(…)`")
@@ -304,7 +304,7 @@ class Client:
         except RuntimeError:
             return False
 
-    async def _get(self, name: str, perf: Objective | None, timeout_s: float | None) -> object:
+    async def _get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> object:
         check_deadline(timeout_s, "timeout_s")
         waiting = self._opened().ask(name, perf, deadline_s=timeout_s)
         self._flush()  # after that, so that no call starts as if nobody wanted it

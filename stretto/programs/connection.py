@@ -13,7 +13,7 @@ from stretto.programs.engine_checks import check_engines
 from stretto.programs.fragment import Call, Fragment, Work, parts_of
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
-from stretto.tasks import Objective
+from stretto.tasks import Criteria
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class ProgramSession(Protocol):
         ...
 
     def ask(
-        self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
+        self, name: str, criteria: Criteria | None = None, *, deadline_s: float | None = None
     ) -> Coroutine[Any, Any, object]:
         """Make a variable wanted at once, and return a coroutine that waits for it, which must be awaited.
 
@@ -38,7 +38,7 @@ class ProgramSession(Protocol):
         """
         ...
 
-    def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
+    def stream(self, name: str, criteria: Criteria | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable as it is generated."""
         ...
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stretto.errors import UserError
 from stretto.programs.current import current_client
 from stretto.programs.values import checked
-from stretto.tasks import Objective
+from stretto.tasks import Criteria
 
 if TYPE_CHECKING:
     from stretto.programs.client import Client
@@ -51,11 +51,13 @@ class SemanticVariable:
         """
         raise UserError(f"{self!r} has no text yet: give it to a function as an argument, or use join")
 
-    def get(self, perf: Objective | None = None, *, timeout_s: float | None = None) -> Any:
+    def get(self, perf: Criteria | None = None, *, timeout_s: float | None = None) -> Any:
         """Wait for the value and return it, from code that is not asynchronous.
 
         Args:
-            perf: what the application wants of all work that produces the value: "latency" or "throughput".
+            perf: what the application wants of all work that produces the value: "latency" or "throughput";
+                or what it wants of the text: that it begins soon ("first_token"), or that it comes fast once
+                it has begun ("time_per_token").
             timeout_s: seconds after which to give up. The work goes on.
 
         Raises:
@@ -65,7 +67,7 @@ class SemanticVariable:
         """
         return self._bound().get(self._name, perf, timeout_s)
 
-    async def aget(self, perf: Objective | None = None, *, timeout_s: float | None = None) -> Any:
+    async def aget(self, perf: Criteria | None = None, *, timeout_s: float | None = None) -> Any:
         """Wait for the value and return it. The arguments and errors are those of `get`; any event loop will
         do.
         """
@@ -77,7 +79,7 @@ class SemanticVariable:
     def __aiter__(self) -> AsyncIterator[str]:
         return self.stream()
 
-    def stream(self, perf: Objective | None = None) -> AsyncIterator[str]:
+    def stream(self, perf: Criteria | None = None) -> AsyncIterator[str]:
         """Return an iterator over the text of the variable as it is generated, in pieces that join to the
         whole. It belongs to the event loop of the runtime.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import get_args
 
@@ -15,9 +15,10 @@ from stretto.frontend.template import Template, check_configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.types import item_type
 from stretto.runtime.query import QueryOptions
-from stretto.tasks import Objective
+from stretto.tasks import Criteria, Objective
 
 _OBJECTIVES: tuple[str, ...] = get_args(Objective)
+_CRITERIA: tuple[str, ...] = get_args(Criteria)
 _KINDS: Mapping[str, type | UnionType] = {
     "number": int | float,
     "bool": bool,
@@ -75,10 +76,20 @@ def check_tenant(tenant: object) -> None:
         raise UserError(f"tenant must be a Unicode text, got {reprlib.repr(tenant)}")
 
 
-def check_criteria(criteria: Objective | None, *, is_needed: bool = False) -> None:
-    """Check that `criteria` is one of `Objective`, or None unless `is_needed`. Raises UserError."""
-    if (criteria is not None or is_needed) and not (isinstance(criteria, str) and criteria in _OBJECTIVES):
-        raise UserError(f"objective must be one of {', '.join(_OBJECTIVES)}, got {reprlib.repr(criteria)}")
+def check_objective(objective: Objective) -> None:
+    """Check that `objective` is one of `Objective`. Raises UserError."""
+    _check_one_of("objective", objective, _OBJECTIVES)
+
+
+def check_criteria(criteria: Criteria | None) -> None:
+    """Check that `criteria` is one of `Criteria`, or None. Raises UserError."""
+    if criteria is not None:
+        _check_one_of("criteria", criteria, _CRITERIA)
+
+
+def _check_one_of(name: str, value: object, known: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in known:
+        raise UserError(f"{name} must be one of {', '.join(known)}, got {reprlib.repr(value)}")
 
 
 def check_deadline(deadline_s: float | None, name: str = "deadline_s") -> None:

@@ -39,9 +39,9 @@ from stretto.record import record
 from stretto.runtime.conditions import idle_conditions
 from stretto.runtime.input_checks import (
     check_app,
-    check_criteria,
     check_deadline,
     check_inputs,
+    check_objective,
     check_options,
     check_tenant,
 )
@@ -425,7 +425,7 @@ class Runtime:
     def _record(self, tenant: str, objective: Objective, deadline_s: float | None) -> QueryRecord:
         loop = self._running_loop()
         self._queries.check_accepts()
-        check_criteria(objective, is_needed=True)
+        check_objective(objective)
         check_deadline(deadline_s)
         check_tenant(tenant)
         return QueryRecord(tenant, objective, None if deadline_s is None else loop.time() + deadline_s)

@@ -25,7 +25,7 @@ from stretto.runtime.input_checks import (
 )
 from stretto.runtime.slots import Slots
 from stretto.sched.values import UNSET
-from stretto.tasks import Objective
+from stretto.tasks import Criteria
 
 
 @dataclass(slots=True, eq=False)
@@ -180,7 +180,7 @@ class Session:
         self._claim([name])
         self._post(Provide(self.id, name, value))
 
-    def want(self, name: str, criteria: Objective | None = None) -> None:
+    def want(self, name: str, criteria: Criteria | None = None) -> None:
         """Make the work that produces a variable more urgent than work that no caller waits for, without
         waiting for it here.
 
@@ -193,7 +193,7 @@ class Session:
         self._post(Want(self.id, name, criteria))
 
     async def get(
-        self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
+        self, name: str, criteria: Criteria | None = None, *, deadline_s: float | None = None
     ) -> object:
         """Wait for a variable of the session and return its value. If the value is a list, its items may be
         failures.
@@ -215,7 +215,7 @@ class Session:
         return await self.ask(name, criteria, deadline_s=deadline_s)
 
     def ask(
-        self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
+        self, name: str, criteria: Criteria | None = None, *, deadline_s: float | None = None
     ) -> Coroutine[Any, Any, object]:
         """Make a variable wanted at once, and return a coroutine that waits for it, which must be awaited.
 
@@ -257,7 +257,7 @@ class Session:
             if variable.waiting is not None and waiter in variable.waiting:
                 variable.waiting.remove(waiter)
 
-    async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
+    async def stream(self, name: str, criteria: Criteria | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
 
         A value that is no text is yielded as it would stand in a prompt, when it is there. A variable whose

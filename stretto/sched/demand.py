@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from stretto.graph.compile import Node
 from stretto.sched.live_graph import LiveGraph
-from stretto.tasks import Objective
+from stretto.tasks import Criteria, Objective
 
 _STRICTEST: Sequence[Objective | None] = ("latency", "throughput", "offline", None)
 
@@ -38,6 +38,7 @@ class Demand(NamedTuple):
         stage: number of LLM answers until the variable of its job is there, its own included.
         job: name of the variable that the strictest reader waits for; "" if nobody waits, and in one-shot
             queries.
+        answer: what the answer of an LLM that makes the value asks of its instance; None for `criteria`.
         group: name of its task group: the requests of one stage of one job, if there are several and the job
             is wanted for latency. "" outside of any.
     """
@@ -48,6 +49,7 @@ class Demand(NamedTuple):
     stage: int = 0
     job: str = ""
     group: str = ""
+    answer: Objective | None = None
 
     @property
     def preference(self) -> Objective | None:
@@ -56,7 +58,7 @@ class Demand(NamedTuple):
 
         Source: Parrot §5.2.
         """
-        return "throughput" if self.group else self.criteria
+        return "throughput" if self.group else self.answer or self.criteria
 
     def joined(self, other: Demand) -> Demand:
         """Return how urgently a value with two readers is needed: the stricter criteria, the earlier latest
@@ -75,6 +77,7 @@ class Demand(NamedTuple):
             max(self.path_s, other.path_s),
             stage,
             job,
+            answer=_stricter_answer(first, second),
         )
 
     def before(self, seconds: float, num_answers: int = 0) -> Demand:
@@ -90,7 +93,28 @@ class Demand(NamedTuple):
             self.path_s + seconds,
             self.stage + num_answers,
             self.job,
+            answer=self.answer,
         )
+
+
+def asked_by(criteria: Criteria, deadline_s: float = math.inf) -> Demand:
+    """Return the demand on a variable of a reader with these criteria, who needs it by `deadline_s`.
+
+    A text that is to begin soon may then come beside many others; one that is to come fast may begin late.
+    """
+    if criteria == "first_token":
+        return Demand("latency", deadline_s, answer="throughput")
+    if criteria == "time_per_token":
+        return Demand("throughput", deadline_s, answer="latency")
+    return Demand(criteria, deadline_s)
+
+
+def _stricter_answer(one: Demand, other: Demand) -> Objective | None:
+    """Return what an answer with two readers asks of its instance, of which `one` is the stricter reader."""
+    if one.answer is None and other.answer is None:
+        return None
+    answer = min(one.answer or one.criteria, other.answer or other.criteria, key=_STRICTEST.index)
+    return None if answer == one.criteria else answer
 
 
 def _is_as_strict(one: Demand, other: Demand) -> bool:
@@ -146,6 +170,8 @@ def deduce(
                 joined = demand if joined is None else joined.joined(demand)
         for node_id in nodes:
             if (demand := demands.get(node_id)) is not None:
+                if demand.answer is not None and _begins_answer(live.nodes[node_id], node):
+                    demand = demand._replace(answer=None)
                 joined = demand if joined is None else joined.joined(demand)
         return None if joined is None else joined.before(node.own_s, node.op == "decode")
 
@@ -176,6 +202,11 @@ def deduce(
     if not latest_first:
         changed.clear()
     return [found[node_id] for node_id in sorted(found)]
+
+
+def _begins_answer(node: Node, source: Node) -> bool:
+    """Return whether a node is the first step of a request to an LLM, of which `source` is no part."""
+    return node.op == "prefill" or (node.op == "decode" and source.op != "prefill")
 
 
 def _sources_first(live: LiveGraph, ends: Iterable[int]) -> list[int]:

@@ -26,13 +26,13 @@ from functools import reduce
 from stretto.core import Failure, first_failure
 from stretto.errors import QueryCancelled, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph, Node
-from stretto.sched.demand import Demand, deduce
+from stretto.sched.demand import Demand, asked_by, deduce
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.outcome import Outcome
 from stretto.sched.results import Completed
 from stretto.sched.snapshot import QueryPicture
 from stretto.sched.splicing import Expand
-from stretto.tasks import Objective, QueryRecord, Usage
+from stretto.tasks import Criteria, QueryRecord, Usage
 
 
 class Session:
@@ -138,7 +138,7 @@ class Session:
             self.graph.live.bring(self._variable(name), value)
         return self._take()
 
-    def want(self, name: str, criteria: Objective | None = None, deadline_s: float | None = None) -> Outcome:
+    def want(self, name: str, criteria: Criteria | None = None, deadline_s: float | None = None) -> Outcome:
         """Record that a caller waits for a variable of the session, so that the work that produces it becomes
         more urgent.
 
@@ -156,9 +156,7 @@ class Session:
             self._ask(name)
         return self._take()
 
-    def unwant(
-        self, name: str, criteria: Objective | None = None, deadline_s: float | None = None
-    ) -> Outcome:
+    def unwant(self, name: str, criteria: Criteria | None = None, deadline_s: float | None = None) -> Outcome:
         """Record that a caller who waited for a variable, with these criteria ("latency" or "throughput") and
         this deadline, no longer waits.
 
@@ -297,8 +295,8 @@ class Session:
         value_id = self._variables.get(name)
         return self._new_variable(name) if value_id is None else value_id
 
-    def _demand(self, criteria: Objective | None, deadline_s: float | None) -> Demand:
-        return Demand(criteria or self.record.criteria, math.inf if deadline_s is None else deadline_s)
+    def _demand(self, criteria: Criteria | None, deadline_s: float | None) -> Demand:
+        return asked_by(criteria or self.record.criteria, math.inf if deadline_s is None else deadline_s)
 
     def _ask(self, name: str) -> None:
         """Join what all callers that wait for a variable ask of it, and deduce what follows if that has

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from stretto.tasks import Criteria, Objective
+
 VariableId: TypeAlias = Annotated[
     str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.:-]*\Z", min_length=1, max_length=128)
 ]
 """Name of a variable, which its client chooses, unique in its session."""
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-Criteria: TypeAlias = Literal["latency", "throughput"]
 
 
 def _no_settings() -> msgspec.Raw:  # a schema cannot show a default of this type
@@ -80,7 +81,7 @@ class CallBody(msgspec.Struct, forbid_unknown_fields=True):
 class SessionBody(msgspec.Struct, forbid_unknown_fields=True):
     """A request to open a session."""
 
-    objective: Criteria = "throughput"
+    objective: Objective = "throughput"
     deadline_s: Seconds | None = None
     passes: Literal["weighed", "all", "none"] | tuple[str, ...] = "weighed"
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from typing import get_args
 
 import msgspec
 
@@ -17,14 +18,15 @@ from stretto.programs.values import checked
 from stretto.programs.wire.values import value_from_wire
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
+from stretto.sched.demand import asked_by
 from stretto.service.calls import Works
 from stretto.service.graph_page import Line, lines_of
 from stretto.service.places import Places
 from stretto.service.refusals import Refused, conflict, not_found, not_yet, over_limit
-from stretto.service.schema import CallBody, Criteria, Placeholder, SubmitBody
+from stretto.service.schema import CallBody, Placeholder, SubmitBody
 from stretto.service.sizes import num_bytes
 from stretto.service.tenants import Tenant
-from stretto.tasks import Objective
+from stretto.tasks import Criteria, Objective
 
 _CHARS_PER_TOKEN = 4
 _LATER_S = 1.0
@@ -146,7 +148,7 @@ class ServiceSession:
         del self._depths[name]
         self._num_bytes -= self._bytes_of.pop(name, 0)
         self._calls.pop(name, None)
-        for criteria in (None, "latency", "throughput"):
+        for criteria in (None, *get_args(Criteria)):
             self._wishes.pop((name, criteria), None)
         self._ledger.forget([name])
         self._session.drop(name)
@@ -209,8 +211,8 @@ class ServiceSession:
         calls = list({id(call): call for call in self._calls.values()}.values())
         wanted: dict[str, Objective] = {}
         for name, criteria in self._wishes:
-            asked = criteria or self._objective
-            if wanted.get(name) != "latency":
+            asked = asked_by(criteria or self._objective).criteria
+            if wanted.get(name) != "latency" and asked is not None:
                 wanted[name] = asked
         return lines_of(calls, wanted, self._state, places.of(self._session.id))
 

@@ -196,7 +196,7 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
                 echo("x", y="text")
             with pytest.raises(UserError, match="get would block"):
                 echo("x").get()
-            with pytest.raises(UserError, match="objective must be one of"):
+            with pytest.raises(UserError, match="criteria must be one of"):
                 await echo("x").aget("TTFT")
             mine = P.SemanticVariable(name="mine")
             with pytest.raises(UserError, match=r"^SemanticVariable\(mine\) has no text yet"):

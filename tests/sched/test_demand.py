@@ -30,7 +30,7 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Take
 from stretto.sched.request import Entry, Request
 from stretto.sched.session import Session
-from stretto.tasks import Objective, QueryRecord, Started
+from stretto.tasks import Criteria, Objective, QueryRecord, Started
 
 SECOND_EACH = {"e": Profile(base_s=1.0)}
 STEP = compiled('graph s(%x: text)\n%y = call(%x) {result="text"} : text @e\nreturn %y', SECOND_EACH)
@@ -83,6 +83,45 @@ def test_the_strictest_criteria_of_all_readers_reach_what_their_variables_come_o
         "a": "throughput",
         "b": "throughput",
     }
+
+
+TWO_ANSWERS = compiled(
+    """
+    graph two(%x: text)
+      %kv1 = prefill([%x]) : kv @llm
+      %a = decode(%kv1) {max_tokens=10} : text @llm
+      %kv2 = prefill([%a]) : kv @llm
+      %b = decode(%kv2) {max_tokens=10} : text @llm
+      %c = call(%b) {result="text"} : text @e
+      return %c
+    """,
+    SECOND_EACH,
+)
+
+
+@pytest.mark.parametrize(
+    ("criteria", "until_first", "of_the_answer"),
+    [("first_token", "latency", "throughput"), ("time_per_token", "throughput", "latency")],
+)
+def test_a_reader_of_text_asks_one_thing_of_what_comes_before_it_and_another_of_its_answer(
+    criteria: Criteria, until_first: Objective, of_the_answer: Objective
+) -> None:
+    session = Session("q")
+    session.extend(TWO_ANSWERS, {})
+    session.want("c", criteria)
+    demands = asked(session)
+    assert {demand.criteria for demand in demands.values()} == {until_first}
+    assert {name: demand.preference for name, demand in demands.items()} == {
+        "kv1": until_first,
+        "a": until_first,
+        "kv2": of_the_answer,
+        "b": of_the_answer,
+        "c": of_the_answer,
+    }
+    session.want("c", "latency")
+    assert {demand.preference for demand in asked(session).values()} == {"latency"}
+    session.unwant("c", "latency")
+    assert asked(session) == demands
 
 
 def test_deadlines_and_paths_go_back_through_several_graphs() -> None:

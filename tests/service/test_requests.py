@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -14,6 +14,7 @@ from support.services import served
 
 from stretto.engines.catalogue import transforms_engine
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
+from stretto.tasks import Criteria
 
 DESK = Desk()
 TENANTS = (
@@ -82,6 +83,16 @@ def test_the_bodies_of_the_paper(client: httpx.Client, session: str) -> None:
         "/v1/get", json={"semantic_var_id": "out", "criteria": "latency", "session_id": session}
     )
     assert answer.json() == {"semantic_var_id": "out", "value": "<[a snake game] >"}
+
+
+@pytest.mark.parametrize("criteria", get_args(Criteria))
+def test_every_criteria_gets_the_value(client: httpx.Client, session: str, criteria: str) -> None:
+    body = {**submitted(session), "wanted": {"out": criteria}, "values": {"in": "x"}}
+    assert client.post("/v1/submit", json=body).is_success
+    wish = {"semantic_var_id": "out", "session_id": session, "criteria": criteria}
+    assert client.post("/v1/get", json=wish).json()["value"] == "<[x] >"
+    assert client.get(f"/v1/sessions/{session}/graph").is_success
+    refusal(client.post("/v1/get", json={**wish, "criteria": f"{criteria}s"}), 422, "invalid")
 
 
 def test_the_first_submit_opens_a_session(client: httpx.Client) -> None:
