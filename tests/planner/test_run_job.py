@@ -243,13 +243,24 @@ def test_requests_begin_as_their_calls_are_needed(tmp_path: Path, monkeypatch: p
     assert num_live[0] <= 60
 
 
+def test_all_first_calls_of_the_last_request_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan runs the last node first; to draw a request for it begins the others, which run later."""
+    monkeypatch.setattr("stretto.planner.running.drive._WINDOW", 4)
+    app = Application("ensemble", [Node(name, "m", 9) for name in "abc"])
+    plan = Plan("test", tuple(Stage((PlannedReplica(name, (0,)),)) for name in "cba"))
+    asked = stored([RunRequest(Request(f"r{at}", 1), (Message(None, f"question {at}"),)) for at in range(9)])
+    assert run(job(tmp_path, app=app, requests=asked, plan=lambda book: plan)) == Outcome(0, 9, 0)
+
+
 def test_requests_whose_first_answers_are_saved_begin_with_what_follows() -> None:
     book = CallBook(APP, stored(REQUESTS[:2]))
     assert not list(book.resume([(Call(1, "sum", at), Answer("s")) for at in range(2)]))
     assert not list(book.resume([(Call(1, "draft", at), Answer("d")) for at in range(2)]))
     ready = book.ready()
     assert book.num_to_begin == {"draft": 1, "sum": 1, "judge": 1}
-    assert {call for call in ready if call.request == 1} == {Call(1, "judge", 0)}
+    assert {call for calls in ready for call in calls if call.request == 1} == {Call(1, "judge", 0)}
     assert book.num_to_begin == {"draft": 0, "sum": 0, "judge": 0}
 
 

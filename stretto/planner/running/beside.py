@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from stretto.errors import ConfigError, InternalError, Overloaded, StrettoError
@@ -105,7 +106,7 @@ class _Calls:
         self._write = write
         self._window = max(1, min(_WINDOW, runtime.max_queries // _SHARE))
         self._graphs = CallGraphs()
-        self._new = book.ready()
+        self._new = chain.from_iterable(book.ready())
         self._next = deque[Call]()
         self._running: dict[Call, Callable[[], None]] = {}
         self._changed = asyncio.Event()

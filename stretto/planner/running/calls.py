@@ -125,8 +125,8 @@ class CallBook:
                         found[name][place, at] = answer.num_output
         return found
 
-    def ready(self) -> Iterator[Call]:
-        """Yield all calls that can be made first; each counts as under way from then on.
+    def ready(self) -> Iterator[Sequence[Call]]:
+        """Yield the calls of each request that can be made first; they count as under way from then on.
 
         Requests begin as they are reached, because those that wait take little memory.
         """
@@ -205,12 +205,12 @@ class CallBook:
             if not kind.nodes or node.name in kind.nodes:
                 yield node.name, kind.num_chunks if node.chain else node.calls
 
-    def _reached(self) -> Iterator[Call]:
+    def _reached(self) -> Iterator[Sequence[Call]]:
         for number in range(len(self._requests)):
             if not self._has_ended[number]:
                 for name in self._first(number):
                     self.num_to_begin[name] -= 1
-                yield from self._ready(number)
+                yield tuple(self._ready(number))
 
     def _first(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""

@@ -154,8 +154,9 @@ class _Driver:
     def _draw(self, name: str) -> bool:
         """Queue new calls until a node has enough at hand; return whether there were any."""
         has_drawn = False
-        while self._wants_more(name) and (call := next(self._new, None)) is not None:
-            self._queues[call.node].append(call)
+        while self._wants_more(name) and (calls := next(self._new, None)) is not None:
+            for call in calls:
+                self._queues[call.node].append(call)
             has_drawn = True
         return has_drawn
 
