@@ -20,7 +20,7 @@ LAYERS = (
     "analysis graph messages",
     "frontend components sched observer vocabulary",
     "llm",
-    "engines documents models",
+    "asgi_port engines documents models",
     "engines_file trace",
     "agent_traces",
     "runtime sim",

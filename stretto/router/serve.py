@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from stretto.engines.http_client.address import url_of
 from stretto.errors import ConfigError
 from stretto.interrupts import run_until_interrupted
 from stretto.router.config import RouterConfig
@@ -59,8 +60,7 @@ class RunningRouter:
     @property
     def url(self) -> str:
         """Address of the router."""
-        host = self._config.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return url_of(self._config.host, self.port)
 
     async def __aenter__(self) -> RunningRouter:
         self._log = RequestLog(self._record) if self._record is not None else None

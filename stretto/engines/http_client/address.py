@@ -19,3 +19,13 @@ class Address:
     is_tls: bool
     authority: str = field(default="")
     path: str = ""
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the URL of the HTTP server at a port of a host."""
+    return f"http://{bracketed(host)}:{port}"
+
+
+def bracketed(host: str) -> str:
+    """Return a name or an address in the form that stands in a URL: IPv6 addresses have brackets there."""
+    return f"[{host}]" if ":" in host else host
