@@ -15,8 +15,8 @@ from rich.table import Table
 from stretto.costs.length_belief import interval
 from stretto.costs.loading import SOURCES, Source
 from stretto.costs.presets import load_output_lengths
-from stretto.emulate.known_costs import nearest
 from stretto.errors import CapacityError, ConfigError
+from stretto.nearest_name import nearest_name
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import Execution, Span, execute
 from stretto.planner.gantt import gantt, letters
@@ -74,8 +74,8 @@ def plan(
     of the times that the plan takes with each draw, and an interval that holds the time with 90 %. The chart
     shows the plan with one draw.
     """
-    make = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
-    place = cast(Source, nearest("place of weights", weights, dict.fromkeys(SOURCES)))
+    make = ALL_PLANNERS[nearest_name(planner, ALL_PLANNERS, "there is no planner")]
+    place = cast(Source, nearest_name(weights, SOURCES, "there is no place of weights"))
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
     try:

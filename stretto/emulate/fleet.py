@@ -12,10 +12,11 @@ from stretto.costs.presets import Preset, load_preset, preset_names
 from stretto.costs.profile import Profile
 from stretto.deployment import Replica
 from stretto.emulate.faults import Fault
-from stretto.emulate.known_costs import batch_device, nearest
+from stretto.emulate.known_costs import NO_COSTS, batch_device
 from stretto.emulate.llm_plan import LLMPlan, PlannedLLM, check_llm
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.errors import ConfigError
+from stretto.nearest_name import nearest_name
 
 _PCIE_BYTES_S = 25e9
 """Bytes per second from main memory to a device: PCIe 4.0 with 16 lanes, less what it never reaches."""
@@ -221,7 +222,7 @@ def _memory_of(kind: str) -> int:
     if kind in _MEMORY_BYTES:
         return _MEMORY_BYTES[kind]
     known = _presets_with_memory()
-    preset = known[nearest("device", kind, [*known, *_MEMORY_BYTES])]
+    preset = known[nearest_name(kind, [*known, *_MEMORY_BYTES], f"{NO_COSTS} device")]
     assert preset.hardware is not None
     return int(preset.hardware.memory_bytes)
 

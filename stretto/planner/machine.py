@@ -17,9 +17,10 @@ from stretto.costs.loading import Source, Start, Storage
 from stretto.costs.presets import Preset, load_preset, preset_names, read_preset
 from stretto.costs.shape import LLMModel
 from stretto.costs.step import StepCost
-from stretto.emulate.known_costs import nearest
+from stretto.emulate.known_costs import NO_COSTS
 from stretto.errors import ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.nearest_name import nearest_name
 
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 512
@@ -59,7 +60,7 @@ def machine_of(name: str) -> Machine:
     Raises:
         ConfigError: there is none; the message names those that there are.
     """
-    return MACHINES[nearest("machine", name, MACHINES)]
+    return MACHINES[nearest_name(name, MACHINES, "there is no machine")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def model_of(name: str, machine: Machine) -> LLMModel:
     wanted = name.rpartition("/")[2]
     if wanted.casefold() not in map(str.casefold, models):
         wanted = next((one for one in models if one.casefold() == f"{wanted}-hf".casefold()), wanted)
-    return models[nearest("model", wanted, models)]
+    return models[nearest_name(wanted, models, f"{NO_COSTS} model")]
 
 
 def costs_by_tp(
