@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 import stretto
+from stretto.cli import options
 from stretto.errors import UserError
 
 
@@ -28,7 +29,7 @@ def bench(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Write a picture (PNG, SVG) to this file.", metavar="FILE")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    seed: options.Seed = 0,
     vllm: Annotated[
         Path | None,
         typer.Option(

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from stretto.cli import options, parsing
 from stretto.costs.length_belief import interval
 from stretto.costs.loading import SOURCES, Source
 from stretto.costs.presets import load_output_lengths
@@ -48,7 +49,7 @@ def plan(
         int,
         typer.Option("--draws", help="How often the lengths of answers are drawn.", metavar="NUMBER"),
     ] = 5,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    seed: options.Seed = 0,
     weights: Annotated[
         str,
         typer.Option(
@@ -66,7 +67,7 @@ def plan(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the chart as a page to this file.", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Plan which models of an application run when, on which GPUs, and predict how long it takes.
 
@@ -78,6 +79,8 @@ def plan(
     place = cast(Source, nearest_name(weights, SOURCES, "there is no place of weights"))
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
+    if html is not None:
+        parsing.checked_target("--html", html)
     try:
         problem = Problem(
             read_application(app),
@@ -107,8 +110,10 @@ def plan(
     done = execute(problem, found, problem.draws[0])
     predicted_s = [execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws]
     bound_s = lower_bound_s(times)
-    if html:
-        _write(html, gantt_page(problem.app.name, done, problem.names, problem.machine.num_devices))
+    if html is not None:
+        parsing.write(
+            "--html", html, gantt_page(problem.app.name, done, problem.names, problem.machine.num_devices)
+        )
     if as_json:
         print(json.dumps(_as_json(problem, found, done, predicted_s, bound_s, search_s), indent=2))
         return
@@ -130,13 +135,6 @@ def plan(
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"--html: {error}") from error
 
 
 def is_estimated(problem: Problem, span: Span) -> bool:

@@ -44,7 +44,7 @@ def profile(
     save: Annotated[
         bool, typer.Option("--save", help="Use the profile in later runs of this engine and model.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
     fit: Annotated[
         Path | None,
         typer.Option("--fit", help="Do not measure, but fit a step cost to this CSV file.", metavar="FILE"),
