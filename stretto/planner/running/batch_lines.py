@@ -12,6 +12,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
+from stretto.core import is_text
 from stretto.engines.openai_wire.options import Options
 from stretto.engines.openai_wire.paths import Api
 from stretto.engines.openai_wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
@@ -203,9 +204,5 @@ def _decode(options: Options, node: Node, api: Api) -> dict[str, Any]:
 def check_unicode(texts: Iterable[str]) -> None:
     """Check that texts can be written as UTF-8. Raises ConfigError if one cannot."""
     for text in texts:
-        if text.isascii():
-            continue
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"a text has half of a surrogate pair: {short(text)}") from error
+        if not is_text(text):
+            raise ConfigError(f"a text has half of a surrogate pair: {short(text)}")

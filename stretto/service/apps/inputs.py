@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stretto.core import is_text
 from stretto.errors import ConfigError
 from stretto.frontend.template import Template
 from stretto.graph.types import item_type
@@ -131,7 +132,7 @@ def _value(value: object, type_: str, place: str) -> Any:
     elif type_ == "number":
         is_fitting = isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
     else:
-        is_fitting = isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
+        is_fitting = is_text(value)
     if not is_fitting:
         raise _unfit(value, type_, place)
     return value

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from stretto.core import is_text
 from stretto.errors import ConfigError
 
 _MOST_EXACT = 2**53
@@ -108,7 +109,7 @@ def _is_plain(value: object) -> bool:
         case float():
             return math.isfinite(value) and abs(value) <= sys.float_info.max
         case str():
-            return not any("\ud800" <= char <= "\udfff" for char in value)
+            return is_text(value)
     return False
 
 
