@@ -69,9 +69,7 @@ class DocumentParsers:
             self._free.put_nowait(parser)
 
         work.add_done_callback(release)
-        return await asyncio.shield(
-            work
-        )  # a cancelled caller leaves; the parser is in use until its file ends
+        return await asyncio.shield(work)  # the parser is in use until its file ends, whoever leaves
 
 
 def _parse(parser: ParserProcess, upload: Upload, data: bytes) -> Document:

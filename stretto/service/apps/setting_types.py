@@ -57,10 +57,8 @@ def described(kind: Any) -> str:
     """Return what values a setting of the type `kind` takes, in words."""
     if (choices := _choices(kind)) is not None:
         return f"one of {', '.join(map(repr, choices))}"
-    names = [*schema_of(kind).get("type", ())] if isinstance(schema_of(kind).get("type"), list) else None
-    return (
-        " or ".join(names) if names else str(schema_of(kind).get("type", "a value that only code can give"))
-    )
+    names = schema_of(kind).get("type", "a value that only code can give")
+    return names if isinstance(names, str) else " or ".join(names)
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
