@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 from stretto.costs.known_models import KNOWN_MODELS
@@ -46,9 +46,18 @@ def llm_model(name: str, device: Preset) -> LLMModel:
         for other in preset_names():
             models = {**load_preset(other).models, **models}
         models = {**KNOWN_MODELS, **models}
+    return model_named(name, models)
+
+
+def model_named(name: str, models: Mapping[str, LLMModel]) -> LLMModel:
+    """Return the model of this name, in any case, with or without the ending "-hf" and its owner.
+
+    Raises:
+        ConfigError: there is none; the message names the nearest.
+    """
     wanted = name.rpartition("/")[2]
-    is_short = wanted.casefold() not in map(str.casefold, models)
-    if is_short and _has(models, wanted):
+    known = {one.casefold() for one in models}
+    if wanted.casefold() not in known and f"{wanted}-hf".casefold() in known:
         wanted = f"{wanted}-hf"
     return models[nearest_name(wanted, models, f"{NO_COSTS} model")]
 
@@ -62,7 +71,3 @@ def batch_device(name: str, engine: str) -> Preset:
     presets = {known: load_preset(known) for known in preset_names()}
     able = {known: preset for known, preset in presets.items() if engine in preset.engines}
     return able[nearest_name(name, able, f"{NO_COSTS} engine {engine!r} on the device")]
-
-
-def _has(models: Iterable[str], short: str) -> bool:
-    return f"{short}-hf".casefold() in map(str.casefold, models)

@@ -17,7 +17,7 @@ from stretto.costs.loading import Source, Start, Storage
 from stretto.costs.presets import Preset, load_preset, preset_names, read_preset
 from stretto.costs.shape import LLMModel
 from stretto.costs.step import StepCost
-from stretto.emulate.known_costs import NO_COSTS
+from stretto.emulate.known_costs import model_named
 from stretto.errors import ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.nearest_name import nearest_name
@@ -98,10 +98,7 @@ def model_of(name: str, machine: Machine) -> LLMModel:
     models.update(device.models)
     if not device.shared:
         models = dict(device.models)
-    wanted = name.rpartition("/")[2]
-    if wanted.casefold() not in map(str.casefold, models):
-        wanted = next((one for one in models if one.casefold() == f"{wanted}-hf".casefold()), wanted)
-    return models[nearest_name(wanted, models, f"{NO_COSTS} model")]
+    return model_named(name, models)
 
 
 def costs_by_tp(

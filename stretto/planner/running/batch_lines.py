@@ -31,6 +31,8 @@ DEFAULT_TOKENS: Mapping[Api, int] = {"chat": 1024, "completions": DEFAULT_COMPLE
 _URLS: Mapping[str, Api] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
 _TEXTS = ("messages", "prompt")
 _MOST_KNOWN = 4096
+_NO_LIMIT = MAX_NUMBER
+"""Longest answer of a node whose lines alone limit it."""
 _MESSAGE = frozenset(("role", "content"))
 _DECODED = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
@@ -128,9 +130,6 @@ def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
         longest[kind.model] = max(longest[kind.model], kind.max_tokens)
     limited = [replace(node, max_tokens=longest[node.name]) for node in nodes.values()]
     return Application(path.stem, limited), requests
-
-
-_NO_LIMIT = MAX_NUMBER
 
 
 def _plain_messages(body: Mapping[str, Any], api: Api) -> tuple[Message, ...] | None:
