@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stretto.engines.http_client.address import url_of
 from stretto.errors import ConfigError
-from stretto.interrupts import run_until_interrupted
+from stretto.interrupts import run_until_interrupted, serve_until_interrupted
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
@@ -170,14 +170,8 @@ def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], N
             gc.freeze()
             num = len(config.worker)
             say(f"{router.url}  {num} worker{'' if num == 1 else 's'}, placement {config.placement}")
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                if num_open := router.front.desk.num_clients:
-                    say(
-                        f"finishes {num_open} requests in at most {_GRACE_S:g} s; interrupt again to cut them"
-                    )
-                await router.finish(_GRACE_S)
-                raise
+            await serve_until_interrupted(
+                say, lambda: router.front.desk.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
+            )
 
     run_until_interrupted(serve())
