@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -106,17 +107,78 @@ def plan(
     )
     times = RunTimes(problem)
     found = make(times)
-    search_s = time.perf_counter() - begin_s
-    done = execute(problem, found, problem.draws[0])
-    predicted_s = [execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws]
-    bound_s = lower_bound_s(times)
+    planned = _Planned(
+        problem,
+        found,
+        search_s=time.perf_counter() - begin_s,
+        done=execute(problem, found, problem.draws[0]),
+        predicted_s=[execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws],
+        bound_s=lower_bound_s(times),
+    )
     if html is not None:
-        parsing.write(
-            "--html", html, gantt_page(problem.app.name, done, problem.names, problem.machine.num_devices)
-        )
+        page = gantt_page(problem.app.name, planned.done, problem.names, problem.machine.num_devices)
+        parsing.write("--html", html, page)
     if as_json:
-        print(json.dumps(_as_json(problem, found, done, predicted_s, bound_s, search_s), indent=2))
-        return
+        print(json.dumps(planned.as_json(), indent=2))
+    else:
+        _print(planned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A plan, and what is known of it.
+
+    Attributes:
+        done: the plan carried out with one draw of the lengths of answers.
+        predicted_s: makespans with draws that may be the true ones.
+        bound_s: lower bound of the makespan of any plan.
+    """
+
+    problem: Problem
+    plan: Plan
+    search_s: float
+    done: Execution
+    predicted_s: list[float]
+    bound_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as a value of JSON."""
+        return {
+            "planner": self.plan.planner,
+            "machine": self.problem.machine.name,
+            "actions": [
+                {
+                    "when": action.when,
+                    "do": action.verb,
+                    "node": action.replica.node,
+                    "model": self.problem.workload.models[action.replica.node].name,
+                    "tp": action.replica.tp,
+                    "devices": action.replica.devices,
+                    "weight": action.replica.weight,
+                }
+                for action in self.plan.actions()
+            ],
+            "spans": [
+                {
+                    "node": span.replica.node,
+                    "devices": span.replica.devices,
+                    "start_s": span.start_s,
+                    "ready_s": span.ready_s,
+                    "end_s": span.end_s,
+                    "is_estimated": is_estimated(self.problem, span),
+                }
+                for span in self.done.spans
+            ],
+            "predicted_s": self.predicted_s,
+            "interval_s": interval(self.predicted_s),
+            "lower_bound_s": self.bound_s,
+            "search_s": self.search_s,
+        }
+
+
+def _print(planned: _Planned) -> None:
+    """Print a plan as a table and a chart, with its prediction."""
+    problem, done, predicted_s = planned.problem, planned.done, planned.predicted_s
     console = Console(markup=False, emoji=False)
     console.print(_table(problem, done))
     for line in gantt(done, problem.names, problem.machine.num_devices):
@@ -124,8 +186,8 @@ def plan(
     low_s, high_s = interval(predicted_s)
     console.print(
         f"predicted: {sum(predicted_s) / len(predicted_s):.1f} s ({low_s:.1f} to {high_s:.1f} s with 90 %, "
-        f"from {len(predicted_s)} draws); lower bound: {bound_s:.1f} s; "
-        f"by {found.planner} in {search_s:.1f} s",
+        f"from {len(predicted_s)} draws); lower bound: {planned.bound_s:.1f} s; "
+        f"by {planned.plan.planner} in {planned.search_s:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
@@ -167,44 +229,3 @@ def _table(problem: Problem, done: Execution) -> Table:
             *(f"{seconds:.1f}" for seconds in (span.start_s, span.ready_s, span.end_s)),
         )
     return table
-
-
-def _as_json(
-    problem: Problem,
-    found: Plan,
-    done: Execution,
-    predicted_s: list[float],
-    bound_s: float,
-    search_s: float,
-) -> dict[str, Any]:
-    return {
-        "planner": found.planner,
-        "machine": problem.machine.name,
-        "actions": [
-            {
-                "when": action.when,
-                "do": action.verb,
-                "node": action.replica.node,
-                "model": problem.workload.models[action.replica.node].name,
-                "tp": action.replica.tp,
-                "devices": action.replica.devices,
-                "weight": action.replica.weight,
-            }
-            for action in found.actions()
-        ],
-        "spans": [
-            {
-                "node": span.replica.node,
-                "devices": span.replica.devices,
-                "start_s": span.start_s,
-                "ready_s": span.ready_s,
-                "end_s": span.end_s,
-                "is_estimated": is_estimated(problem, span),
-            }
-            for span in done.spans
-        ],
-        "predicted_s": predicted_s,
-        "interval_s": interval(predicted_s),
-        "lower_bound_s": bound_s,
-        "search_s": search_s,
-    }
