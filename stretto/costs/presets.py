@@ -134,6 +134,11 @@ def preset_names() -> list[str]:
     return sorted(name for name in names if name != _LENGTHS)
 
 
+def all_presets() -> dict[str, Preset]:
+    """Return all presets that come with the project, by name."""
+    return {name: preset_of(_read(name)) for name in preset_names()}
+
+
 def load_preset(name: str) -> Preset:
     """Return the preset (known costs of one kind of machine) of this name.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stretto.cluster.machine import Machine, Placed, check_free
-from stretto.costs.presets import Preset, load_preset, preset_names
+from stretto.costs.presets import Preset, all_presets
 from stretto.costs.profile import Profile
 from stretto.deployment import Replica
 from stretto.emulate.faults import Fault
@@ -228,5 +228,4 @@ def _memory_of(kind: str) -> int:
 
 
 def _presets_with_memory() -> dict[str, Preset]:
-    presets = {name: load_preset(name) for name in preset_names()}
-    return {name: preset for name, preset in presets.items() if preset.hardware is not None}
+    return {name: preset for name, preset in all_presets().items() if preset.hardware is not None}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from stretto.costs.known_models import KNOWN_MODELS
-from stretto.costs.presets import Preset, load_preset, preset_names
+from stretto.costs.presets import Preset, all_presets
 from stretto.costs.shape import LLMModel, model_of
 from stretto.errors import ConfigError
 from stretto.nearest_name import nearest_name
@@ -22,8 +21,7 @@ def llm_device(name: str) -> Preset:
     Raises:
         ConfigError: there are none; the message names the nearest device that has some.
     """
-    presets = {known: load_preset(known) for known in preset_names()}
-    able = {known: preset for known, preset in presets.items() if preset.shared or preset.regressions}
+    able = {known: preset for known, preset in all_presets().items() if preset.shared or preset.regressions}
     return able[nearest_name(name, able, f"{NO_COSTS} device")]
 
 
@@ -41,20 +39,21 @@ def llm_model(name: str, device: Preset) -> LLMModel:
             return model_of(Path(name).name, json.loads((Path(name) / "config.json").read_text("utf-8")))
         except (KeyError, ValueError, TypeError) as error:
             raise ConfigError(f"model {name}: its config.json cannot be used: {error}") from error
-    models = dict(device.models)
-    if device.shared:
-        for other in preset_names():
-            models = {**load_preset(other).models, **models}
-        models = {**KNOWN_MODELS, **models}
-    return model_named(name, models)
+    return model_named(name, device)
 
 
-def model_named(name: str, models: Mapping[str, LLMModel]) -> LLMModel:
-    """Return the model of this name, in any case, with or without the ending "-hf" and its owner.
+def model_named(name: str, device: Preset) -> LLMModel:
+    """Return the sizes of a model that can run on a device, named as in a preset, in any case, with or
+    without the ending "-hf" and its owner.
 
     Raises:
-        ConfigError: there is none; the message names the nearest.
+        ConfigError: there are no costs of it; the message names the nearest model that has some.
     """
+    models = dict(device.models)
+    if device.shared:  # with these, its costs are those of any model
+        for preset in all_presets().values():
+            models = {**preset.models, **models}
+        models = {**KNOWN_MODELS, **models}
     wanted = name.rpartition("/")[2]
     known = {one.casefold() for one in models}
     if wanted.casefold() not in known and f"{wanted}-hf".casefold() in known:
@@ -68,6 +67,5 @@ def batch_device(name: str, engine: str) -> Preset:
     Raises:
         ConfigError: there are none; the message names the devices that have some.
     """
-    presets = {known: load_preset(known) for known in preset_names()}
-    able = {known: preset for known, preset in presets.items() if engine in preset.engines}
+    able = {known: preset for known, preset in all_presets().items() if engine in preset.engines}
     return able[nearest_name(name, able, f"{NO_COSTS} engine {engine!r} on the device")]

@@ -14,7 +14,7 @@ from pathlib import Path
 from stretto.costs.known_models import KNOWN_MODELS
 from stretto.costs.kv_room import check_fits
 from stretto.costs.loading import Source, Start, Storage
-from stretto.costs.presets import Preset, load_preset, preset_names, read_preset
+from stretto.costs.presets import Preset, load_preset, read_preset
 from stretto.costs.shape import LLMModel
 from stretto.costs.step import StepCost
 from stretto.emulate.known_costs import model_named
@@ -92,13 +92,7 @@ def model_of(name: str, machine: Machine) -> LLMModel:
     Raises:
         ConfigError: it is not known; the message names the nearest.
     """
-    models = {key: model for other in preset_names() for key, model in load_preset(other).models.items()}
-    models = {**models, **KNOWN_MODELS}
-    device = _preset(machine.preset)
-    models.update(device.models)
-    if not device.shared:
-        models = dict(device.models)
-    return model_named(name, models)
+    return model_named(name, _preset(machine.preset))
 
 
 def costs_by_tp(
