@@ -15,6 +15,7 @@ from stretto.emulate.faults import Fault
 from stretto.emulate.known_costs import NO_COSTS, batch_device
 from stretto.emulate.llm_plan import LLMPlan, PlannedLLM, check_llm
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
+from stretto.engines.http_client.address import check_port
 from stretto.errors import ConfigError
 from stretto.nearest_name import nearest_name
 
@@ -104,9 +105,8 @@ def check_fleet(wanted: WantedFleet) -> PlannedFleet:
         next_port = port + 1 if port else 0
         if port and any(other.port == port for other in planned):
             raise ConfigError(f"{label}: port {port} is taken by another server of the fleet")
-        if not 0 <= port < 65536:
-            raise ConfigError(f"{label}: port is {port}; it must be from 0 to 65535")
         try:
+            check_port(port)
             _check_devices(wanted, server.devices)
             found = _plan(wanted, server, number, port, memory)
             if found.kv_events and any(other.kv_events == found.kv_events for other in planned):
