@@ -86,7 +86,16 @@ def bench(
             raise UserError(f"{option} {folder}: there is no such folder")
     with Console(stderr=True).status(name) as status:
         options = registry.BenchmarkOptions(
-            quick, data, seed, status.update, vllm, checkpoint, cells, faults, virtual, fleet
+            quick=quick,
+            data=data,
+            seed=seed,
+            say=status.update,
+            vllm=vllm,
+            checkpoint=checkpoint,
+            cells=cells,
+            faults=faults,
+            virtual=virtual,
+            fleet=fleet,
         )
         result = registry.run(name, options)
     report.print_report(result, console)

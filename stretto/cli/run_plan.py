@@ -163,7 +163,17 @@ def run_plan(
                 total=num_ended + num_left,
             )
 
-        job = Job(application, asked, f"{serve}", plan, make, out, failures, journal, forecast.predicted)
+        job = Job(
+            app=application,
+            requests=asked,
+            served_by=f"{serve}",
+            plan=plan,
+            make=make,
+            answers=out,
+            failures=failures,
+            journal=journal,
+            on_predicted=forecast.predicted,
+        )
         outcome = run_job(job, show)
     _say(errors, outcome, forecast)
     if outcome.num_failed:

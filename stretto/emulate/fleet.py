@@ -166,16 +166,16 @@ def _plan(
         loading_s, waking_s = server.loading_s or 0.0, server.memory_gib * 2**30 / _PCIE_BYTES_S
     events = server.kv_events and server.kv_events.replace("{port}", str(port))
     return PlannedServer(
-        service,
-        wanted.host,
-        port,
-        held,
-        loading_s,
-        waking_s,
-        server.dialect,
-        events,
-        server.asleep,
-        faults,
+        service=service,
+        host=wanted.host,
+        port=port,
+        held=held,
+        loading_s=loading_s,
+        waking_s=waking_s,
+        dialect=server.dialect,
+        kv_events=events,
+        is_asleep=server.asleep,
+        faults=faults,
     )
 
 

@@ -81,14 +81,14 @@ class StepColumns:
             context[interval] += tokens
             longest[interval] = max(longest[interval], tokens)
         return ShapeArrays(
-            prefills[0],
-            prefills[1],
-            prefills[2],
-            prefills[3],
-            decodes,
-            context,
-            longest,
-            self.repeats,
+            num_prefills=prefills[0],
+            prefill_tokens=prefills[1],
+            max_prefill_tokens=prefills[2],
+            prefill_pairs=prefills[3],
+            num_decodes=decodes,
+            context_tokens=context,
+            max_context_tokens=longest,
+            repeats=self.repeats,
         )
 
 

@@ -95,7 +95,16 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
             progress()
             if book.num_requests_left:
                 plan, replanning = _planned(job, book, answers)
-                run = Run(job.app, plan, job.make, book, results.write, progress, replanning, job.observers)
+                run = Run(
+                    app=job.app,
+                    plan=plan,
+                    make=job.make,
+                    book=book,
+                    on_ended=results.write,
+                    on_calls=progress,
+                    replanning=replanning,
+                    observers=job.observers,
+                )
                 asyncio.run(_drive(run, journal))
         finally:
             results.close()
