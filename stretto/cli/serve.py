@@ -15,6 +15,7 @@ from stretto.cli import options
 from stretto.cli.documents import read_documents
 from stretto.cli.terminal import say
 from stretto.deployment import Deployment
+from stretto.engines_file.reading import read_tables
 from stretto.errors import ConfigError, StrettoError, UserError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def serve(
     port: options.Port = None,
 ) -> None:
     """Serve apps, and programs on semantic variables, over HTTP. Models stay loaded."""
-    from stretto.cli.engines_file import deployed, read_tables
+    from stretto.cli.engines_file import deployed
     from stretto.cli.served_engines import with_engines_of, with_usual_engines
 
     try:
