@@ -64,7 +64,7 @@ def execute(problem: Problem, plan: Plan, drawn: dict[str, DrawnCalls]) -> Execu
 
 @dataclass(slots=True)
 class _Progress:
-    """What is done of a node's calls."""
+    """The progress of a node's calls."""
 
     drawn: DrawnCalls
     generated: Ints

@@ -65,7 +65,7 @@ def machine_of(name: str) -> Machine:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCost:
-    """What one replica of a model costs.
+    """The costs of one replica of a model.
 
     Attributes:
         scheduler: configuration of its local scheduler; the number of KV blocks is what its devices hold.

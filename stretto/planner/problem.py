@@ -63,7 +63,7 @@ class Problem:
 
     @property
     def num_draws(self) -> int:
-        """How often the lengths of all answers are drawn."""
+        """Number of draws of the lengths of all answers."""
         return len(self._seeds)
 
     def draw(self, number: int) -> dict[str, DrawnCalls]:

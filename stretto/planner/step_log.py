@@ -13,7 +13,7 @@ _WIDTHS = {"prefills": 5, "single": 2, "ended": 2}
 
 @dataclass(slots=True)
 class StepLog:
-    """What a fast simulation did, interval by interval; an interval is one step, or several equal ones.
+    """A log of a fast simulation, interval by interval; an interval is one step, or several equal ones.
 
     A *stay* is the time in which a request decodes without interruption. In decode step d, a request on a
     stay of offset o has a context of o + d tokens.

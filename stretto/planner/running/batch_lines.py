@@ -43,7 +43,7 @@ _DECODED = (
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What the fields of a body mean, but for its texts."""
+    """The meaning of the fields of a body, except for its texts."""
 
     api: Api
     model: str

@@ -103,7 +103,7 @@ class PlanCarrier:
 
     @property
     def rest(self) -> Plan:
-        """What is left of the plan, from the present stage on."""
+        """The rest of the plan, from the present stage on."""
         present = tuple(
             replace(placed.replica, weight=self._weight_of[placed])
             for placed, state in self._present.items()

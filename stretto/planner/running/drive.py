@@ -38,7 +38,7 @@ _RECOVER_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Replanning:
-    """What a run needs to plan again.
+    """The means by which a run plans again.
 
     Attributes:
         planned_s: predicted seconds of the plan.

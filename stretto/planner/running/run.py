@@ -26,7 +26,7 @@ from stretto.runtime.journal.file import JournalFile
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a run is to do, and where its results go.
+    """The work of a run, and the files of its results.
 
     Attributes:
         served_by: name of what answers, part of the work that a journal belongs to.
