@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 from stretto.errors import StrettoError
 
@@ -50,6 +50,17 @@ class Failure:
     """
 
     error: StrettoError
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Return whether a value is a text without halves of surrogate pairs, which nothing can encode."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def first_failure(value: object) -> Failure | None:

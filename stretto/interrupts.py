@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 REPEATED_S = 3.0
@@ -32,6 +32,31 @@ def run_until_interrupted(server: Coroutine[Any, Any, None]) -> None:
             raise
     if received:
         signal.raise_signal(received[0])
+
+
+async def serve_until_interrupted(
+    say: Callable[[str], None],
+    num_open: Callable[[], int],
+    finish: Callable[[], Awaitable[None]],
+    grace_s: float,
+) -> None:
+    """Wait for an interrupt, and then let the open requests of a server be answered.
+
+    Args:
+        say: told, in a line, how many requests there are to finish.
+        num_open: returns the number of open requests.
+        finish: takes no more work, and waits at most `grace_s` seconds for the open requests.
+
+    Raises:
+        CancelledError: always, by the interrupt; at once by a further one.
+    """
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        if num := num_open():
+            say(f"finishes {num} requests in at most {grace_s:g} s; interrupt again to cut them")
+        await finish()
+        raise
 
 
 async def _interruptible(server: Coroutine[Any, Any, None], received: list[int]) -> None:

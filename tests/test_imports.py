@@ -13,14 +13,14 @@ import stretto
 ROOT = Path(stretto.__file__).parent
 CLONE = ROOT.parent
 LAYERS = (
-    "core errors interrupts record sorted_queue",
+    "core errors interrupts nearest_name record sorted_queue",
     "tasks references",
     "costs transforms",
     "cluster deployment",
     "analysis graph messages",
     "frontend components sched observer vocabulary",
     "llm",
-    "engines documents models",
+    "asgi_port engines documents models",
     "engines_file trace",
     "agent_traces",
     "runtime sim",

@@ -16,7 +16,6 @@ from support.runtime_engines import COMPLETE, AtOnce
 from support.virtual_loop import in_virtual_time
 
 from stretto import DEFAULT, Component, Input, Runtime, Template
-from stretto.cli.engines_file import read_tables
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
@@ -24,6 +23,7 @@ from stretto.deployment import Deployment, Replica, RunsIn, deploy
 from stretto.engines.executables import EXECUTABLES, Executable
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines_file.deployments import read_deployments
+from stretto.engines_file.reading import read_tables
 from stretto.frontend.component import Builder
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph

@@ -119,15 +119,15 @@ def _read_call(line: JsonLine) -> _Call:
         raise line.error(f"end_time is {start_s - end_s:g} s before start_time")
     answer, output_tokens = _read_answer(response)
     return _Call(
-        line,
-        line.optional("request_id", TEXT, f"line {line.number}"),
-        line.optional("session_id", TEXT),
-        request.required("messages", MESSAGES),
-        answer,
-        request.fields,
-        output_tokens,
-        start_s,
-        end_s,
+        line=line,
+        name=line.optional("request_id", TEXT, f"line {line.number}"),
+        session=line.optional("session_id", TEXT),
+        messages=request.required("messages", MESSAGES),
+        answer=answer,
+        request=request.fields,
+        output_tokens=output_tokens,
+        start_s=start_s,
+        end_s=end_s,
     )
 
 

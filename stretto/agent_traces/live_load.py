@@ -60,15 +60,15 @@ async def run_live(trace: AgentTrace, ask: Ask, times: list[RequestTimes]) -> No
             plan.fail(request.id)
         times.append(
             RequestTimes(
-                request.id,
-                plan.due_s(request.id),
-                start_s,
-                firsts_s[0] if firsts_s else None,
-                end_s,
-                answer.num_prompt,
-                answer.num_cached,
-                answer.num_output,
-                problem,
+                request=request.id,
+                due_s=plan.due_s(request.id),
+                start_s=start_s,
+                first_s=firsts_s[0] if firsts_s else None,
+                end_s=end_s,
+                num_prompt=answer.num_prompt,
+                num_cached=answer.num_cached,
+                num_output=answer.num_output,
+                error=problem,
             )
         )
         changed.set()

@@ -29,7 +29,7 @@ class KnownPrompt:
 
 @record
 class Shared:
-    """What one request shares with others.
+    """The parts of one request that others share.
 
     Attributes:
         shared_tokens: tokens of the prompt that at least one other prompt has too.

@@ -25,7 +25,7 @@ from stretto.tasks import Objective
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What a request should be scheduled for.
+    """The purpose that a request should be scheduled for.
 
     Attributes:
         criteria: strictest criteria of all that is wanted of it; None if nobody wants anything yet.
@@ -42,7 +42,7 @@ class Preference:
 
     @property
     def batching(self) -> Objective | None:
-        """What the instance that serves it is best filled for."""
+        """Objective for which the instance that serves it is best filled."""
         return "throughput" if self.group is not None else self.criteria
 
 

@@ -10,14 +10,12 @@ from stretto.analysis.prefix_hashes import prefix_hashes
 from stretto.analysis.requests import RequestGraph
 
 
-def print_analysis(
-    graph: RequestGraph, preferences: Mapping[str, Preference], values: Mapping[str, str] | None = None
-) -> str:
+def print_analysis(graph: RequestGraph, preferences: Mapping[str, Preference]) -> str:
     """Return a line for each request: its variables, where its prompt may be shared, and its preference.
 
     Prefixes that other requests of the graph have too are numbered; "-" marks those that are alone.
     """
-    hashes = {request.name: prefix_hashes(request, values) for request in graph.requests}
+    hashes = {request.name: prefix_hashes(request) for request in graph.requests}
     counts: dict[str, int] = {}
     for one in (prefix for found in hashes.values() for prefix in found):
         counts[one.hash] = counts.get(one.hash, 0) + 1

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 import stretto
+from stretto.cli import options
 from stretto.errors import UserError
 
 
@@ -28,7 +29,7 @@ def bench(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Write a picture (PNG, SVG) to this file.", metavar="FILE")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    seed: options.Seed = 0,
     vllm: Annotated[
         Path | None,
         typer.Option(
@@ -85,7 +86,16 @@ def bench(
             raise UserError(f"{option} {folder}: there is no such folder")
     with Console(stderr=True).status(name) as status:
         options = registry.BenchmarkOptions(
-            quick, data, seed, status.update, vllm, checkpoint, cells, faults, virtual, fleet
+            quick=quick,
+            data=data,
+            seed=seed,
+            say=status.update,
+            vllm=vllm,
+            checkpoint=checkpoint,
+            cells=cells,
+            faults=faults,
+            virtual=virtual,
+            fleet=fleet,
         )
         result = registry.run(name, options)
     report.print_report(result, console)

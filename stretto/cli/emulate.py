@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stretto.cli.terminal import say
 from stretto.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def emulate(
             metavar="FILE",
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", help="Port of the first server; the others follow.", min=0, max=65535)
     ] = 8001,
@@ -180,13 +180,11 @@ def emulate(
         from stretto.emulate.serve import run_servers
     except ImportError as error:
         raise ConfigError(f"emulated servers need the package {error.name}: stretto[emulate]") from error
-    _say(
-        f"predicted: {load.whole:.1f} cores at full load without streams; {load.num_streams} streams at once"
-    )
+    say(f"predicted: {load.whole:.1f} cores at full load without streams; {load.num_streams} streams at once")
     if processes:
-        run_processes(planned, answer_tokens, _say)
+        run_processes(planned, answer_tokens, say)
     else:
-        run_servers(planned, answer_tokens, _say)
+        run_servers(planned, answer_tokens, say)
 
 
 def _check_beside_fleet(context: typer.Context) -> None:
@@ -215,7 +213,3 @@ def _equal_servers(
     ]
     servers = tuple(replace(one, devices=group) for group in groups)
     return WantedFleet((device,) * num_devices, servers, None, host, port, speed)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stretto.cli.engines_file import check_fits, deployed, labelled, read_tables, shared_accelerator
+from stretto.cli.engines_file import check_fits, deployed, labelled, shared_accelerator
 from stretto.cli.saved import measured
 from stretto.cluster.machine import Machine, Placed
 from stretto.deployment import Deployment, Replica
@@ -24,6 +24,7 @@ from stretto.engines.catalogue import (
     server_replica,
 )
 from stretto.engines.executables import EXECUTABLES
+from stretto.engines_file.reading import read_tables
 from stretto.engines_file.tables import Tables
 from stretto.errors import ConfigError
 from stretto.runtime.devices import detect_machine

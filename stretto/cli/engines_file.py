@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from stretto.cluster.machine import Machine, Placed, check_free
 from stretto.deployment import Deployment, Replica
@@ -11,19 +10,6 @@ from stretto.engines_file.deployments import read_deployments, read_machine
 from stretto.engines_file.tables import Tables
 from stretto.errors import ConfigError
 from stretto.runtime.devices import detect_machine
-
-
-def read_tables(path: Path) -> Tables:
-    """Read and parse an engines file (TOML that describes engines).
-
-    Raises:
-        ConfigError: the file cannot be read, or is no engines file.
-    """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as cause:
-        raise ConfigError(f"{path}: cannot be read: {cause}") from cause
-    return Tables(text, str(path))
 
 
 def deployed(tables: Tables) -> tuple[Machine, tuple[Deployment, ...]]:

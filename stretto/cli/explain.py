@@ -143,14 +143,14 @@ def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int, *, is_strict
         if primitive.op == "chunk":
             inputs = {"files": documents}
             task = Task(
-                0,
-                "explain",
-                primitive.name,
-                "chunk",
-                inputs,
-                dict(primitive.config),
-                len(documents),
-                ("files",),
+                id=0,
+                query="explain",
+                step=primitive.name,
+                op="chunk",
+                inputs=inputs,
+                config=dict(primitive.config),
+                num_items=len(documents),
+                each=("files",),
             )
             (chunks,) = Chunking(ChunkingConfig()).run([task])
             assert isinstance(chunks, list)

@@ -14,6 +14,7 @@ from rich.console import Console
 from stretto.agent_traces.formats import read_agent_trace
 from stretto.agent_traces.load_report import RequestTimes, summarise
 from stretto.agent_traces.requests import AgentTrace
+from stretto.cli import options
 from stretto.cli.load_table import print_load_report
 from stretto.errors import ConfigError
 
@@ -45,7 +46,7 @@ def load(
             metavar="NAME",
         ),
     ] = "completions",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Send the requests of a trace to a server when they are due, and measure its answers.
 

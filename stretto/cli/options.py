@@ -163,3 +163,7 @@ Dsn = Annotated[
         metavar="DSN",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")]
+Host = Annotated[str | None, typer.Option("--host", help="Address to listen at.")]
+Port = Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")]

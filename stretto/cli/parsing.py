@@ -10,6 +10,7 @@ from typing import Any
 
 from stretto.apps import APPS, search_empowered
 from stretto.cli.options import SEARCH
+from stretto.core import is_text
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.template import Template
 
@@ -62,7 +63,7 @@ def checked_question(question: str) -> str:
         raise UserError("the question is empty")
     if len(question) > MAX_QUESTION_CHARS:
         raise UserError(f"the question has {len(question)} characters; at most {MAX_QUESTION_CHARS}")
-    if any("\ud800" <= char <= "\udfff" for char in question):
+    if not is_text(question):
         raise UserError("the question is not Unicode: it has a lone surrogate, or bytes that are not UTF-8")
     return question
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -12,11 +13,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from stretto.cli import options, parsing
 from stretto.costs.length_belief import interval
 from stretto.costs.loading import SOURCES, Source
 from stretto.costs.presets import load_output_lengths
-from stretto.emulate.known_costs import nearest
 from stretto.errors import CapacityError, ConfigError
+from stretto.nearest_name import nearest_name
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import Execution, Span, execute
 from stretto.planner.gantt import gantt, letters
@@ -48,7 +50,7 @@ def plan(
         int,
         typer.Option("--draws", help="How often the lengths of answers are drawn.", metavar="NUMBER"),
     ] = 5,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    seed: options.Seed = 0,
     weights: Annotated[
         str,
         typer.Option(
@@ -66,7 +68,7 @@ def plan(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the chart as a page to this file.", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Plan which models of an application run when, on which GPUs, and predict how long it takes.
 
@@ -74,10 +76,12 @@ def plan(
     of the times that the plan takes with each draw, and an interval that holds the time with 90 %. The chart
     shows the plan with one draw.
     """
-    make = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
-    place = cast(Source, nearest("place of weights", weights, dict.fromkeys(SOURCES)))
+    make = ALL_PLANNERS[nearest_name(planner, ALL_PLANNERS, "there is no planner")]
+    place = cast(Source, nearest_name(weights, SOURCES, "there is no place of weights"))
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
+    if html is not None:
+        parsing.checked_target("--html", html)
     try:
         problem = Problem(
             read_application(app),
@@ -103,15 +107,78 @@ def plan(
     )
     times = RunTimes(problem)
     found = make(times)
-    search_s = time.perf_counter() - begin_s
-    done = execute(problem, found, problem.draws[0])
-    predicted_s = [execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws]
-    bound_s = lower_bound_s(times)
-    if html:
-        _write(html, gantt_page(problem.app.name, done, problem.names, problem.machine.num_devices))
+    planned = _Planned(
+        problem,
+        found,
+        search_s=time.perf_counter() - begin_s,
+        done=execute(problem, found, problem.draws[0]),
+        predicted_s=[execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws],
+        bound_s=lower_bound_s(times),
+    )
+    if html is not None:
+        page = gantt_page(problem.app.name, planned.done, problem.names, problem.machine.num_devices)
+        parsing.write("--html", html, page)
     if as_json:
-        print(json.dumps(_as_json(problem, found, done, predicted_s, bound_s, search_s), indent=2))
-        return
+        print(json.dumps(planned.as_json(), indent=2))
+    else:
+        _print(planned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A plan, and what is known of it.
+
+    Attributes:
+        done: the plan carried out with one draw of the lengths of answers.
+        predicted_s: makespans with draws that may be the true ones.
+        bound_s: lower bound of the makespan of any plan.
+    """
+
+    problem: Problem
+    plan: Plan
+    search_s: float
+    done: Execution
+    predicted_s: list[float]
+    bound_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as a value of JSON."""
+        return {
+            "planner": self.plan.planner,
+            "machine": self.problem.machine.name,
+            "actions": [
+                {
+                    "when": action.when,
+                    "do": action.verb,
+                    "node": action.replica.node,
+                    "model": self.problem.workload.models[action.replica.node].name,
+                    "tp": action.replica.tp,
+                    "devices": action.replica.devices,
+                    "weight": action.replica.weight,
+                }
+                for action in self.plan.actions()
+            ],
+            "spans": [
+                {
+                    "node": span.replica.node,
+                    "devices": span.replica.devices,
+                    "start_s": span.start_s,
+                    "ready_s": span.ready_s,
+                    "end_s": span.end_s,
+                    "is_estimated": is_estimated(self.problem, span),
+                }
+                for span in self.done.spans
+            ],
+            "predicted_s": self.predicted_s,
+            "interval_s": interval(self.predicted_s),
+            "lower_bound_s": self.bound_s,
+            "search_s": self.search_s,
+        }
+
+
+def _print(planned: _Planned) -> None:
+    """Print a plan as a table and a chart, with its prediction."""
+    problem, done, predicted_s = planned.problem, planned.done, planned.predicted_s
     console = Console(markup=False, emoji=False)
     console.print(_table(problem, done))
     for line in gantt(done, problem.names, problem.machine.num_devices):
@@ -119,8 +186,8 @@ def plan(
     low_s, high_s = interval(predicted_s)
     console.print(
         f"predicted: {sum(predicted_s) / len(predicted_s):.1f} s ({low_s:.1f} to {high_s:.1f} s with 90 %, "
-        f"from {len(predicted_s)} draws); lower bound: {bound_s:.1f} s; "
-        f"by {found.planner} in {search_s:.1f} s",
+        f"from {len(predicted_s)} draws); lower bound: {planned.bound_s:.1f} s; "
+        f"by {planned.plan.planner} in {planned.search_s:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
@@ -130,13 +197,6 @@ def plan(
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"--html: {error}") from error
 
 
 def is_estimated(problem: Problem, span: Span) -> bool:
@@ -169,44 +229,3 @@ def _table(problem: Problem, done: Execution) -> Table:
             *(f"{seconds:.1f}" for seconds in (span.start_s, span.ready_s, span.end_s)),
         )
     return table
-
-
-def _as_json(
-    problem: Problem,
-    found: Plan,
-    done: Execution,
-    predicted_s: list[float],
-    bound_s: float,
-    search_s: float,
-) -> dict[str, Any]:
-    return {
-        "planner": found.planner,
-        "machine": problem.machine.name,
-        "actions": [
-            {
-                "when": action.when,
-                "do": action.verb,
-                "node": action.replica.node,
-                "model": problem.workload.models[action.replica.node].name,
-                "tp": action.replica.tp,
-                "devices": action.replica.devices,
-                "weight": action.replica.weight,
-            }
-            for action in found.actions()
-        ],
-        "spans": [
-            {
-                "node": span.replica.node,
-                "devices": span.replica.devices,
-                "start_s": span.start_s,
-                "ready_s": span.ready_s,
-                "end_s": span.end_s,
-                "is_estimated": is_estimated(problem, span),
-            }
-            for span in done.spans
-        ],
-        "predicted_s": predicted_s,
-        "interval_s": interval(predicted_s),
-        "lower_bound_s": bound_s,
-        "search_s": search_s,
-    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from stretto.cli import options
 from stretto.cli.engines import Assembled, EngineOptions, assemble
 from stretto.cli.fit import fit_steps
 from stretto.cli.saved import profiles_file, save_profile
+from stretto.costs.profile import Profile
 from stretto.deployment import Deployment
 from stretto.engines.catalogue import engine_and_model
 from stretto.engines.measurement import Measurement
@@ -44,7 +46,7 @@ def profile(
     save: Annotated[
         bool, typer.Option("--save", help="Use the profile in later runs of this engine and model.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
     fit: Annotated[
         Path | None,
         typer.Option("--fit", help="Do not measure, but fit a step cost to this CSV file.", metavar="FILE"),
@@ -103,36 +105,35 @@ def profile(
         claim(replica.devices, replica.threads)
     console = Console(stderr=as_json)
     table = Table("units", "tokens", "median ms", "min ms", "max ms", "units/s", title=engine)
-
-    def add(measured: Measurement) -> None:
-        times = (measured.median_s, measured.min_s, measured.max_s)
-        tokens = "" if measured.tokens is None else str(measured.tokens)
-        table.add_row(
-            str(measured.units), tokens, *(f"{1000 * s:.2f}" for s in times), f"{measured.units_per_s:.0f}"
-        )
-
     with console.status(f"measuring {engine}"):
-        measurements, fitted = profile_engine(measurable, add)
+        measurements, fitted = profile_engine(measurable, partial(_add_row, table))
     if as_json:
         rows = [asdict(measurement) for measurement in measurements]
         print(json.dumps({"engine": engine, "rows": rows, "profile": asdict(fitted)}))
     else:
         console.print(table)
-        per_token_us = 1e6 * fitted.per_token_s
-        console.print(
-            f"{1000 * fitted.base_s:.2f} ms per call + {1000 * fitted.per_unit_s:.3f} ms per unit"
-            + (
-                f" of {fitted.unit_tokens:.0f} tokens, {per_token_us:.1f} µs per token"
-                if per_token_us
-                else ""
-            )
-            + (f" + {1000 * fitted.per_output_s:.2f} ms per token of output" if fitted.per_output_s else "")
-            + f"; maximum efficient batch {fitted.max_efficient_batch}",
-            highlight=False,
-        )
+        console.print(_in_words(fitted), highlight=False)
     if save:
         path = save_profile(engine_and_model(measurable), fitted)
         console.print(f"saved to {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _add_row(table: Table, measured: Measurement) -> None:
+    times = (measured.median_s, measured.min_s, measured.max_s)
+    tokens = "" if measured.tokens is None else str(measured.tokens)
+    table.add_row(
+        str(measured.units), tokens, *(f"{1000 * s:.2f}" for s in times), f"{measured.units_per_s:.0f}"
+    )
+
+
+def _in_words(fitted: Profile) -> str:
+    """Return a profile as a sum of times."""
+    parts = [f"{1000 * fitted.base_s:.2f} ms per call", f"{1000 * fitted.per_unit_s:.3f} ms per unit"]
+    if fitted.per_token_s:
+        parts[-1] += f" of {fitted.unit_tokens:.0f} tokens, {1e6 * fitted.per_token_s:.1f} µs per token"
+    if fitted.per_output_s:
+        parts.append(f"{1000 * fitted.per_output_s:.2f} ms per token of output")
+    return f"{' + '.join(parts)}; maximum efficient batch {fitted.max_efficient_batch}"
 
 
 def _only(described: Mapping[str, object]) -> str:

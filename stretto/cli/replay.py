@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from stretto.cli import options
 from stretto.cli.agent_replay import DEFAULT_DEVICE, DEFAULT_MODEL, is_agent_trace, replay_agents
 from stretto.cli.terminal import shown
 from stretto.errors import UserError
@@ -79,7 +80,7 @@ def replay_run(
             metavar="NAME",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run a recorded run again in simulation, as it was and with other engines, policies or passes.
 

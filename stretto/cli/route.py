@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from stretto.cli import options
+from stretto.cli.terminal import say
 from stretto.errors import ConfigError, UserError
 
 
@@ -34,8 +35,8 @@ def route(
             metavar="FILE",
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen at.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")] = None,
+    host: options.Host = None,
+    port: options.Port = None,
     record: Annotated[
         Path | None,
         typer.Option(
@@ -59,8 +60,4 @@ def route(
         from stretto.router.serve import run_router
     except ImportError as error:
         raise ConfigError(f"the router needs the package {error.name}: stretto[route]") from error
-    run_router(settings, record, _say)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    run_router(settings, record, say)

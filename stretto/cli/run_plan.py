@@ -16,8 +16,8 @@ from rich.console import Console
 from stretto.cli.parsing import checked_target
 from stretto.cli.progress import bar
 from stretto.costs.presets import load_output_lengths
-from stretto.emulate.known_costs import nearest
 from stretto.errors import CapacityError, ConfigError, UserError
+from stretto.nearest_name import nearest_name
 from stretto.planner.application import Application
 from stretto.planner.machine import machine_of
 from stretto.planner.plan import Plan
@@ -127,7 +127,7 @@ def run_plan(
         raise UserError(f"--out {out}: is there already, without a journal; name another file, or remove it")
     if serve is Serve.EMULATED and machine is None:
         machine = _EMULATED_MACHINE
-    find = ALL_PLANNERS[nearest("planner", planner or _PLANNER, ALL_PLANNERS)]
+    find = ALL_PLANNERS[nearest_name(planner or _PLANNER, ALL_PLANNERS, "there is no planner")]
     _check_use(serve, {"--machine": machine, "--planner": planner, "--vllm": vllm, "--speed": speed})
     speed = speed or 1.0
     if app is None:
@@ -163,7 +163,17 @@ def run_plan(
                 total=num_ended + num_left,
             )
 
-        job = Job(application, asked, f"{serve}", plan, make, out, failures, journal, forecast.predicted)
+        job = Job(
+            app=application,
+            requests=asked,
+            served_by=f"{serve}",
+            plan=plan,
+            make=make,
+            answers=out,
+            failures=failures,
+            journal=journal,
+            on_predicted=forecast.predicted,
+        )
         outcome = run_job(job, show)
     _say(errors, outcome, forecast)
     if outcome.num_failed:

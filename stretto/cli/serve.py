@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,9 @@ from rich.console import Console
 from stretto.apps import APPS
 from stretto.cli import options
 from stretto.cli.documents import read_documents
+from stretto.cli.terminal import say
 from stretto.deployment import Deployment
+from stretto.engines_file.reading import read_tables
 from stretto.errors import ConfigError, StrettoError, UserError
 
 if TYPE_CHECKING:
@@ -60,11 +61,11 @@ def serve(
             metavar="FILE",
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen at.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")] = None,
+    host: options.Host = None,
+    port: options.Port = None,
 ) -> None:
     """Serve apps, and programs on semantic variables, over HTTP. Models stay loaded."""
-    from stretto.cli.engines_file import deployed, read_tables
+    from stretto.cli.engines_file import deployed
     from stretto.cli.served_engines import with_engines_of, with_usual_engines
 
     try:
@@ -84,7 +85,7 @@ def serve(
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
     beside = None if offline is None else _beside(offline, deployments)
-    run_service(deployments, config, _say, machine, apps, beside)
+    run_service(deployments, config, say, machine, apps, beside)
 
 
 def _beside(
@@ -107,12 +108,8 @@ def _beside(
         try:
             outcome = await run_beside(job, runtime)
         except StrettoError as error:  # queries go on
-            _say(f"offline requests stopped: {error}")
+            say(f"offline requests stopped: {error}")
             return
-        _say(f"offline requests: {outcome.num_answered} answered, {outcome.num_failed} failed")
+        say(f"offline requests: {outcome.num_answered} answered, {outcome.num_failed} failed")
 
     return beside
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

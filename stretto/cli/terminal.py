@@ -1,15 +1,21 @@
-"""Makes texts of users and servers safe to print: control characters are shown, not sent to the terminal."""
+"""Prints for people: lines about a command's work, and texts of users and servers, made safe to print."""
 
 from __future__ import annotations
 
+import sys
 from typing import TextIO
 
 _CONTROLS = [code for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"]
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS}
 
 
+def say(line: str) -> None:
+    """Print a line about the work of a server on stderr, at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def shown(text: str, stream: TextIO | None) -> str:
     """Return a text in the form in which it is printed to `stream`: if that is a terminal, control characters
-    are escaped.
+    are escaped, so that they are shown and not sent to it.
     """
     return text.translate(_ESCAPES) if stream is not None and stream.isatty() else text

@@ -15,6 +15,7 @@ from rich.table import Table
 from stretto.agent_traces.formats import read_agent_trace
 from stretto.agent_traces.known_prompts import known_prompts
 from stretto.agent_traces.sharing import KnownPrompt, Shared, found_share, quantities, study_prompts
+from stretto.cli import options
 from stretto.sim.traces import read_azure
 from stretto.trace.summary import quantile
 
@@ -37,7 +38,7 @@ def workload(
             metavar="FILE",
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show what the prompts of a trace share: the numbers that decide what placement by prefixes can save.
 

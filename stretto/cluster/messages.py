@@ -58,7 +58,7 @@ class KVReport:
 
 @record
 class InstanceLoad:
-    """How many requests run and wait at an instance, as the instance itself reports; requests of other
+    """The numbers of requests that run and wait at an instance, as it reports them; requests of other
     clients are counted too.
     """
 

@@ -52,7 +52,7 @@ class PromptKey:
 
 @record
 class Purpose:
-    """What a request is scheduled for, as deduced from what the application waits for.
+    """The purpose that a request is scheduled for, as deduced from what the application waits for.
 
     Attributes:
         preference: class of the request. "latency" wants an instance with few tokens in flight; "throughput"
@@ -135,7 +135,7 @@ class PlacementRequest:
         return view.slowness * start_s
 
     def _fits_behind(self, view: InstanceView) -> bool:
-        """Whether this request and all that wait at an instance fit beside those that run there."""
+        """Return whether this request and all that wait at an instance fit beside those that run there."""
         num_tokens = view.running_tokens + view.waiting_tokens + self.new_tokens(view)
         num_requests = view.num_running + view.num_waiting
         return num_tokens <= view.capacity_tokens and num_requests < view.num_slots

@@ -50,7 +50,7 @@ _GROWTH = 1.02
 
 
 class Held:
-    """How many tokens of one prompt the instances hold.
+    """The numbers of tokens of one prompt that the instances hold.
 
     Attributes:
         tokens: the number for the instances that hold most, about 16 of them for each space.

@@ -69,7 +69,7 @@ class Run:
 
 
 class Cache:
-    """What one instance is believed to hold. Only the tree changes it.
+    """The runs of blocks that one instance is believed to hold. Only the tree changes them.
 
     Attributes:
         instance: id of the instance.

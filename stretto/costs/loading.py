@@ -26,7 +26,7 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How fast a machine moves weights.
+    """The speeds at which a machine moves weights.
 
     Attributes:
         disk_bytes_s: bytes per second of its disk, which all starts share.
@@ -39,7 +39,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How long one start of an LLM instance takes.
+    """The times of one start of an LLM instance.
 
     Attributes:
         seconds: whole time, if the disk does not hold it up.

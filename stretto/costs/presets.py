@@ -134,6 +134,11 @@ def preset_names() -> list[str]:
     return sorted(name for name in names if name != _LENGTHS)
 
 
+def all_presets() -> dict[str, Preset]:
+    """Return all presets that come with the project, by name."""
+    return {name: preset_of(_read(name)) for name in preset_names()}
+
+
 def load_preset(name: str) -> Preset:
     """Return the preset (known costs of one kind of machine) of this name.
 
@@ -171,16 +176,16 @@ def preset_of(found: Mapping[str, Any]) -> Preset:
         hardware = Hardware(**found["hardware"]) if "hardware" in found else None
         models = {key: LLMModel(name=key, **fields) for key, fields in found.get("models", {}).items()}
         preset = Preset(
-            found["name"],
-            found["about"],
-            hardware,
-            Kernels(**found.get("kernels", {})),
-            models,
-            found.get("numbers", {}),
-            {int(devices): numbers for devices, numbers in found.get("shared", {}).items()},
-            found.get("regressions", {}),
-            LoadingCost(**found["loading"]) if "loading" in found else None,
-            {key: Profile(**fields) for key, fields in found.get("engines", {}).items()},
+            name=found["name"],
+            about=found["about"],
+            hardware=hardware,
+            kernels=Kernels(**found.get("kernels", {})),
+            models=models,
+            numbers=found.get("numbers", {}),
+            shared={int(devices): numbers for devices, numbers in found.get("shared", {}).items()},
+            regressions=found.get("regressions", {}),
+            loading=LoadingCost(**found["loading"]) if "loading" in found else None,
+            engines={key: Profile(**fields) for key, fields in found.get("engines", {}).items()},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"preset {name}: {error}") from error

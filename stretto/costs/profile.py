@@ -115,9 +115,7 @@ def fit_profile(units: Sequence[int], seconds: Sequence[float], *, tolerance: fl
     return Profile(float(base_s), float(per_unit_s), efficient)
 
 
-def fit_profile_by_length(
-    units: Sequence[int], tokens: Sequence[int], seconds: Sequence[float], *, tolerance: float = 0.1
-) -> Profile:
+def fit_profile_by_length(units: Sequence[int], tokens: Sequence[int], seconds: Sequence[float]) -> Profile:
     """Fit a latency profile to the measured `seconds` of calls with `units` of work and `tokens` in all.
 
     The calls are a grid of batch sizes and lengths. Those with the longest units stand for usual work: the
@@ -133,7 +131,7 @@ def fit_profile_by_length(
     if min(per_unit) > 0.75 * usual:
         raise ConfigError("a profile by length needs units of at least two lengths")
     longest = [i for i, length in enumerate(per_unit) if length > 0.75 * usual]
-    line = fit_profile([units[i] for i in longest], [seconds[i] for i in longest], tolerance=tolerance)
+    line = fit_profile([units[i] for i in longest], [seconds[i] for i in longest])
     fit_profile(units, seconds)  # checks all times
     n, k, t = (np.asarray(values, float) for values in (units, tokens, seconds))
     base_s, unit_s, token_s = nnls(np.stack([1 / t, n / t, k / t], axis=1), np.ones(len(t)))

@@ -239,17 +239,17 @@ def _rates(model: LLMModel, hardware: Hardware, tensor_parallel: int) -> _Rates:
     wide = max(1.0, model.head_size / _USUAL_HEAD)
     kv_s = max(kv_bytes / hardware.bandwidth_bytes_s, blocks * head_bytes / hardware.cache_bandwidth_bytes_s)
     return _Rates(
-        byte_s,
-        model.read_bytes(1) * byte_s if model.active_experts == model.num_experts else 0.0,
-        2 * model.token_params / tensor_parallel / hardware.flops,
-        model.num_layers * model.hidden_size * model.dtype_bytes / hardware.bandwidth_bytes_s,
-        4 * blocks * model.head_size / hardware.flops,
-        kv_s * wide,
-        4 * model.vocab_size / hardware.bandwidth_bytes_s,
-        model.vocab_size * model.hidden_size * model.dtype_bytes * byte_s,
-        heads,
-        blocks,
-        model.num_layers * wide**2,
+        byte_s=byte_s,
+        read_s=model.read_bytes(1) * byte_s if model.active_experts == model.num_experts else 0.0,
+        token_s=2 * model.token_params / tensor_parallel / hardware.flops,
+        activation_s=model.num_layers * model.hidden_size * model.dtype_bytes / hardware.bandwidth_bytes_s,
+        pair_s=4 * blocks * model.head_size / hardware.flops,
+        kv_s=kv_s * wide,
+        words_s=4 * model.vocab_size / hardware.bandwidth_bytes_s,
+        output_s=model.vocab_size * model.hidden_size * model.dtype_bytes * byte_s,
+        heads=heads,
+        blocks=blocks,
+        longest=model.num_layers * wide**2,
     )
 
 

@@ -1,6 +1,6 @@
 """Parsers of files. A parsed document is text in sections, ready to be cut into chunks."""
 
 from stretto.documents.load import load_documents
-from stretto.documents.parser_process import Limits
+from stretto.documents.parser_process import ParseLimits
 
-__all__ = ["Limits", "load_documents"]
+__all__ = ["ParseLimits", "load_documents"]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from stretto.core import Document
 from stretto.documents.parse import PARSERS, parse_file, parser_of
-from stretto.documents.parser_process import Limits, ParserProcess
+from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.documents.text import parse_text
 from stretto.errors import DocumentError
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ParseLimits()
 
 
 def load_documents(
@@ -22,7 +22,7 @@ def load_documents(
     max_bytes: int = 50_000_000,
     on_document: Callable[[str], None] | None = None,
     on_bad: Callable[[DocumentError], None] | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: ParseLimits = DEFAULT_LIMITS,
 ) -> list[Document]:
     """Read and parse the files at these paths, and all files in these directories, into documents.
 

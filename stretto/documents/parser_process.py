@@ -23,7 +23,7 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from stretto.documents.parser_ma
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ParseLimits:
     """The limits within which one file is parsed.
 
     Attributes:
@@ -45,7 +45,7 @@ class Limits:
 class ParserProcess:
     """A parser of files that runs in a process of its own, started with the first file."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ParseLimits) -> None:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -48,7 +48,7 @@ def parse_rst(data: bytes) -> list[Section]:
 
 
 def _is_message(node: Element) -> bool:
-    """Whether an element is a message of docutils, or the source of a directive that is switched off."""
+    """Return whether an element is a message of docutils, or the source of a directive that is off."""
     from docutils import nodes
 
     message = node.parent

@@ -51,7 +51,7 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
 
 
 def _goes_on(text: str, stop: int, after: int) -> bool:
-    """Whether the sentence goes on after the punctuation mark that ends at `stop`."""
+    """Return whether the sentence goes on after the punctuation mark that ends at `stop`."""
     return text[after].islower() or bool(
         _ABBREVIATION.search(text[max(0, stop - _LONGEST_ABBREVIATION - 2) : stop])
     )

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stretto.cluster.machine import Machine, Placed, check_free
-from stretto.costs.presets import Preset, load_preset, preset_names
+from stretto.costs.presets import Preset, all_presets
 from stretto.costs.profile import Profile
 from stretto.deployment import Replica
 from stretto.emulate.faults import Fault
-from stretto.emulate.known_costs import batch_device, nearest
+from stretto.emulate.known_costs import NO_COSTS, batch_device
 from stretto.emulate.llm_plan import LLMPlan, PlannedLLM, check_llm
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
+from stretto.engines.http_client.address import check_port
 from stretto.errors import ConfigError
+from stretto.nearest_name import nearest_name
 
 _PCIE_BYTES_S = 25e9
 """Bytes per second from main memory to a device: PCIe 4.0 with 16 lanes, less what it never reaches."""
@@ -103,9 +105,8 @@ def check_fleet(wanted: WantedFleet) -> PlannedFleet:
         next_port = port + 1 if port else 0
         if port and any(other.port == port for other in planned):
             raise ConfigError(f"{label}: port {port} is taken by another server of the fleet")
-        if not 0 <= port < 65536:
-            raise ConfigError(f"{label}: port is {port}; it must be from 0 to 65535")
         try:
+            check_port(port)
             _check_devices(wanted, server.devices)
             found = _plan(wanted, server, number, port, memory)
             if found.kv_events and any(other.kv_events == found.kv_events for other in planned):
@@ -165,16 +166,16 @@ def _plan(
         loading_s, waking_s = server.loading_s or 0.0, server.memory_gib * 2**30 / _PCIE_BYTES_S
     events = server.kv_events and server.kv_events.replace("{port}", str(port))
     return PlannedServer(
-        service,
-        wanted.host,
-        port,
-        held,
-        loading_s,
-        waking_s,
-        server.dialect,
-        events,
-        server.asleep,
-        faults,
+        service=service,
+        host=wanted.host,
+        port=port,
+        held=held,
+        loading_s=loading_s,
+        waking_s=waking_s,
+        dialect=server.dialect,
+        kv_events=events,
+        is_asleep=server.asleep,
+        faults=faults,
     )
 
 
@@ -221,11 +222,10 @@ def _memory_of(kind: str) -> int:
     if kind in _MEMORY_BYTES:
         return _MEMORY_BYTES[kind]
     known = _presets_with_memory()
-    preset = known[nearest("device", kind, [*known, *_MEMORY_BYTES])]
+    preset = known[nearest_name(kind, [*known, *_MEMORY_BYTES], f"{NO_COSTS} device")]
     assert preset.hardware is not None
     return int(preset.hardware.memory_bytes)
 
 
 def _presets_with_memory() -> dict[str, Preset]:
-    presets = {name: load_preset(name) for name in preset_names()}
-    return {name: preset for name, preset in presets.items() if preset.hardware is not None}
+    return {name: preset for name, preset in all_presets().items() if preset.hardware is not None}

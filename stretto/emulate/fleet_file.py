@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stretto.emulate.wanted import WantedServer
-from stretto.engines_file.tables import Tables
+from stretto.engines_file.reading import read_tables
 from stretto.errors import ConfigError
 
 
@@ -40,11 +40,7 @@ def read_fleet(path: Path) -> tuple[FleetMachine, tuple[WantedServer, ...]]:
     Raises:
         ConfigError: the file cannot be read, or has a wrong key or value; the message has its line.
     """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--fleet {path}: {error}") from error
-    tables = Tables(text, str(path))
+    tables = read_tables(path)
     machine = tables.one("machine")
     if machine is None:
         raise ConfigError(f"{path}: the table [machine] is missing; it has the machine's devices")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
 
 from stretto.costs.known_models import KNOWN_MODELS
-from stretto.costs.presets import Preset, load_preset, preset_names
+from stretto.costs.presets import Preset, all_presets
 from stretto.costs.shape import LLMModel, model_of
 from stretto.errors import ConfigError
+from stretto.nearest_name import nearest_name
+
+NO_COSTS = "there are no costs of the"
+"""First words of the refusal of a model or device."""
 
 
 def llm_device(name: str) -> Preset:
@@ -19,9 +21,8 @@ def llm_device(name: str) -> Preset:
     Raises:
         ConfigError: there are none; the message names the nearest device that has some.
     """
-    presets = {known: load_preset(known) for known in preset_names()}
-    able = {known: preset for known, preset in presets.items() if preset.shared or preset.regressions}
-    return able[nearest("device", name, able)]
+    able = {known: preset for known, preset in all_presets().items() if preset.shared or preset.regressions}
+    return able[nearest_name(name, able, f"{NO_COSTS} device")]
 
 
 def llm_model(name: str, device: Preset) -> LLMModel:
@@ -38,14 +39,26 @@ def llm_model(name: str, device: Preset) -> LLMModel:
             return model_of(Path(name).name, json.loads((Path(name) / "config.json").read_text("utf-8")))
         except (KeyError, ValueError, TypeError) as error:
             raise ConfigError(f"model {name}: its config.json cannot be used: {error}") from error
+    return model_named(name, device)
+
+
+def model_named(name: str, device: Preset) -> LLMModel:
+    """Return the sizes of a model that can run on a device, named as in a preset, in any case, with or
+    without the ending "-hf" and its owner.
+
+    Raises:
+        ConfigError: there are no costs of it; the message names the nearest model that has some.
+    """
     models = dict(device.models)
-    if device.shared:
-        for other in preset_names():
-            models = {**load_preset(other).models, **models}
+    if device.shared:  # with these, its costs are those of any model
+        for preset in all_presets().values():
+            models = {**preset.models, **models}
         models = {**KNOWN_MODELS, **models}
     wanted = name.rpartition("/")[2]
-    is_short = wanted.casefold() not in map(str.casefold, models)
-    return models[nearest("model", f"{wanted}-hf" if is_short and _has(models, wanted) else wanted, models)]
+    known = {one.casefold() for one in models}
+    if wanted.casefold() not in known and f"{wanted}-hf".casefold() in known:
+        wanted = f"{wanted}-hf"
+    return models[nearest_name(wanted, models, f"{NO_COSTS} model")]
 
 
 def batch_device(name: str, engine: str) -> Preset:
@@ -54,28 +67,5 @@ def batch_device(name: str, engine: str) -> Preset:
     Raises:
         ConfigError: there are none; the message names the devices that have some.
     """
-    presets = {known: load_preset(known) for known in preset_names()}
-    able = {known: preset for known, preset in presets.items() if engine in preset.engines}
-    return able[nearest(f"engine {engine!r} on the device", name, able)]
-
-
-def _has(models: Iterable[str], short: str) -> bool:
-    return f"{short}-hf".casefold() in map(str.casefold, models)
-
-
-def nearest(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return the known name that equals `name` in any case.
-
-    Raises:
-        ConfigError: there is none; the message has those that are most like it.
-    """
-    names = {one.casefold(): one for one in known}
-    if name.casefold() in names:
-        return names[name.casefold()]
-    near = [one for one in names if one.startswith(name.casefold())]
-    near = (near or get_close_matches(name.casefold(), names, n=2, cutoff=0.3))[:2]
-    nearest = " or ".join(repr(names[one]) for one in near)
-    hint = f"the nearest is {nearest}" if near else "there is none like it"
-    raise ConfigError(
-        f"there are no costs of the {kind} {name!r}: {hint}; there are {', '.join(sorted(names.values()))}"
-    )
+    able = {known: preset for known, preset in all_presets().items() if engine in preset.engines}
+    return able[nearest_name(name, able, f"{NO_COSTS} engine {engine!r} on the device")]

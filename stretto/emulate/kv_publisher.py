@@ -41,13 +41,13 @@ class KVPublisher:
         ConfigError: an address cannot be used.
     """
 
-    def __init__(self, config: KVEventsConfig, seed: int = 0) -> None:
+    def __init__(self, config: KVEventsConfig) -> None:
         self.delay_s = 0.0
         """Real seconds by which messages are late, as a fault on request."""
         self.lost_share = 0.0
         """Share of the messages that nobody ever receives, as a fault on request."""
         self._topic = config.topic
-        self._random = Random(seed)
+        self._random = Random(0)
         self._hasher = Hasher(1)
         self._salts = {self._hasher.root(""): ""}
         self._number = 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from stretto.emulate.core_wait import core_wait_s
 from stretto.emulate.lag import LagMeter
-from stretto.engines.openai_wire.metrics import Family, Sample
+from stretto.engines.openai_wire.metrics import Family, Published, one_value_each
 
 LAG_RATIO = Family(
     "stretto_emulate:lag_ratio",
@@ -34,9 +34,7 @@ CORE_WAIT_S = Family(
 )
 
 
-def lag_samples(
-    lag: LagMeter, slipped_s: float, labels: Mapping[str, str]
-) -> list[tuple[Family, list[Sample]]]:
+def lag_samples(lag: LagMeter, slipped_s: float, labels: Mapping[str, str]) -> list[Published]:
     """Return the metrics of lag, which are those of all replicas of the process."""
     values = {
         LAG_RATIO: lag.ratio,
@@ -46,4 +44,4 @@ def lag_samples(
         SLIPPED_S: slipped_s,
         CORE_WAIT_S: core_wait_s(),
     }
-    return [(family, [Sample(family.name, value, labels)]) for family, value in values.items()]
+    return one_value_each(values, labels)

@@ -23,7 +23,7 @@ _MAX_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class PredictedLoad:
-    """How busy a fleet at full load keeps the cores of this machine.
+    """The predicted load of this machine's cores by a fleet at full load.
 
     Attributes:
         whole: share of one core if no answer is streamed.
@@ -38,7 +38,7 @@ class PredictedLoad:
 
 @dataclass(frozen=True, slots=True)
 class _ServerLoad:
-    """How busy one server at full load keeps a core.
+    """The predicted load of a core by one server at full load.
 
     Attributes:
         whole: share of the core if no answer is streamed.

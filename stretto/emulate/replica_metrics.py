@@ -8,7 +8,7 @@ from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.engines.openai_wire import metrics
-from stretto.engines.openai_wire.metrics import Family, Histogram, Sample
+from stretto.engines.openai_wire.metrics import Family, Histogram, Published, Sample
 
 
 def render_metrics(replica: EmulatedLLM, model: str, lag: LagMeter) -> str:
@@ -16,7 +16,7 @@ def render_metrics(replica: EmulatedLLM, model: str, lag: LagMeter) -> str:
     return metrics.render(_families(replica, model, lag))
 
 
-def _families(replica: EmulatedLLM, model: str, lag: LagMeter) -> Iterator[tuple[Family, list[Sample]]]:
+def _families(replica: EmulatedLLM, model: str, lag: LagMeter) -> Iterator[Published]:
     labels = {"engine": "0", "model_name": model}
     counts, config = replica.counts, replica.model.scheduler
     values: dict[Family, float] = {

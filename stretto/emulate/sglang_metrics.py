@@ -8,7 +8,7 @@ from __future__ import annotations
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
 from stretto.emulate.llm_replica import EmulatedLLM
-from stretto.engines.openai_wire.metrics import Family, Histogram, Sample, render
+from stretto.engines.openai_wire.metrics import Family, Histogram, one_value_each, render
 
 NUM_RUNNING = Family("sglang:num_running_reqs", "gauge", "The number of running requests.")
 NUM_WAITING = Family("sglang:num_queue_reqs", "gauge", "The number of requests in the waiting queue.")
@@ -52,7 +52,7 @@ def render_sglang_metrics(replica: EmulatedLLM, model: str, lag: LagMeter) -> st
     }
     return render(
         [
-            *((family, [Sample(family.name, value, labels)]) for family, value in values.items()),
+            *one_value_each(values, labels),
             *((family, histogram.samples(family, labels)) for family, histogram in histograms.items()),
             *lag_samples(lag, replica.slipped_s, labels),
         ]

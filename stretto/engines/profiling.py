@@ -99,7 +99,9 @@ def _chunks(count: int, num_words: int = _CHUNK_WORDS) -> list[Chunk]:
 def _task(
     op: str, inputs: dict[str, object], each: tuple[str, ...], count: int, **config: object
 ) -> Sequence[Task]:
-    return [Task(0, "profile", op, op, inputs, config, count, each)]
+    return [
+        Task(id=0, query="profile", step=op, op=op, inputs=inputs, config=config, num_items=count, each=each)
+    ]
 
 
 def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:

@@ -1,4 +1,4 @@
 """Parser of engines files: TOML text that describes engines, their replicas and the machine.
 
-Nothing here opens a file.
+Only `reading.py` opens a file.
 """

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-Path: TypeAlias = tuple[str | int, ...]
+KeyPath: TypeAlias = tuple[str | int, ...]
 
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _DOTTED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
@@ -21,14 +21,14 @@ _PART = re.compile(_NAME)
 _QUOTES = re.compile(r'"""|' + "'''")
 
 
-def key_lines(text: str) -> Mapping[Path, int]:
+def key_lines(text: str) -> Mapping[KeyPath, int]:
     """Return the line number, from 1, of each table and key of a TOML text.
 
     The keys of the result are paths, such as ("replica", 0, "config").
     """
-    found: dict[Path, int] = {}
+    found: dict[KeyPath, int] = {}
     counts: dict[str, int] = {}
-    table: Path = ()
+    table: KeyPath = ()
     quotes = ""  # of the multi-line string that this line is in
     for number, line in enumerate(text.split("\n"), 1):
         if not quotes:
@@ -47,7 +47,7 @@ def key_lines(text: str) -> Mapping[Path, int]:
     return found
 
 
-def _table_path(is_element: bool, parts: tuple[str, ...], counts: dict[str, int]) -> Path:
+def _table_path(is_element: bool, parts: tuple[str, ...], counts: dict[str, int]) -> KeyPath:
     name, *rest = parts
     if is_element and not rest:
         counts[name] = counts.get(name, -1) + 1

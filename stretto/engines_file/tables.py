@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from stretto.engines_file.fields import Problem, build, check_keys
-from stretto.engines_file.lines import Path, key_lines
+from stretto.engines_file.lines import KeyPath, key_lines
 from stretto.errors import ConfigError
 
 ARRAYS = ("engine", "replica")
@@ -32,7 +32,7 @@ class TableRow:
     """
 
     tables: Tables
-    path: Path
+    path: KeyPath
     values: Mapping[str, Any]
 
     def place(self, *keys: str) -> str:
@@ -102,7 +102,7 @@ class Tables:
 
     def __init__(self, text: str, name: str) -> None:
         self._name = name
-        self._lines: Mapping[Path, int] = {}
+        self._lines: Mapping[KeyPath, int] = {}
         try:
             self._values = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as cause:
@@ -135,7 +135,7 @@ class Tables:
         """
         return TableRow(self, (table,), self._values[table]) if table in self._values else None
 
-    def place(self, path: Path) -> str:
+    def place(self, path: KeyPath) -> str:
         """Return where the key at `path` stands in the engines file, as "file:line"; the line of the nearest
         table around it if the key is not there.
         """

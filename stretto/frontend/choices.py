@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from stretto.errors import ConfigError
 from stretto.graph.graph import Primitive
@@ -12,8 +12,7 @@ from stretto.graph.ops import Ops
 from stretto.graph.passes.weigh import WEIGHED
 from stretto.graph.strategy import Strategy
 
-if TYPE_CHECKING:  # a vocabulary has the expansions of components, which have choices
-    from stretto.vocabulary import Vocabulary
+SelectPasses: TypeAlias = Callable[[str | Sequence[str]], tuple[str, ...]]
 
 HINTS: Mapping[str, str] = {
     "batchable": "a step of a batch engine that takes a list",
@@ -50,9 +49,12 @@ NAMES = tuple(field.name for field in fields(Choices))
 
 
 def with_choices(
-    primitives: Sequence[Primitive], choices: Choices, ops: Ops, vocabulary: Vocabulary
+    primitives: Sequence[Primitive], choices: Choices, ops: Ops, select_passes: SelectPasses
 ) -> list[Primitive]:
     """Return the primitives (steps) of a component, changed as its user has chosen.
+
+    Args:
+        select_passes: returns the names of passes that a user's choice stands for. May raise ConfigError.
 
     Raises:
         ConfigError: there is no such hint, pass or engine, a value cannot be used, or no step of the
@@ -66,7 +68,7 @@ def with_choices(
             raise ConfigError(f"there is no hint {hint!r}; there are {', '.join(HINTS)}")
         if not any(_keeps(hint, primitive, ops) for primitive in primitives):
             raise ConfigError(f"the hint {hint!r} needs {HINTS[hint]}, and the component has none")
-    passes = None if choices.passes is None else vocabulary.select_passes(_given("passes", choices.passes))
+    passes = None if choices.passes is None else select_passes(_given("passes", choices.passes))
     if passes == WEIGHED:
         raise ConfigError('passes of a component are "all", "none" or names: they are weighed for whole apps')
     fallbacks = _fallbacks(choices.fallback, primitives)

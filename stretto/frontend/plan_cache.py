@@ -207,12 +207,8 @@ def _key_of(
     ):
         raise ConfigError(f"{template.name}: a configuration maps components to settings")
     settings = tuple(
-        (
-            component,
-            name,
-            type(value),
-            tuple(value) if name in NAMES and isinstance(value, list) else value,
-        )  # 1 and True are equal, and not the same setting
+        # with types: 1 and True are equal, and not the same setting
+        (component, name, type(value), _hashable(value) if name in NAMES else value)
         for component, chosen in configuration.items()
         for name, value in chosen.items()
     )
@@ -222,3 +218,8 @@ def _key_of(
     except TypeError as error:
         raise ConfigError(f"a setting of {template.name} is not a plain value: {error}") from error
     return key
+
+
+def _hashable(choice: object) -> object:
+    """Return a choice of a component, lists as tuples."""
+    return tuple(choice) if isinstance(choice, list) else choice

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from stretto.errors import ConfigError, GraphError, StrettoError, TemplateError
-from stretto.frontend.choices import NAMES, with_choices
+from stretto.frontend.choices import NAMES, Choices, with_choices
 from stretto.frontend.component import Builder, Chain, Component, Input, OutPort, Source, configure
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Ops
@@ -97,12 +97,11 @@ class Template:
                 values[component, out] = ref
             for out, type_ in component.out_types(in_types, config).items():
                 types[component, out] = type_
-            chosen: dict[str, Any] = {
-                key: settings[key] for key in NAMES if key in settings and not hasattr(config, key)
-            }
-            choices = replace(component.choices, **chosen) if chosen else component.choices
+            choices = _choices(component, config, settings)
             try:
-                build.primitives[start:] = with_choices(build.primitives[start:], choices, ops, vocabulary)
+                build.primitives[start:] = with_choices(
+                    build.primitives[start:], choices, ops, vocabulary.select_passes
+                )
             except (ConfigError, GraphError) as error:
                 raise type(error)(f"{component.name}: {error.message}") from error
             ranges[component] = range(start, len(build.primitives))
@@ -246,6 +245,14 @@ def _sort(components: list[Component], order: Iterable[tuple[Component, Componen
         edges = [reason[a, b] for b in stuck for a in stuck if (a, b) in reason]
         raise TemplateError(f"a cycle: {', '.join(edges)}")
     return result
+
+
+def _choices(component: Component, config: Any, settings: Mapping[str, object]) -> Choices:
+    """Return the choices for a component in one query: those of its template, but for those in `settings`."""
+    chosen: dict[str, Any] = {
+        name: settings[name] for name in NAMES if name in settings and not hasattr(config, name)
+    }
+    return replace(component.choices, **chosen) if chosen else component.choices
 
 
 def _lower(component: Component, build: Builder, config: Any) -> Mapping[str, Ref]:

@@ -30,6 +30,12 @@ def item_type(type_: str) -> str | None:
     return None
 
 
+def innermost_type(type_: str) -> str:
+    """Return the type of the items within all lists; `type_` itself when it is not a list."""
+    item = item_type(type_)
+    return type_ if item is None or item == type_ else innermost_type(item)
+
+
 @lru_cache(maxsize=1024)
 def _options(type_: str) -> tuple[str, ...]:
     """Return the alternatives of a union; bars within brackets belong to the type of a list's items."""

@@ -64,7 +64,7 @@ def execute(problem: Problem, plan: Plan, drawn: dict[str, DrawnCalls]) -> Execu
 
 @dataclass(slots=True)
 class _Progress:
-    """What is done of a node's calls."""
+    """The progress of a node's calls."""
 
     drawn: DrawnCalls
     generated: Ints
@@ -234,8 +234,8 @@ class _Executor:
         start_s = max(free_s[device] for device in replica.devices)
         if kept:
             loaded_s = max(start_s, kept.ready_s)
-        elif not start_s and (replica.node, replica.devices) in self.problem.loaded:
-            loaded_s = self.problem.loaded[replica.node, replica.devices]
+        elif not start_s and replica.key in self.problem.loaded:
+            loaded_s = self.problem.loaded[replica.key]
         else:
             loaded_s = self.starts.ready_s(replica.node, replica.tp, start_s)
         place = np.full(len(drawn.outputs) + 1, -1)

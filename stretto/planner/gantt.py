@@ -8,6 +8,7 @@ from stretto.planner.execute import Execution, Span
 
 LOADING = "·"
 IDLE = " "
+_WIDTH = 80
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -16,15 +17,15 @@ def letters(nodes: Sequence[str]) -> dict[str, str]:
     return {node: _LETTERS[at % len(_LETTERS)] for at, node in enumerate(nodes)}
 
 
-def gantt(done: Execution, nodes: Sequence[str], num_devices: int, width: int = 80) -> Iterator[str]:
+def gantt(done: Execution, nodes: Sequence[str], num_devices: int) -> Iterator[str]:
     """Yield the lines of the chart: the node's letter while a replica runs, dots while it loads."""
     names = letters(nodes)
     for device in range(num_devices):
         spans = [span for span in done.spans if device in span.replica.devices]
-        cells = (_cell(spans, (at + 0.5) * done.makespan_s / width, names) for at in range(width))
+        cells = (_cell(spans, (at + 0.5) * done.makespan_s / _WIDTH, names) for at in range(_WIDTH))
         yield f"GPU {device} |{''.join(cells)}|"
     end = f"{done.makespan_s:.0f} s"
-    yield f"      0{end:>{width}}"
+    yield f"      0{end:>{_WIDTH}}"
 
 
 def _cell(spans: Sequence[Span], at_s: float, names: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stretto.planner.plan import Plan, Stage
+from stretto.planner.plan import Plan, ReplicaKey, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class _Match:
     saved_s: float
 
 
-def keep_loaded(plan: Plan, num_devices: int, saved_s: Mapping[tuple[str, tuple[int, ...]], float]) -> Plan:
+def keep_loaded(plan: Plan, num_devices: int, saved_s: Mapping[ReplicaKey, float]) -> Plan:
     """Return the plan on other devices, such that the most seconds of loading are saved.
 
     Args:

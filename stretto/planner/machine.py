@@ -14,12 +14,13 @@ from pathlib import Path
 from stretto.costs.known_models import KNOWN_MODELS
 from stretto.costs.kv_room import check_fits
 from stretto.costs.loading import Source, Start, Storage
-from stretto.costs.presets import Preset, load_preset, preset_names, read_preset
+from stretto.costs.presets import Preset, load_preset, read_preset
 from stretto.costs.shape import LLMModel
 from stretto.costs.step import StepCost
-from stretto.emulate.known_costs import nearest
+from stretto.emulate.known_costs import model_named
 from stretto.errors import ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.nearest_name import nearest_name
 
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 512
@@ -59,12 +60,12 @@ def machine_of(name: str) -> Machine:
     Raises:
         ConfigError: there is none; the message names those that there are.
     """
-    return MACHINES[nearest("machine", name, MACHINES)]
+    return MACHINES[nearest_name(name, MACHINES, "there is no machine")]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCost:
-    """What one replica of a model costs.
+    """The costs of one replica of a model.
 
     Attributes:
         scheduler: configuration of its local scheduler; the number of KV blocks is what its devices hold.
@@ -91,16 +92,7 @@ def model_of(name: str, machine: Machine) -> LLMModel:
     Raises:
         ConfigError: it is not known; the message names the nearest.
     """
-    models = {key: model for other in preset_names() for key, model in load_preset(other).models.items()}
-    models = {**models, **KNOWN_MODELS}
-    device = _preset(machine.preset)
-    models.update(device.models)
-    if not device.shared:
-        models = dict(device.models)
-    wanted = name.rpartition("/")[2]
-    if wanted.casefold() not in map(str.casefold, models):
-        wanted = next((one for one in models if one.casefold() == f"{wanted}-hf".casefold()), wanted)
-    return models[nearest("model", wanted, models)]
+    return model_named(name, _preset(machine.preset))
 
 
 def costs_by_tp(

@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
+from typing import TypeAlias
+
+ReplicaKey: TypeAlias = tuple[str, tuple[int, ...]]
+"""Node and devices of a replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,11 @@ class PlannedReplica:
     def tp(self) -> int:
         """Degree of tensor parallelism."""
         return len(self.devices)
+
+    @property
+    def key(self) -> ReplicaKey:
+        """Node and devices: two replicas with equal ones differ in their weights at most."""
+        return self.node, self.devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +80,26 @@ class Plan:
 
     def actions(self) -> Iterator[PlanAction]:
         """Yield the plan as a list of (event, add or drain, replica)."""
-        running: dict[tuple[str, tuple[int, ...]], PlannedReplica] = {}
+        running: dict[ReplicaKey, PlannedReplica] = {}
         for number, stage in enumerate(self.stages):
             begin = "start"
             if number:
                 names = sorted({replica.node for replica in self.stages[number - 1].replicas})
                 begin = f"the first of {', '.join(names)} is done"
-            wanted = {(replica.node, replica.devices) for replica in stage.replicas}
+            wanted = {replica.key for replica in stage.replicas}
             for key in list(running):
                 if key not in wanted:
                     yield PlanAction(begin, "drain", running.pop(key))
             added: list[PlannedReplica] = []
             for replica in stage.replicas:
-                key = replica.node, replica.devices
-                if key in running:
+                if replica.key in running:
                     continue
                 last = {device: other for other in added for device in other.devices}
                 before = dict.fromkeys(last[device] for device in replica.devices if device in last)
                 after = [f"{other.node} leaves {_devices(other)}" for other in before]
                 yield PlanAction(" and ".join(after) or begin, "add", replica)
                 added.append(replica)
-                running[key] = replica
+                running[replica.key] = replica
 
 
 def _devices(replica: PlannedReplica) -> str:

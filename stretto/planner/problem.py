@@ -13,6 +13,7 @@ from stretto.errors import ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.machine import Machine, ReplicaCost, costs_by_tp, model_of
+from stretto.planner.plan import ReplicaKey
 from stretto.planner.workload import DrawnCalls, Workload
 
 
@@ -44,7 +45,7 @@ class Problem:
         seed: int = 0,
         preempts: bool = True,
         answers: AnswersSoFar = NO_ANSWERS,
-        loaded: Mapping[tuple[str, tuple[int, ...]], float] | None = None,
+        loaded: Mapping[ReplicaKey, float] | None = None,
         weights: Source = "cache",
     ) -> None:
         models = {node.name: _model(node, machine) for node in app.nodes}
@@ -62,7 +63,7 @@ class Problem:
 
     @property
     def num_draws(self) -> int:
-        """How often the lengths of all answers are drawn."""
+        """Number of draws of the lengths of all answers."""
         return len(self._seeds)
 
     def draw(self, number: int) -> dict[str, DrawnCalls]:

@@ -28,7 +28,7 @@ _NUM_SMALL = 3
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is simulated for a table of run times.
+    """Limits of the simulations for a table of run times.
 
     Attributes:
         most_requests: requests of a set beyond which it is simulated in part.

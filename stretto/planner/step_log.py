@@ -13,7 +13,7 @@ _WIDTHS = {"prefills": 5, "single": 2, "ended": 2}
 
 @dataclass(slots=True)
 class StepLog:
-    """What a fast simulation did, interval by interval; an interval is one step, or several equal ones.
+    """A log of a fast simulation, interval by interval; an interval is one step, or several equal ones.
 
     A *stay* is the time in which a request decodes without interruption. In decode step d, a request on a
     stay of offset o has a context of o + d tokens.
@@ -81,14 +81,14 @@ class StepColumns:
             context[interval] += tokens
             longest[interval] = max(longest[interval], tokens)
         return ShapeArrays(
-            prefills[0],
-            prefills[1],
-            prefills[2],
-            prefills[3],
-            decodes,
-            context,
-            longest,
-            self.repeats,
+            num_prefills=prefills[0],
+            prefill_tokens=prefills[1],
+            max_prefill_tokens=prefills[2],
+            prefill_pairs=prefills[3],
+            num_decodes=decodes,
+            context_tokens=context,
+            max_context_tokens=longest,
+            repeats=self.repeats,
         )
 
 

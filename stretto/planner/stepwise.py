@@ -22,7 +22,7 @@ class Stepwise(Protocol):
 
     @property
     def log(self) -> StepLog:
-        """What was done so far."""
+        """Log of the steps so far."""
         ...
 
     @property

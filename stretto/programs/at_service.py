@@ -87,7 +87,7 @@ class AtService:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """What goes to the service in one request: values, calls, and what is given up after them."""
+    """The content of one request to the service: values, calls, and variables to give up after them."""
 
     sent: asyncio.Future[None]
     calls: list[Call] = field(default_factory=list)

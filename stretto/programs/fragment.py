@@ -66,7 +66,7 @@ class Form:
 
 
 class Work(Protocol):
-    """What a call does, such as a semantic function: it adds its steps to the graph of a fragment."""
+    """The work of a call, such as a semantic function: it adds its steps to the graph of a fragment."""
 
     @property
     def name(self) -> str:

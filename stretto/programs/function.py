@@ -130,10 +130,12 @@ class Function:
             raise ConfigError(f"{self.name}: {error.message}") from error
         lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
         self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
-        transforms = any(self.input_steps.values()) or any(output.steps for output in self.outputs.values())
+        has_transforms = any(self.input_steps.values()) or any(
+            output.steps for output in self.outputs.values()
+        )
         self.engines: Mapping[str, str] = {
             self.engine: "llm",
-            **({TRANSFORMS: "batch"} if transforms else {}),
+            **({TRANSFORMS: "batch"} if has_transforms else {}),
         }
         check_places(self.name, self._parts, self._signature.parameters, declared)
         self.form = Form(

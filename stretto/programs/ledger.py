@@ -17,7 +17,7 @@ from stretto.record import record
 
 @record
 class _Note:
-    """What one call or value has changed in a ledger.
+    """The changes that one call or value has made in a ledger.
 
     Attributes:
         made: variables that it makes.

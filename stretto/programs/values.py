@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 
-from stretto.core import AbsentType, Chunk, Document, Failure, Hit
+from stretto.core import AbsentType, Chunk, Document, Failure, Hit, is_text
 from stretto.errors import UserError
 
 _MAX_DEPTH = 16
@@ -20,10 +20,8 @@ def checked(value: object, where: str, depth: int = 0) -> object:
     """
     match value:
         case str():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise UserError(f"{where}: a text has half of a surrogate pair: {value!r:.80}") from None
+            if not is_text(value):
+                raise UserError(f"{where}: a text has half of a surrogate pair: {value!r:.80}")
         case float() if not math.isfinite(value):
             raise UserError(f"{where}: {value} is no number")
         case int():

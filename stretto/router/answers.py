@@ -23,6 +23,7 @@ _PROMPT, _OUTPUT, _CACHED = (
     (b"cached_tokens", b"cache_read_input_tokens"),
 )
 """Names of the counts in OpenAI's older API, and in its newer one and others."""
+_UNKNOWN = Usage()
 _COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})\b' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED)))
 
 
@@ -74,13 +75,10 @@ class UsageReader:
         Quotes inside generated text are escaped, so that a text never passes for counts.
         """
         if not self._tail:
-            return _NONE
+            return _UNKNOWN
         found = {name: int(number) for name, number in _COUNTS.findall(self._tail)}
         return Usage(*(_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED)))
 
 
 def _first(found: Mapping[bytes, int], names: Sequence[bytes]) -> int | None:
     return next((found[name] for name in names if name in found), None)
-
-
-_NONE = Usage()

@@ -12,7 +12,7 @@ from stretto.errors import EngineFailure
 
 
 class AttemptOwner(Protocol):
-    """What an attempt reports to."""
+    """The receiver of an attempt's reports."""
 
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer."""

@@ -45,7 +45,7 @@ class ClientRequest:
 
 
 class Served(Protocol):
-    """What answers a request."""
+    """An object that answers a request."""
 
     def client_left(self) -> None:
         """Handle that the client has closed its connection."""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.costs.profile import UNKNOWN_LLM, Profile
-from stretto.engines.http_client.address import Address
+from stretto.engines.http_client.address import Address, check_port
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.errors import ConfigError
 
@@ -95,8 +95,7 @@ class RouterConfig:
             raise ConfigError(
                 f"there is no placement {self.placement!r}; there are {', '.join(sorted(PLACEMENTS))}"
             )
-        if not 0 <= self.port < 65536:
-            raise ConfigError(f"port is {self.port}; it must be from 0 to 65535")
+        check_port(self.port)
         for name in ("max_attempts", "max_failures", "max_body_bytes"):
             _check_count("router", name, getattr(self, name))
         if self.max_waiting < 0:

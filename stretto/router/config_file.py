@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stretto.engines_file.tables import Tables
+from stretto.engines_file.reading import read_tables
 from stretto.errors import ConfigError
 from stretto.router.config import RouterConfig
 
@@ -15,10 +15,6 @@ def read_router_config(path: Path) -> RouterConfig:
     Raises:
         ConfigError: the file cannot be read, has no table `[router]`, or has unknown keys or values.
     """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    if (table := Tables(text, str(path)).one("router")) is None:
+    if (table := read_tables(path).one("router")) is None:
         raise ConfigError(f"{path}: there is no table [router]")
     return table.build(RouterConfig)

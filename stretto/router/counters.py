@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from stretto.cluster.transitions import TRANSITIONS
-from stretto.engines.openai_wire.metrics import FIRST_TOKEN_BOUNDS_S, Family, Histogram, Sample, render
+from stretto.engines.openai_wire.metrics import (
+    FIRST_TOKEN_BOUNDS_S,
+    Family,
+    Histogram,
+    Published,
+    Sample,
+    one_value_each,
+    render,
+)
 from stretto.router.desk import Desk
 from stretto.router.request_log import Journey
 
@@ -85,33 +94,29 @@ class Counters:
         running = [Sample(_RUNNING.name, desk.num_running(w.id), label[w.id]) for w in workers]
         return render(
             [
-                (
-                    _REQUESTS,
-                    [
-                        Sample(_REQUESTS.name, n, {"status": str(s)})
-                        for s, n in sorted(self._statuses.items())
-                    ],
-                ),
-                (_ATTEMPTS, _by_worker(_ATTEMPTS, self._attempts)),
-                (_FAILURES, _by_worker(_FAILURES, self._failures)),
+                _labelled(_REQUESTS, "status", self._statuses),
+                _labelled(_ATTEMPTS, "worker", self._attempts),
+                _labelled(_FAILURES, "worker", self._failures),
                 (_STATE, states),
                 (_RUNNING, running),
-                *((family, [Sample(family.name, value)]) for family, value in self._single(desk)),
+                *one_value_each(self._single(desk)),
                 (_FIRST_BYTE, self._first_byte.samples(_FIRST_BYTE, {})),
                 (_TOTAL, self._total.samples(_TOTAL, {})),
             ]
         )
 
-    def _single(self, desk: Desk) -> list[tuple[Family, float]]:
-        return [
-            (_WAITING, desk.num_waiting),
-            (_CLIENTS, desk.num_clients),
-            (_PROMPT, self._prompt),
-            (_PREDICTED, self._predicted),
-            (_CACHED, self._cached),
-            (_DECISION, self._decision_s),
-        ]
+    def _single(self, desk: Desk) -> Mapping[Family, float]:
+        """Return the metrics that have one value for the whole router."""
+        return {
+            _WAITING: desk.num_waiting,
+            _CLIENTS: desk.num_clients,
+            _PROMPT: self._prompt,
+            _PREDICTED: self._predicted,
+            _CACHED: self._cached,
+            _DECISION: self._decision_s,
+        }
 
 
-def _by_worker(family: Family, counts: Counter[int]) -> list[Sample]:
-    return [Sample(family.name, count, {"worker": str(one)}) for one, count in sorted(counts.items())]
+def _labelled(family: Family, label: str, counts: Counter[int]) -> Published:
+    """Return a metric with a value for each number that is counted, such as a status; it is the label."""
+    return family, [Sample(family.name, count, {label: str(one)}) for one, count in sorted(counts.items())]

@@ -28,6 +28,13 @@ from stretto.router.resumption import Resumption, resumable
 _MAX_WHOLE_BYTES = 1_000_000
 _PASSING = (500, 502, 503, 504)
 """Statuses of answers after which another worker is tried."""
+_KINDS = {
+    500: "InternalServerError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+    502: "UpstreamError",
+}
+"""Kinds of the router's own errors, by status."""
 _WORKER = b"x-stretto-worker"
 
 
@@ -66,7 +73,7 @@ class Exchange:
         self._body_bytes = 0
         self._events: EventParts | None = None
         self._resumption: Resumption | None = None
-        self._rest: bytes | None = None
+        self._rest_request: bytes | None = None
         self._usage = UsageReader()
         self._failure: tuple[int, Headers, bytes] | None = None
         self._is_paused = False
@@ -106,7 +113,7 @@ class Exchange:
             address.path.encode() + request.target,
             address.authority,
             self._headers,
-            request.body if self._rest is None else self._rest,
+            request.body if self._rest_request is None else self._rest_request,
         )
         self.attempt = Attempt(connections, data, self, may_reuse=self._is_repeatable)
         if self._is_paused:  # the client has yet to read what came before the answer was cut
@@ -259,13 +266,13 @@ class Exchange:
         reason = failure.message
         self.journey.failed(reason)
         if self._resumption is not None:
-            self._rest = self._resumption.rest()
+            self._rest_request = self._resumption.rest()
         actions = self._desk.failed(
-            self.ticket, reason, monotonic(), was_sent=was_sent, may_go_on=self._rest is not None
+            self.ticket, reason, monotonic(), was_sent=was_sent, may_go_on=self._rest_request is not None
         )
         self._act(actions)
 
-    # ---
+    # --- parts of an answer
 
     def _is_failure(self, answer: AnswerParser) -> bool:
         return answer.status in _PASSING and self._is_repeatable
@@ -305,7 +312,7 @@ class Exchange:
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""
         if self._resumption is not None:
-            if self._rest is not None:
+            if self._rest_request is not None:
                 events = self._resumption.joined(events)
             self._resumption.feed(events)
         self._usage.feed(events)
@@ -338,11 +345,3 @@ class Exchange:
     def _leave(self, status: int) -> None:
         self.journey.end(status, monotonic())
         self._ended(self)
-
-
-_KINDS = {
-    500: "InternalServerError",
-    429: "RateLimitError",
-    503: "ServiceUnavailableError",
-    502: "UpstreamError",
-}

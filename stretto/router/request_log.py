@@ -32,7 +32,7 @@ class Try:
 
 @dataclass(slots=True)
 class Journey:
-    """What has happened to one request so far.
+    """The history of one request so far.
 
     Attributes:
         arrived_s, decided_s, first_byte_s, ended_s: loop times; None before they are known.

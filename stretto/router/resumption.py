@@ -26,7 +26,7 @@ _MAX_BYTES = 4_000_000
 
 
 class Resumption:
-    """What has come of a streamed completion, and the request for its rest.
+    """The part of a streamed completion that has come, and the request for its rest.
 
     Args:
         fields: the request, as `resumable` has accepted it.

@@ -10,8 +10,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from stretto.engines.http_client.address import url_of
 from stretto.errors import ConfigError
-from stretto.interrupts import run_until_interrupted
+from stretto.interrupts import run_until_interrupted, serve_until_interrupted
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
@@ -59,8 +60,7 @@ class RunningRouter:
     @property
     def url(self) -> str:
         """Address of the router."""
-        host = self._config.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return url_of(self._config.host, self.port)
 
     async def __aenter__(self) -> RunningRouter:
         self._log = RequestLog(self._record) if self._record is not None else None
@@ -170,14 +170,8 @@ def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], N
             gc.freeze()
             num = len(config.worker)
             say(f"{router.url}  {num} worker{'' if num == 1 else 's'}, placement {config.placement}")
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                if num_open := router.front.desk.num_clients:
-                    say(
-                        f"finishes {num_open} requests in at most {_GRACE_S:g} s; interrupt again to cut them"
-                    )
-                await router.finish(_GRACE_S)
-                raise
+            await serve_until_interrupted(
+                say, lambda: router.front.desk.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
+            )
 
     run_until_interrupted(serve())

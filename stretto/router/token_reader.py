@@ -27,13 +27,13 @@ class TokenReader:
 
     Args:
         folder: directory with the model's `tokenizer.json`.
-        patience_s: seconds after which ids are late.
+        timeout_s: seconds after which ids are late.
 
     Raises:
         ConfigError: the directory has no tokenizer that can be used, or the package tokenizers is missing.
     """
 
-    def __init__(self, folder: Path, patience_s: float = 0.005) -> None:
+    def __init__(self, folder: Path, timeout_s: float = 0.005) -> None:
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
@@ -42,7 +42,7 @@ class TokenReader:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # whatever the loader raises, it is about this file
             raise ConfigError(f"cannot load the tokenizer in {folder}: {error}") from error
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "tokenizer")
         self._num_pending = 0
 
@@ -66,7 +66,7 @@ class TokenReader:
             is_late = True
             then(())
 
-        timer = loop.call_later(self._patience_s, late)
+        timer = loop.call_later(self._timeout_s, late)
 
         def encoded(done: asyncio.Future[list[int]]) -> None:
             self._num_pending -= 1

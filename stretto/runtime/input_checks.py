@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import get_args
 
-from stretto.core import Chunk, Document, Hit
+from stretto.core import Chunk, Document, Hit, is_text
 from stretto.errors import UserError
 from stretto.frontend.template import Template, check_configuration
 from stretto.graph.compile import ExecutionGraph
@@ -72,7 +72,7 @@ def check_app(app: object, configuration: object) -> None:
 
 def check_tenant(tenant: object) -> None:
     """Check that `tenant` is a text, which all engines can write down. Raises UserError."""
-    if not _is_text(tenant):
+    if not is_text(tenant):
         raise UserError(f"tenant must be a Unicode text, got {reprlib.repr(tenant)}")
 
 
@@ -140,16 +140,5 @@ def _is_of_type(value: object, type_: str) -> bool:
     if type_ != "any" and item is not None:
         return isinstance(value, list | tuple) and all(_is_of_type(i, item) for i in value)
     if type_ == "text":
-        return _is_text(value)
+        return is_text(value)
     return type_ not in _KINDS or isinstance(value, _KINDS[type_])
-
-
-def _is_text(value: object) -> bool:
-    """Return whether a value is a text without halves of surrogate pairs, which no engine can encode."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

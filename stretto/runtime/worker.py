@@ -115,7 +115,7 @@ class Inbox(Protocol):
 
 @record
 class Job:
-    """What a new instance needs to know: the engine to construct, and the names under which it sends
+    """The orders for a new instance: the engine to construct, and the names under which it sends
     events.
     """
 

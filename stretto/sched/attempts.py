@@ -45,7 +45,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class DueAttempts:
-    """What is to be done when times have passed.
+    """The actions that are due when times have passed.
 
     Attributes:
         withdrawn: (engine, query, node) triples whose work is to be withdrawn, before anything is sent.

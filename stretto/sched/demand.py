@@ -26,7 +26,7 @@ _STRICTEST: Sequence[Objective | None] = ("latency", "throughput", "offline", No
 
 
 class Demand(NamedTuple):
-    """How urgently a value is needed, or the result of a node (step of a running app).
+    """The urgency of a value, or of the result of a node (step of a running app).
 
     Attributes:
         criteria: the strictest ("latency" before "throughput" before "offline") of what all who wait ask;
@@ -53,8 +53,8 @@ class Demand(NamedTuple):
 
     @property
     def preference(self) -> Objective | None:
-        """What the instance that serves it is best filled for: a task group is as late as its last request,
-        so it is batched for throughput, though its job is wanted for latency. None if nobody waits.
+        """Objective for which the instance that serves it is best filled; None if nobody waits. A task group
+        is as late as its last request, so it is batched for throughput, though its job is wanted for latency.
 
         Source: Parrot §5.2.
         """

@@ -293,7 +293,7 @@ class GraphScheduler:
         )
 
     def _shows(self, node: Node, decode: Decode) -> bool:
-        """Whether parts of what a decode says are passed on before its end."""
+        """Return whether parts of the output of a decode are passed on before its end."""
         return self._shown.may_show(node) or (decode.items is not None and not node.is_mapped)
 
     def _demand(self, node: Node) -> Demand:

@@ -12,7 +12,7 @@ from stretto.sched.request import Request
 
 
 class Outcome:
-    """What follows from one event of a query (one run of an app): work for engines, news for the caller,
+    """The consequences of one event of a query (one run of an app): work for engines, news for the caller,
     perhaps the end of the query.
 
     Attributes:

@@ -287,12 +287,12 @@ class PlaceEarly:
             self._remove(entry)
 
     def _could_take_more(self, instance: InstanceId) -> bool:
-        """Whether an instance serves, has room, and nothing waits for it."""
+        """Return whether an instance serves, has room, and nothing waits for it."""
         view = self._loads.view(instance)
         return view is not None and view.state == "serving" and not view.num_waiting and view.room_tokens > 0
 
     def _has_become_slower(self, instance: InstanceId) -> bool:
-        """Whether an instance is slower by a margin than when its queue was last asked about for that."""
+        """Return whether an instance is slower by a margin than when its queue was last asked about."""
         view = self._loads.view(instance)
         if view is None:
             return False

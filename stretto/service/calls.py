@@ -31,7 +31,8 @@ _Key: TypeAlias = tuple[object, ...]
 
 
 class Works:
-    """What calls call, made of requests and kept for the next one that asks for the same.
+    """A cache of works (functions, operators and apps that calls name), made from requests and kept for
+    later ones that ask for the same.
 
     Args:
         check: called once for each new one, to check that it can run.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 
+from stretto.engines.http_client.address import check_port
 from stretto.engines_file.tables import Tables
 from stretto.errors import ConfigError
 from stretto.service.apps.limits import AppLimits
@@ -96,8 +97,7 @@ class ServiceConfig:
     grace_s: float = 25.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 65536:
-            raise ConfigError(f"port is {self.port}; it must be from 0 to 65535")
+        check_port(self.port)
         for name in ("max_body_bytes", "max_queries"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -36,10 +36,10 @@ class AnsweredKeys:
             raise Refused(422, "invalid", f"an idempotency key has at most {_MAX_KEY_CHARS} characters")
         fingerprint = _fingerprint(path, body)
         while (running := self._running.get(key)) is not None:
-            self._check(key, running[0], fingerprint)
+            _check(key, running[0], fingerprint)
             await asyncio.wait([running[1]])
         if (found := self._answers.get(key)) is not None:
-            self._check(key, found[0], fingerprint)
+            _check(key, found[0], fingerprint)
             return found[1]
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._running[key] = fingerprint, ended
@@ -51,10 +51,6 @@ class AnsweredKeys:
             ended.set_result(None)
         return answer
 
-    def _check(self, key: str, seen: bytes, fingerprint: bytes) -> None:
-        if seen != fingerprint:
-            raise Refused(422, "key_used", f"the idempotency key {key!r} came with another request")
-
     def _keep(self, key: str, fingerprint: bytes, answer: bytes) -> None:
         """Keep the answer to a request; the oldest ones are forgotten for it if they are too many, or too
         long together.
@@ -64,6 +60,12 @@ class AnsweredKeys:
         while len(self._answers) > _MAX_KEYS or self._num_bytes > _MAX_BYTES:
             _, (_, oldest) = self._answers.popitem(last=False)
             self._num_bytes -= len(oldest)
+
+
+def _check(key: str, seen: bytes, fingerprint: bytes) -> None:
+    """Check that a key came with the same request before. Raises Refused if not."""
+    if seen != fingerprint:
+        raise Refused(422, "key_used", f"the idempotency key {key!r} came with another request")
 
 
 def _fingerprint(path: str, body: bytes | bytearray) -> bytes:

@@ -13,7 +13,7 @@ _MAX_HELD_BYTES = 65_536
 
 
 class JoinedWrites:
-    """What a protocol of uvicorn uses of a transport; writes are held until the turn of the loop ends."""
+    """A transport for the protocols of uvicorn, which holds writes until the turn of the loop ends."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport

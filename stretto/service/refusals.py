@@ -66,8 +66,8 @@ class Misplaced(Refused):
         place: where that part stands in the request, such as "settings.indexing.tokens".
     """
 
-    def __init__(self, place: str, message: str, *, step: str | None = None) -> None:
-        super().__init__(422, "invalid", message, step=step)
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(422, "invalid", message)
         self.place = place
 
     def at(self, step: str) -> StrettoError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -73,11 +72,6 @@ class Request:
                 found: bytes = value
                 return found.decode("latin-1")
         return ""
-
-    @property
-    def query(self) -> dict[str, str]:
-        """The parameters after the question mark of the URL."""
-        return dict(parse_qsl(self._scope["query_string"].decode("latin-1")))
 
     async def body(self) -> bytearray:
         """Return the whole body.

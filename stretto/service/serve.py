@@ -10,7 +10,7 @@ from typing import Any
 
 from stretto.cluster.machine import Machine
 from stretto.deployment import Deployment
-from stretto.interrupts import run_until_interrupted
+from stretto.interrupts import run_until_interrupted, serve_until_interrupted
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
@@ -59,19 +59,14 @@ def run_service(
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
             say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
             task = None if beside is None else asyncio.create_task(beside(runtime))
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
+
+            async def finish() -> None:
                 if task is not None:
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
-                if num_open := service.app.num_open:
-                    say(
-                        f"finishes {num_open} requests in at most {config.grace_s:g} s; interrupt again to "
-                        "cut them"
-                    )
                 await service.drain()
-                raise
+
+            await serve_until_interrupted(say, lambda: service.app.num_open, finish, config.grace_s)
 
     run_until_interrupted(serve())

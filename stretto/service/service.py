@@ -73,7 +73,7 @@ class Service:
 
     async def __aenter__(self) -> Service:
         self._server = HttpServer(self.app, self.config.host, self.config.port)
-        await self._server.open()
+        await self._server.listen()
         await self.apps.__aenter__()
         return self
 

@@ -267,9 +267,8 @@ class ServiceSession:
                 elif isinstance(one.semantic_var_id, str):
                     inputs[one.name] = one.semantic_var_id
                 else:
-                    raise Refused(
-                        422, "invalid", f"the input {one.name!r:.80} has neither a variable nor a value"
-                    )
+                    message = f"the input {one.name!r:.80} has neither a variable nor a value"
+                    raise Refused(422, "invalid", message)
             return Call(work, inputs, outputs, constants, body.each, body.when)
         except StrettoError as error:
             raise error.at(f"calls[{place}]") from error

@@ -97,15 +97,15 @@ class _AgentLoad:
         usage = self.observer.usages.pop(request.id, Usage())
         self.times.append(
             RequestTimes(
-                request.id,
-                self.plan.due_s(request.id),
-                self._started_s.pop(request.id),
-                self.observer.firsts_s.pop(request.id, None),
-                driver.now_s,
-                usage.num_prompt_tokens,
-                usage.num_cached_tokens,
-                usage.num_output_tokens,
-                None if reply.error is None else f"{type(reply.error).__name__}: {reply.error.message}",
+                request=request.id,
+                due_s=self.plan.due_s(request.id),
+                start_s=self._started_s.pop(request.id),
+                first_s=self.observer.firsts_s.pop(request.id, None),
+                end_s=driver.now_s,
+                num_prompt=usage.num_prompt_tokens,
+                num_cached=usage.num_cached_tokens,
+                num_output=usage.num_output_tokens,
+                error=None if reply.error is None else f"{type(reply.error).__name__}: {reply.error.message}",
             )
         )
         self._plan_next(driver)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from stretto.errors import ConfigError
 from stretto.messages import BatchDone, BatchFailed, Event, LLMReport
 
+_MOST_FAULTS = 12
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
@@ -155,11 +157,8 @@ def _check_times(fault: object, *times_s: float) -> None:
         raise ConfigError(f"a fault has finite times, and none is negative: {fault}")
 
 
-def draw_faults(
-    seed: int, instances: Mapping[str, int], queries: Sequence[str], until_s: float, *, num_faults: int = 6
-) -> FaultPlan:
-    """Return a random plan of faults for a simulation: about `num_faults` of all kinds together, all before
-    `until_s`.
+def draw_faults(seed: int, instances: Mapping[str, int], queries: Sequence[str], until_s: float) -> FaultPlan:
+    """Return a random plan of faults for a simulation: about six of all kinds together, all before `until_s`.
 
     Args:
         instances: number of instances of each engine.
@@ -173,7 +172,7 @@ def draw_faults(
     cancels: dict[str, float] = {}
     refusals: list[Refusal] = []
     kv_delay_s = 0.0
-    for _ in range(draw.randint(0, 2 * num_faults)):
+    for _ in range(draw.randint(0, _MOST_FAULTS)):
         engine = draw.choice(engines)
         instance = draw.randrange(instances[engine])
         at_s = draw.uniform(0.0, until_s)

@@ -28,13 +28,14 @@ class RunLog(Observer):
     """An observer of a simulation that writes the run as lines of JSON, one for each event, action, LLM step
     and change of a prefix cache, so that two runs can be compared.
 
-    Times are exact. `digest` covers all lines; `lines` has them if `keeps` is set.
+    Times are exact.
+
+    Attributes:
+        lines: all lines written so far.
     """
 
-    def __init__(self, *, keeps: bool = True) -> None:
+    def __init__(self) -> None:
         self.lines: list[str] = []
-        self.num_lines = 0
-        self._keeps = keeps
         self._hash = blake2b(digest_size=16)
 
     @property
@@ -68,9 +69,7 @@ class RunLog(Observer):
     def _line(self, fields: Sequence[object]) -> None:
         line = json.dumps(fields)
         self._hash.update(line.encode() + b"\n")
-        self.num_lines += 1
-        if self._keeps:
-            self.lines.append(line)
+        self.lines.append(line)
 
 
 def _fields(message: Event | Action) -> list[object]:

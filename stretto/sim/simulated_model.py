@@ -48,8 +48,8 @@ class SimulatedModel:
 
     @property
     def space(self) -> PromptSpace | None:
-        """How the instances cut prompts into the cache blocks that they report: the tokenizer and the block
-        length; None if they report none.
+        """Rule by which the instances cut prompts into the cache blocks that they report: the tokenizer and
+        the block length; None if they report none.
         """
         if not (self.scheduler.with_events and self.caches):
             return None

@@ -25,6 +25,7 @@ from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
 
 _FILLER = "x" * 4096
 _PIECE_CHARS = 2048
+_NUM_ITEMS = 3
 _LEAST_FILLING = 64
 
 
@@ -116,10 +117,10 @@ def chars(name: str, length: int, word: str = "") -> str:
     return text[: max(length, 1)].strip() or "x"
 
 
-def filler_output(length: OutputLength, *, num_items: int = 3) -> OutputSource:
+def filler_output(length: OutputLength) -> OutputSource:
     """Return a function that answers the tasks of a simulated LLM with meaningless texts of given lengths.
 
-    The answer of a task that wants a list has `num_items` items of equal length.
+    The answer of a task that wants a list has up to three items of equal length.
     """
 
     def speak(task: LLMTask, decode: Decode) -> SyntheticOutput:
@@ -127,7 +128,7 @@ def filler_output(length: OutputLength, *, num_items: int = 3) -> OutputSource:
         name = f"{task.query}/{task.step}"
         if decode.items is None:
             return SyntheticOutput(filler(name, tokens), tokens)
-        count = max(1, min(num_items, decode.max_items or num_items, tokens))
+        count = max(1, min(_NUM_ITEMS, decode.max_items or _NUM_ITEMS, tokens))
         ends = tuple(tokens * (number + 1) // count for number in range(count))
         starts = (0, *ends)
         items = [filler(f"{name}/{n}", end - starts[n]) for n, end in enumerate(ends)]

@@ -17,6 +17,9 @@ from stretto.messages import Submit
 from stretto.sim.synthetic_output import filler
 from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 
+_BURST_S = 2.0
+_BURSTS_SHARE = 0.2
+
 
 def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
     """Yield the arrival times of a Poisson process, in seconds, with a mean of `rate_per_s` arrivals a
@@ -29,22 +32,21 @@ def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
         yield at_s
 
 
-def bursts(rate_per_s: float, seed: int, *, burst_s: float = 2.0, share: float = 0.2) -> Iterator[float]:
+def bursts(rate_per_s: float, seed: int) -> Iterator[float]:
     """Yield arrival times in seconds, at a mean rate of `rate_per_s`, all of them within bursts that take up
-    `share` of the time, without end.
+    a fifth of the time, without end.
 
-    Bursts last `burst_s` seconds on average, and the pauses as long as `share` requires; within a burst
-    arrivals are Poisson.
+    Bursts last 2 s on average, and the pauses 8 s; within a burst arrivals are Poisson.
     """
     draw = random.Random(f"bursts/{seed}")
     start_s = 0.0
     while True:
-        end_s = start_s + draw.expovariate(1 / burst_s)
-        at_s = start_s + draw.expovariate(rate_per_s / share)
+        end_s = start_s + draw.expovariate(1 / _BURST_S)
+        at_s = start_s + draw.expovariate(rate_per_s / _BURSTS_SHARE)
         while at_s < end_s:
             yield at_s
-            at_s += draw.expovariate(rate_per_s / share)
-        start_s = end_s + draw.expovariate(share / (burst_s * (1 - share)))
+            at_s += draw.expovariate(rate_per_s / _BURSTS_SHARE)
+        start_s = end_s + draw.expovariate(_BURSTS_SHARE / (_BURST_S * (1 - _BURSTS_SHARE)))
 
 
 def zipf(num: int, exponent: float, seed: int) -> Iterator[int]:
@@ -104,8 +106,6 @@ def submits(
     requests: Iterable[TraceRequest],
     egraph: ExecutionGraph,
     note_length: Callable[[str, int], None],
-    *,
-    prefix: str = "r",
 ) -> Iterator[tuple[float, Submit]]:
     """Yield queries for the simulator: for each LLM request of a trace an (arrival in seconds, `Submit`) pair
     of a query that runs `egraph`.
@@ -114,6 +114,6 @@ def submits(
         note_length: function that is called with each query's name and output length, in tokens.
     """
     for number, request in enumerate(requests):
-        query = f"{prefix}{number}"
+        query = f"r{number}"
         note_length(query, request.output_tokens)
         yield request.arrival_s, Submit(query, egraph, {"prompt": prompt_text(query, request)})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stretto.core import is_text
 from stretto.errors import UserError
 
 _MAX = 10**9  # largest count, and largest number of seconds: sums of larger ones lose small differences
@@ -24,10 +25,6 @@ class FieldKind:
     holds: Callable[[Any], bool]
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
-
-
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX
 
@@ -40,7 +37,7 @@ def _is_sizes(value: Any) -> bool:
     return all(map(_is_sizes, value)) if isinstance(value, list) else _is_count(value)
 
 
-TEXT = FieldKind("a text", _is_text)
+TEXT = FieldKind("a text", is_text)
 FLAG = FieldKind("true or false", lambda value: isinstance(value, bool))
 COUNT = FieldKind(f"a whole number from 0 to {_MAX}", _is_count)
 NUMBER = FieldKind(f"a whole number from 1 to {_MAX}", lambda value: _is_count(value) and value > 0)

@@ -296,7 +296,7 @@ class RunRecorder(Observer):
                 del self._open[(*key, task_id)]
 
     def _forget(self, engine: str, instance: int) -> None:
-        """What was running on an instance has ended with it, and is in no file."""
+        """Forget what was running on an instance that has ended: it stands in no file."""
         for key in [key for key in self._open if key[:2] == (engine, instance)]:
             del self._open[key]
 

@@ -153,7 +153,7 @@ def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
 
 
 class _Reader:
-    """What was found so far. Raises UserError and GraphError, without the line."""
+    """The contents of a file, as far as it was read. Raises UserError and GraphError, without the line."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ops = vocabulary.ops

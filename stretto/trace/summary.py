@@ -136,7 +136,14 @@ def _query_row(query: QuerySpan, spans: list[Span], until_s: float) -> QueryRow:
     overlap = sum(by_engine_s.values()) / wall_s if wall_s else 0.0
     chain = critical_chain(query.start_s, end_s, spans)
     return QueryRow(
-        query.query, query.graph, query.outcome, query.start_s, wall_s, by_engine_s, overlap, chain
+        query=query.query,
+        graph=query.graph,
+        outcome=query.outcome,
+        start_s=query.start_s,
+        wall_s=wall_s,
+        by_engine_s=by_engine_s,
+        overlap=overlap,
+        waits=chain,
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from support.command_line import CommandLine
+from support.search_service import results, search_service
 
 QUESTION = "Where did the captain live?"
 ANSWER = "The captain lived at the inn with his sea chest."
@@ -18,26 +17,9 @@ ANSWER = "The captain lived at the inn with his sea chest."
 @pytest.fixture
 def service() -> Iterator[str]:
     """A search service that knows one page."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            row = {"url": "https://example.org/inn", "title": "The inn", "content": ANSWER}
-            body = json.dumps({"results": [row]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join(5)
-    server.server_close()
+    row = {"url": "https://example.org/inn", "title": "The inn", "content": ANSWER}
+    with search_service(lambda query, number: (200, results(row))) as (url, _):
+        yield url
 
 
 @pytest.mark.parametrize("passes", ["all", "none"])

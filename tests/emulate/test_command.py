@@ -147,7 +147,7 @@ def test_a_server_with_a_process_of_its_own_can_be_killed_alone() -> None:
         (("--model", "llama-2-7b", "--tensor-parallel", "3"), "32 heads cannot be split over 3 devices"),
         (("--model", "llama-2-7b", "--output-lengths", "nowhere.json"), "--output-lengths nowhere.json"),
         (("--model", "llama-2-7b", "--tokenizer", "nowhere"), "cannot load the tokenizer in nowhere"),
-        (("--fleet", "nowhere.toml"), "--fleet nowhere.toml"),
+        (("--fleet", "nowhere.toml"), "nowhere.toml: cannot be read"),
         (("--fleet", "nowhere.toml", "--replicas", "2"), "--replicas is for --model"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_server_whose_cache_pays_is_warmed(is_told: bool, noise: float) -> Non
     assert speed.round_trip_s == pytest.approx(0.0206, rel=0.3)
     assert speed.new_s == pytest.approx(0.000047, rel=0.2)
     assert not policy.decide(300)
-    assert policy.patience_s(700) == pytest.approx(2 * speed.seconds(700))
+    assert policy.timeout_s(700) == pytest.approx(2 * speed.seconds(700))
 
 
 @pytest.mark.parametrize("is_told", [False, True])
@@ -142,7 +142,7 @@ def test_hiccups_of_small_requests_are_forgotten() -> None:
 def test_what_is_held_already_is_not_warmed() -> None:
     assert not WarmingPolicy().decide(0)
     assert WarmingPolicy().decide(1)
-    assert WarmingPolicy().patience_s(1) is None
+    assert WarmingPolicy().timeout_s(1) is None
 
 
 # --- what is held
@@ -256,7 +256,7 @@ def test_a_prefill_never_fails_and_is_tried_once(reply: Reply) -> None:
 
 def test_nobody_waits_long_for_a_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request of a slow prefill is aborted; its tokens are computed where they are needed."""
-    monkeypatch.setattr(WarmingPolicy, "patience_s", lambda self, num_missing: 1000.0)
+    monkeypatch.setattr(WarmingPolicy, "timeout_s", lambda self, num_missing: 1000.0)
     observed: list[float] = []
     monkeypatch.setattr(WarmingPolicy, "observe", lambda self, *args: observed.append(args[-1]))
     timeouts: list[asyncio.Timeout] = []
@@ -277,8 +277,8 @@ def test_nobody_waits_long_for_a_prefill(monkeypatch: pytest.MonkeyPatch) -> Non
                 running = asyncio.create_task(server.generate(task, events.append))
                 while not stub.requests:
                     await asyncio.sleep(0.001)
-            (patience,) = timeouts
-            patience.reschedule(0.0)  # it has passed
+            (limit,) = timeouts
+            limit.reschedule(0.0)  # it has passed
             await running
             await stub.aborted.wait()
             await server.aclose()

@@ -2,68 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlparse
 
 import pytest
+from support.search_service import results, search_service
 
 from stretto.core import Hit
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
 from stretto.tasks import Task
-
-
-@dataclass
-class Asked:
-    """A record of the requests that the server got."""
-
-    queries: list[str] = field(default_factory=list)
-    keys: list[str | None] = field(default_factory=list)
-
-
-@contextmanager
-def service(answer: Callable[[str, int], tuple[int, bytes]]) -> Iterator[tuple[str, Asked]]:
-    """Serve `GET /search` with `answer(query, number of the request)`."""
-    asked = Asked()
-    lock = threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            url = urlparse(self.path)
-            query = parse_qs(url.query)
-            assert (url.path, query["format"]) == ("/search", ["json"])
-            with lock:
-                asked.queries.append(query["q"][0])
-                asked.keys.append(self.headers.get("Authorization"))
-                number = len(asked.queries)
-            status, body = answer(query["q"][0], number)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join(5)
-        server.server_close()
-
-
-def results(*rows: object) -> bytes:
-    return json.dumps({"results": rows}).encode()
 
 
 def page(number: int) -> dict[str, str]:
@@ -93,7 +43,7 @@ def engine_for(
 
 def test_results_are_hits_in_the_services_order() -> None:
     replies = results(*map(page, range(9)))
-    with service(lambda query, number: (200, replies)) as (url, asked), engine_for(url) as engine:
+    with search_service(lambda query, number: (200, replies)) as (url, asked), engine_for(url) as engine:
         first, second = search(engine, "who is it?", "what & where", k=3)
     assert sorted(asked.queries) == ["what & where", "who is it?"]
     assert [hit.chunk.source for hit in first] == [f"https://example.org/{i}" for i in range(3)]
@@ -110,20 +60,20 @@ def test_what_has_no_url_or_text_is_passed_over() -> None:
         {"url": 3, "content": "x"},
         page(2),
     )
-    with service(lambda query, number: (200, results(*rows))) as (url, _), engine_for(url) as engine:
+    with search_service(lambda query, number: (200, results(*rows))) as (url, _), engine_for(url) as engine:
         (found,) = search(engine, "q")
     assert [hit.chunk.title for hit in found] == ["Page 1", "Page 2"]
 
 
 def test_a_text_of_any_length_and_kind_is_a_query() -> None:
-    with service(lambda query, number: (200, results())) as (url, asked), engine_for(url) as engine:
+    with search_service(lambda query, number: (200, results())) as (url, asked), engine_for(url) as engine:
         assert search(engine, "ü & ? # \n x", "y" * 3000) == [[], []]
     assert sorted(asked.queries) == ["y" * 3000, "ü & ? # \n x"]
 
 
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRETTO_SEARCH_KEY", "a-key")
-    with service(lambda query, number: (200, results())) as (url, asked), engine_for(url) as engine:
+    with search_service(lambda query, number: (200, results())) as (url, asked), engine_for(url) as engine:
         search(engine, "q")
     assert asked.keys == ["Bearer a-key"]
 
@@ -135,7 +85,7 @@ def test_passing_refusals_are_tried_again_later_each_time(status: int) -> None:
     def answer(query: str, number: int) -> tuple[int, bytes]:
         return (200, results(page(1))) if number == 3 else (status, b"")
 
-    with service(answer) as (url, _), engine_for(url, slept.append) as engine:
+    with search_service(answer) as (url, _), engine_for(url, slept.append) as engine:
         (found,) = search(engine, "q")
     assert len(found) == 1
     assert slept == [0.5, 1.0]
@@ -143,7 +93,7 @@ def test_passing_refusals_are_tried_again_later_each_time(status: int) -> None:
 
 def test_after_the_last_attempt_the_service_is_unavailable() -> None:
     with (
-        service(lambda query, number: (503, b"down")) as (url, asked),
+        search_service(lambda query, number: (503, b"down")) as (url, asked),
         engine_for(url) as engine,
         pytest.raises(EngineUnavailable, match=r"503.*down"),
     ):
@@ -157,7 +107,7 @@ def test_after_the_last_attempt_the_service_is_unavailable() -> None:
 )
 def test_what_no_retry_would_mend_is_a_bad_reply(reply: tuple[int, bytes]) -> None:
     with (
-        service(lambda query, number: reply) as (url, asked),
+        search_service(lambda query, number: reply) as (url, asked),
         engine_for(url) as engine,
         pytest.raises(BadReply),
     ):
@@ -172,7 +122,7 @@ def test_silence_is_a_timeout() -> None:
         answered.wait(5)
         return 200, results()
 
-    with service(answer) as (url, asked), engine_for(url, timeout_s=0.5, max_retries=1) as engine:
+    with search_service(answer) as (url, asked), engine_for(url, timeout_s=0.5, max_retries=1) as engine:
         with pytest.raises(EngineTimeout, match=r"0\.5 s"):
             search(engine, "q")
         answered.set()
@@ -209,7 +159,7 @@ def test_headers_that_come_in_drops_are_a_timeout() -> None:
 
 
 def test_nobody_there_is_unavailable() -> None:
-    with service(lambda query, number: (200, b"")) as (url, _):
+    with search_service(lambda query, number: (200, b"")) as (url, _):
         pass
     with engine_for(url) as engine, pytest.raises(EngineUnavailable, match="cannot reach"):
         search(engine, "q")

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from stretto.cli.engines_file import deployed, read_tables
+from stretto.cli.engines_file import deployed
 from stretto.cluster.machine import Machine
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, Engine, RunsIn
@@ -23,6 +23,7 @@ from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines_file.deployments import read_deployments, read_machine
 from stretto.engines_file.fields import settable
+from stretto.engines_file.reading import read_tables
 from stretto.engines_file.tables import Tables
 from stretto.errors import ConfigError
 

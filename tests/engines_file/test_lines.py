@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from stretto.engines_file.lines import Path, key_lines
+from stretto.engines_file.lines import KeyPath, key_lines
 
 TEXT = """\
 # comment = 1
@@ -34,7 +34,7 @@ text = \"\"\"one line\"\"\"
 """
 
 
-def paths(values: Any, path: Path = ()) -> list[Path]:
+def paths(values: Any, path: KeyPath = ()) -> list[KeyPath]:
     """Every path in parsed TOML."""
     found = [path] if path else []
     items = (

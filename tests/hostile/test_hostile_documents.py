@@ -12,7 +12,7 @@ import pytest
 from support.hostile import show
 
 from stretto.core import Section
-from stretto.documents import Limits, load_documents
+from stretto.documents import ParseLimits, load_documents
 from stretto.documents.html import parse_html
 from stretto.documents.parser_process import ParserProcess
 from stretto.errors import ConfigError, DocumentError
@@ -39,7 +39,7 @@ def pdf_bomb(path: Path, num_operators: int) -> Path:
     return path
 
 
-def read_beside_a_good_page(bad: Path, limits: Limits) -> str:
+def read_beside_a_good_page(bad: Path, limits: ParseLimits) -> str:
     """Read a bad file between two good pages; return why it was skipped."""
     before, after = bad.with_name("before.html"), bad.with_name("z.html")
     for page in (before, after):
@@ -55,13 +55,13 @@ def read_beside_a_good_page(bad: Path, limits: Limits) -> str:
 def test_small_pdf_that_becomes_huge_is_refused_by_name(tmp_path: Path) -> None:
     bomb = pdf_bomb(tmp_path / "bomb.pdf", 400_000)
     assert bomb.stat().st_size < 100_000
-    assert "bytes of memory" in read_beside_a_good_page(bomb, Limits(memory_bytes=150_000_000))
+    assert "bytes of memory" in read_beside_a_good_page(bomb, ParseLimits(memory_bytes=150_000_000))
 
 
 def test_file_that_takes_too_long_is_refused_by_name(tmp_path: Path) -> None:
     slow = tmp_path / "slow.html"
     slow.write_text("<b><i>" * 500_000)
-    assert "takes longer" in read_beside_a_good_page(slow, Limits(parse_s=8))
+    assert "takes longer" in read_beside_a_good_page(slow, ParseLimits(parse_s=8))
 
 
 def test_pdf_of_too_many_pages_is_refused_by_name(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_pdf_of_too_many_pages_is_refused_by_name(tmp_path: Path) -> None:
         canvas.drawString(72, 700, "page")
         canvas.showPage()
     canvas.save()
-    message = read_beside_a_good_page(tmp_path / "long.pdf", Limits(pages=2))
+    message = read_beside_a_good_page(tmp_path / "long.pdf", ParseLimits(pages=2))
     assert "has 3 pages, more than the 2 allowed" in message
 
 
@@ -111,7 +111,7 @@ def test_a_folder_of_hostile_files_costs_each_its_own_limits(
         bad.append(error)
         note(error)
 
-    limits = Limits(parse_s=10, memory_bytes=300_000_000)
+    limits = ParseLimits(parse_s=10, memory_bytes=300_000_000)
     documents = load_documents([tmp_path], limits=limits, on_document=note, on_bad=skip)
     longest_s = max(b - a for a, b in pairwise(ends_s))
     show(capsys, "documents", read=len(documents), skipped=len(bad), longest=f"{longest_s:.1f} s")
@@ -121,7 +121,7 @@ def test_a_folder_of_hostile_files_costs_each_its_own_limits(
 
 def test_limits_are_above_zero() -> None:
     with pytest.raises(ConfigError, match="parse_s must be above 0"):
-        Limits(parse_s=0)
+        ParseLimits(parse_s=0)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_bad_files_are_reported_and_skipped_or_refused(tmp_path: Path) -> None:
 def test_a_parser_that_is_killed_between_two_files_costs_neither(tmp_path: Path) -> None:
     path = tmp_path / "good.md"
     path.write_text("# Good\n\nText.")
-    with ParserProcess(Limits()) as parser:
+    with ParserProcess(ParseLimits()) as parser:
         first = parser.parse(str(path))
         assert parser._process is not None
         parser._process.kill()

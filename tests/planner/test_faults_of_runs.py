@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 import pytest
+from support.planned_runs import APP, PLAN, run_requests
 from support.runtime_engines import ServerEngine
 from support.virtual_loop import VirtualLoop
 
@@ -23,12 +24,9 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
 from stretto.deployment import Replica
 from stretto.errors import EngineUnavailable
-from stretto.planner.application import Application, Node, Request
-from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.calls import CallBook, Ended
 from stretto.planner.running.drive import Run, drive
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.run_request import Message, RunRequest
 from stretto.planner.running.saved_calls import calls_of
 from stretto.runtime.journal.lines import Entry
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Started
@@ -39,29 +37,7 @@ HUNG = 427
 _MOST_LIVES = 40
 _COMMIT_S = 0.05
 
-APP = Application(
-    "app",
-    [
-        Node("draft", "m", 9, calls=2),
-        Node("sum", "m", 9, chain=True, prompt="{so_far} then {chunk}"),
-        Node("judge", "n", 9, inputs=("draft", "sum")),
-    ],
-)
-PLAN = Plan(
-    "test",
-    (
-        Stage((PlannedReplica("draft", (0,)), PlannedReplica("sum", (1,), 2.0)), ends_at_first=True),
-        Stage((PlannedReplica("sum", (0,)), PlannedReplica("sum", (1,)), PlannedReplica("judge", (0, 1)))),
-    ),
-)
-REQUESTS = [
-    RunRequest(
-        Request(f"r{at}", 1, (1,) * (at % 3 + 1), ("sum", "judge") if at == 4 else ()),
-        (Message(None, f"question {at}"),),
-        tuple(f"chunk {at} {number}" for number in range(at % 3 + 1)),
-    )
-    for at in range(8)
-]
+REQUESTS = run_requests(8)
 
 
 @dataclass

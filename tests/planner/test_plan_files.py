@@ -239,7 +239,7 @@ def test_impossible_requests_are_named(
 
 def test_machines_say_what_fits() -> None:
     assert machine_of("8xa100-80g") is A100
-    with pytest.raises(ConfigError, match="8xH100"):
+    with pytest.raises(ConfigError, match="there is no machine '8xH10': the nearest is '8xH100'"):
         machine_of("8xH10")
     large = model_of("meta-llama/Llama-2-70b-chat", A100)
     assert large.name == "Llama-2-70b-chat-hf"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.planned_runs import APP, PLAN, run_requests
 
 from stretto.deployment import Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
@@ -27,29 +28,7 @@ from stretto.planner.running.run import Job, Outcome, run_job
 from stretto.planner.running.run_request import Message, RunRequest
 from stretto.tasks import LLMTask
 
-APP = Application(
-    "app",
-    [
-        Node("draft", "m", 9, calls=2),
-        Node("sum", "m", 9, chain=True, prompt="{so_far} then {chunk}"),
-        Node("judge", "n", 9, inputs=("draft", "sum")),
-    ],
-)
-PLAN = Plan(
-    "test",
-    (
-        Stage((PlannedReplica("draft", (0,)), PlannedReplica("sum", (1,), 2.0)), ends_at_first=True),
-        Stage((PlannedReplica("sum", (0,)), PlannedReplica("sum", (1,)), PlannedReplica("judge", (0, 1)))),
-    ),
-)
-REQUESTS = [
-    RunRequest(
-        Request(f"r{at}", 1, (1,) * (at % 3 + 1), ("sum", "judge") if at == 4 else ()),
-        (Message(None, f"question {at}"),),
-        tuple(f"chunk {at} {number}" for number in range(at % 3 + 1)),
-    )
-    for at in range(7)
-]
+REQUESTS = run_requests(7)
 NUM_CALLS = 7 * 3 + sum(at % 3 + 1 for at in range(7)) - 2
 
 

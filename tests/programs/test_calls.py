@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.figure_7 import PROMPTS, WritePythonCode, WriteSnakeGame, WriteTestCode, written
 from support.programs import Desk, desk_llm
 from support.virtual_loop import in_real_time, in_virtual_time
 
@@ -20,49 +21,16 @@ from stretto.analysis.text import print_analysis
 from stretto.core import Chunk, Document, Section
 from stretto.errors import CapacityError, ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
 from stretto.graph.text import print_graph
-from stretto.programs import LATENCY
 from stretto.programs.ledger import Ledger
 
 # --- Figure 7 of the paper
-
-
-@P.SemanticFunction
-def WritePythonCode(task: P.SemanticVariable) -> None:  # noqa: N802
-    """You are an expert software engineer.
-    Write python code of {{input:task}}.
-    Code: {{output:code}}
-    """
-
-
-@P.SemanticFunction
-def WriteTestCode(task: P.SemanticVariable, code: P.SemanticVariable) -> None:  # noqa: N802
-    """You are an experienced QA engineer.
-    You write test code for {{input:task}}.
-    Code: {{input:code}}.
-    Your test code: {{output:test}}
-    """
-
-
-def WriteSnakeGame() -> tuple[str, str]:  # noqa: N802
-    task = P.SemanticVariable("a snake game")
-    code = WritePythonCode(task)
-    test = WriteTestCode(task, code)
-    return code.get(perf=LATENCY), test.get(perf=LATENCY)
-
-
-def written(prompt: str) -> str:
-    return "assert run()" if "QA" in prompt else "run()"
 
 
 def test_figure_7_runs_as_the_paper_prints_it() -> None:
     desk = Desk(written)
     with Runtime([desk_llm(desk)]) as runtime, P.Client(runtime):
         assert WriteSnakeGame() == ("run()", "assert run()")
-    assert desk.prompts == [
-        "You are an expert software engineer.\nWrite python code of a snake game.\nCode: ",
-        "You are an experienced QA engineer.\nYou write test code for a snake game.\nCode: run().\n"
-        "Your test code: ",
-    ]
+    assert desk.prompts == PROMPTS
 
 
 @in_virtual_time

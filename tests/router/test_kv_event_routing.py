@@ -136,7 +136,7 @@ def test_a_request_that_fails_to_be_placed_is_answered(
         async with routed(workers, str(MINI) if has_late_ids else None) as (router, client):
             front = router.front
             if has_late_ids:
-                front.tokens = TokenReader(MINI, patience_s=1e-6)
+                front.tokens = TokenReader(MINI, timeout_s=1e-6)
             arrive, front.desk.arrive = front.desk.arrive, broken  # type: ignore
             asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
             reply = await client.post("/v1/completions", json=asked)
@@ -170,7 +170,7 @@ def test_another_tokenizer_than_the_servers_is_not_used(
 
 def test_late_token_ids_are_not_waited_for() -> None:
     async def main() -> None:
-        reader, found = TokenReader(MINI, patience_s=1e-6), []
+        reader, found = TokenReader(MINI, timeout_s=1e-6), []
         for _ in range(50):
             reader.read(PROMPT * 50, found.append)
         assert len(found) >= 40, "what cannot begin soon gets none at once"
@@ -202,7 +202,7 @@ def test_token_ids_that_come_just_when_they_are_late_come_once() -> None:
             return [1]
 
     async def main() -> None:
-        reader, found = Slow(MINI, patience_s=0.002), []
+        reader, found = Slow(MINI, timeout_s=0.002), []
         for number in range(400):
             found.clear()
             reader.read("text", found.append)

@@ -178,7 +178,7 @@ class LocalWorker:
         self._does = {"start": lambda *_: None, "close": lambda: None, **does}
         self.calls: list[str] = []
         self.is_blamed = False
-        self.patience_s: float | None = None
+        self.timeout_s: float | None = None
 
     async def placed(self) -> str:
         return "node"
@@ -194,8 +194,8 @@ class LocalWorker:
     def blame(self) -> None:
         self.is_blamed = True
 
-    async def end(self, patience_s: float) -> None:
-        self.patience_s = patience_s
+    async def end(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
 
 
 class LocalCluster:
@@ -234,7 +234,7 @@ def test_a_batch_goes_to_the_worker_and_its_answer_comes_back() -> None:
     worker = LocalWorker(run=lambda batch, tasks: BatchDone("acting", 7, batch, ["HELLO"]))
     assert batch_events(worker) == [InstanceReady("acting", 7), BatchDone("acting", 7, 3, ["HELLO"])]
     assert worker.calls == ["start", "run"]
-    assert worker.patience_s
+    assert worker.timeout_s
     assert not worker.is_blamed
 
 
@@ -247,7 +247,7 @@ def test_a_lost_worker_is_a_lost_instance_and_is_not_asked_to_close() -> None:
     assert ready == InstanceReady("acting", 7)
     assert isinstance(lost, InstanceLost)
     assert isinstance(lost.error, EngineUnavailable)
-    assert worker.patience_s == 0
+    assert worker.timeout_s == 0
 
 
 def test_what_cannot_be_sent_fails_its_batch_alone() -> None:
@@ -357,7 +357,7 @@ def test_a_server_in_ray_has_ended_as_soon_as_anything_shows_it(how: str) -> Non
         error
     )
     assert worker.is_blamed
-    assert worker.patience_s == 0, "what is lost is not asked to close"
+    assert worker.timeout_s == 0, "what is lost is not asked to close"
 
 
 def enter(address: str) -> None:

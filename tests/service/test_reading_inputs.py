@@ -18,7 +18,7 @@ from support.services import served
 from stretto.apps import naive_rag
 from stretto.core import Document
 from stretto.deployment import deploy
-from stretto.documents.parser_process import Limits as ParseLimits
+from stretto.documents.parser_process import ParseLimits
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import DocumentError
 from stretto.service.apps import parsing

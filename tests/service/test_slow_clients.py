@@ -26,7 +26,7 @@ def exchange(*pieces: bytes, pause_s: float = 0.0, head_s: float = 30.0) -> byte
         app = ServiceApp(ServiceConfig(max_body_s=0.2))
         app.routes.add(Route("POST", "/echo", echo))
         server = HttpServer(app, "127.0.0.1", 0, head_s)
-        await server.open()
+        await server.listen()
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             reading = asyncio.create_task(reader.read())
@@ -90,7 +90,7 @@ def test_a_reader_of_a_stream_that_reads_nothing_is_cut() -> None:
         app = ServiceApp(ServiceConfig(max_unread_s=0.2))
         app.routes.add(Route("POST", "/echo", stream))
         server = HttpServer(app, "127.0.0.1", 0)
-        await server.open()
+        await server.listen()
         _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1000)
         writer.write(BEGIN + b"Content-Length: 0\r\n\r\n")
         async with asyncio.timeout(60):

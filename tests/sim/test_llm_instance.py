@@ -9,19 +9,18 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from support.machines import compiled
+from support.simulated_llm import GRAPHS, HEAD, ITEMS, PROFILE, TEXT, model
 
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import CapacityError, ConfigError
-from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Reprioritise
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.run_log import RunLog
-from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import (
     as_max_tokens,
     drawn_lengths,
@@ -31,38 +30,10 @@ from stretto.sim.synthetic_output import (
 )
 from stretto.tasks import Decode, LLMTask
 
-PROFILE = Profile(base_s=0.25, per_unit_s=0.0078125, per_output_s=0.0625)
-HEAD = "You are a helpful assistant who answers in one word, or in two. "
-TEXT = compiled(
-    f'graph t(%q: text)\n%k = prefill([c"{HEAD}", %q]) : kv @llm\n'
-    "%a = decode(%k) {max_tokens=24} : text @llm\nreturn %a"
-)
-ITEMS = compiled(
-    f'graph i(%q: text)\n%k = prefill([c"{HEAD}", %q]) : kv @llm\n'
-    '%a = decode(%k) {items="json_list", max_tokens=30} : list[text] @llm\n'
-    "%v = embed(each~1 %a) : list[vector] @e\nreturn %v"
-)
-PARTIAL = compiled(
-    f'graph p(%q: text)\n%h = prefill([c"{HEAD}"]) : kv @llm\n'
-    f'%k = prefill([c"{HEAD}", %q], hint=%h) : kv @llm\n'
-    "%a = decode(%k) {max_tokens=9} : text @llm\nreturn %a"
-)
-GRAPHS = (TEXT, ITEMS, PARTIAL)
 MAPPED = compiled(
     'graph m(%xs: list[text])\n%ks = prefill([c"Read ", each %xs]) : list[kv] @llm\n'
     "%as = decode(each %ks) {max_tokens=12} : list[text] @llm\nreturn %as"
 )
-
-
-def length(task: LLMTask, decode: Decode) -> int:
-    """Return an output length that differs for every query and is below the limit."""
-    return 1 + sum(task.query.encode()) % decode.max_tokens
-
-
-def model(**changes: object) -> SimulatedModel:
-    scheduler = SchedulerConfig(num_blocks=64, block_tokens=4, max_running=6, max_batch_tokens=32)
-    made = SimulatedModel(scheduler, ProfileCost(PROFILE), filler_output(length))
-    return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def engines(**changes: object) -> list[Deployment]:

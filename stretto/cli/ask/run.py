@@ -41,15 +41,15 @@ def run(checked: Checked, errors: Console) -> bool:
             documents = missing(store, request.collection, documents, checked.recipe, errors)
             engines = engines.with_engine(collections_engine(request.dsn))
         questions = Questions(
-            checked.template,
-            checked.configuration,
-            request.passes,
-            request.timeout_s,
-            request.collection or _SESSION,
-            documents,
-            request.questions,
-            printer,
-            recorder,
+            template=checked.template,
+            configuration=checked.configuration,
+            passes=request.passes,
+            timeout_s=request.timeout_s,
+            collection=request.collection or _SESSION,
+            documents=documents,
+            questions=request.questions,
+            printer=printer,
+            recorder=recorder,
         )
         if request.journal is not None:
             journal = stack.enter_context(JournalFile(request.journal, questions_hash(checked)))

@@ -33,7 +33,7 @@ class Source:
 
     @property
     def place(self) -> str:
-        """Where the passage stands: document and page or section; without these, lines and the quote."""
+        """Place of the passage: document and page or section; without these, lines and the quote."""
         chunk = self.hit.chunk
         if chunk.page is not None:
             return f"{self.name}, page {chunk.page}"

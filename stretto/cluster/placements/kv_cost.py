@@ -25,6 +25,5 @@ class KVCost(ScoredPlacement):
     ) -> tuple[float, ...]:
         """Return the blocks to prefill, with the request, and the blocks that requests take."""
         new_tokens = missing_tokens(view) + request.num_tokens - held_tokens
-        return max(0.0, new_tokens) / _BLOCK_TOKENS, (
-            view.running_tokens + view.waiting_tokens
-        ) / _BLOCK_TOKENS
+        taken_tokens = view.running_tokens + view.waiting_tokens
+        return max(0.0, new_tokens) / _BLOCK_TOKENS, taken_tokens / _BLOCK_TOKENS

@@ -80,7 +80,7 @@ class Parrot(Placement):
         self._together.observe(event)
 
     def _fits(self, request: PlacementRequest, view: InstanceView, room: int) -> bool:
-        """Whether a request fits at an instance, beside what runs there and with the room of its class."""
+        """Return whether a request fits at an instance, beside what runs there, with its class's room."""
         num_shared = request.aboard.get(view.id, 0)
         if view.state != "serving" or view.room_tokens < max(1, room - num_shared):
             return False

@@ -15,7 +15,7 @@ from stretto.errors import BadReply, EngineFailure, EngineUnavailable, EngineUnr
 
 
 class Receiver(Protocol):
-    """What is told of the answer to a request on a connection."""
+    """The receiver of the answer to a request on a connection."""
 
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer."""

@@ -12,7 +12,7 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class KVEventsConfig:
-    """Where a vLLM server publishes KV events, which tell what its prefix cache stores and evicts.
+    """The places where a vLLM server publishes KV events, which tell what its prefix cache stores and evicts.
 
     The addresses are those of its option `--kv-events-config`, as they are reached from here.
 

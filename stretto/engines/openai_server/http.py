@@ -229,16 +229,18 @@ class Http:
     def _silence(self) -> EngineTimeout:
         return EngineTimeout(f"{self._name} was silent for {self._config.timeout_s} s")
 
-    def _check_patience(self, heard_s: float) -> None:
-        """Enforce our own deadline: a server that trickles bytes is never silent for the client."""
-        if time.monotonic() - heard_s > self._config.timeout_s:
+    def _check_silence(self, last_s: float) -> None:
+        """Enforce our own deadline since `last_s`: a server that trickles bytes is never silent for the HTTP
+        client. Raises EngineTimeout when it is over.
+        """
+        if time.monotonic() - last_s > self._config.timeout_s:
             raise self._silence()
 
     async def _read(self, answer: Answer) -> bytes:
         body = bytearray()
         begun_s = time.monotonic()
         async for received in answer.parts():
-            self._check_patience(begun_s)
+            self._check_silence(begun_s)
             body += received
             if len(body) > _MAX_BODY_BYTES:
                 raise BadReply(f"{self._name} sent more than {_MAX_BODY_BYTES} bytes")
@@ -250,12 +252,12 @@ class Http:
         Comments, which proxies send to keep a connection, count as silence.
         """
         decoder = sse.EventDecoder()
-        heard_s = time.monotonic()
+        last_s = time.monotonic()
         async for received in answer.parts():
-            self._check_patience(heard_s)
+            self._check_silence(last_s)
             for data in decoder.feed(received):
                 yield read_json(data)
-                heard_s = time.monotonic()
+                last_s = time.monotonic()
             if decoder.is_done:
                 return
         if not is_complete():

@@ -223,16 +223,16 @@ class OpenAIServer:
             if isinstance(prompt.content, tuple):
                 whole = prompt.elements[:num_whole]
                 prompt = SentPrompt(tuple(whole), whole, prompt.tenant)
-            patience_s = self._warming.patience_s(num_missing)
+            timeout_s = self._warming.timeout_s(num_missing)
             async with Place(self._places) as place:
                 try:
-                    async with asyncio.timeout(patience_s):
+                    async with asyncio.timeout(timeout_s):
                         return await self._ask(
                             facts, prompt, _ONE_TOKEN, lambda _: False, rank, place, is_retried=False
                         )
                 except TimeoutError:
-                    assert patience_s is not None
-                    self._observe(prompt, num_held, None, patience_s)
+                    assert timeout_s is not None
+                    self._observe(prompt, num_held, None, timeout_s)
         except StrettoError:
             pass
         return Usage()

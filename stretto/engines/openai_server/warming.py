@@ -128,7 +128,7 @@ class WarmingPolicy:
         is_check = self._num_judged % _CHECKED_EVERY == 0
         return is_check != (speed is not None and self._gain_s(speed, num_missing) > speed.round_trip_s)
 
-    def patience_s(self, num_missing: int) -> float | None:
+    def timeout_s(self, num_missing: int) -> float | None:
         """Return how many seconds to wait for a request that prefills `num_missing` tokens ahead.
 
         It is twice the predicted time, or None for no limit if that is unknown. A prefill that takes longer

@@ -87,9 +87,9 @@ class KVEventReader:
     server stores a block twice when two requests compute it side by side, and reports each copy's removal.
     """
 
-    def __init__(self, salt: str = "") -> None:
+    def __init__(self) -> None:
         self._hasher = Hasher(1)
-        self._root = self._hasher.root(salt)
+        self._root = self._hasher.root("")
         self._ours: dict[bytes | int, _Known] = {}
 
     def clear(self) -> list[KVEvent]:

@@ -47,6 +47,17 @@ class Sample:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+Published: TypeAlias = tuple[Family, list[Sample]]
+"""A metric and its values, as a server publishes them."""
+
+
+def one_value_each(
+    values: Mapping[Family, float], labels: Mapping[str, str] | None = None
+) -> list[Published]:
+    """Return metrics that have one value each, with the same labels."""
+    return [(family, [Sample(family.name, value, labels or {})]) for family, value in values.items()]
+
+
 NUM_RUNNING = Family("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.")
 NUM_WAITING = Family("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.")
 KV_USED = Family("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.")
@@ -87,27 +98,8 @@ FIRST_TOKEN_BOUNDS_S = (
     *(80.0, 160.0, 640.0, 2560.0),
 )
 BETWEEN_TOKENS_BOUNDS_S = (
-    *(
-        0.01,
-        0.025,
-        0.05,
-        0.075,
-        0.1,
-        0.15,
-        0.2,
-        0.3,
-        0.4,
-        0.5,
-        0.75,
-        1.0,
-        2.5,
-        5.0,
-        7.5,
-        10.0,
-        20.0,
-        40.0,
-        80.0,
-    ),
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0),
+    *(7.5, 10.0, 20.0, 40.0, 80.0),
 )
 REQUEST_BOUNDS_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
@@ -141,7 +133,7 @@ class Histogram:
         return samples
 
 
-def render(families: Iterable[tuple[Family, Iterable[Sample]]]) -> str:
+def render(families: Iterable[Published]) -> str:
     """Return metrics and their values in Prometheus's text format, as `/metrics` serves them."""
     lines: list[str] = []
     for family, samples in families:

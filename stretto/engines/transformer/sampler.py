@@ -34,7 +34,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """What the sampler needs to know to choose the next token of a sequence.
+    """The input of the sampler for the choice of the next token of a sequence.
 
     Attributes:
         prompt: tokens of the prompt.

@@ -10,7 +10,7 @@ from stretto.graph.passes.base import Profiles
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What engines cost, where they compute, and which are busy now.
+    """The conditions of a prediction: costs of engines, the cores where they compute, and their load now.
 
     Attributes:
         profiles: costs of each engine, by name.

@@ -161,7 +161,7 @@ class Owners:
         self._leased: dict[str, dict[BlockRun, None]] = {}
 
     def _may_own(self, parent: BlockRun, owner: str) -> bool:
-        """Whether an owner may own a child of `parent`: it must own `parent`, unless that is a root.
+        """Return whether an owner may own a child of `parent`: it must own `parent`, unless that is a root.
 
         An owner that was forgotten while its sequence ran does not, and is not added again in mid-prompt.
         """

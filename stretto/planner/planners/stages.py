@@ -18,7 +18,7 @@ Choice = Mapping[str, tuple[int, int]]
 
 @dataclass(slots=True)
 class StageState:
-    """What is left to do, and what runs.
+    """The state before a stage: the work that is left, and the replicas that run.
 
     Attributes:
         left: share of each unfinished node's work that is left, in topological order.

@@ -12,6 +12,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
+from stretto.core import is_text
 from stretto.engines.openai_wire.options import Options
 from stretto.engines.openai_wire.paths import Api
 from stretto.engines.openai_wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
@@ -30,6 +31,8 @@ DEFAULT_TOKENS: Mapping[Api, int] = {"chat": 1024, "completions": DEFAULT_COMPLE
 _URLS: Mapping[str, Api] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
 _TEXTS = ("messages", "prompt")
 _MOST_KNOWN = 4096
+_NO_LIMIT = MAX_NUMBER
+"""Longest answer of a node whose lines alone limit it."""
 _MESSAGE = frozenset(("role", "content"))
 _DECODED = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
@@ -40,7 +43,7 @@ _DECODED = (
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What the fields of a body mean, but for its texts."""
+    """The meaning of the fields of a body, except for its texts."""
 
     api: Api
     model: str
@@ -129,9 +132,6 @@ def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
     return Application(path.stem, limited), requests
 
 
-_NO_LIMIT = MAX_NUMBER
-
-
 def _plain_messages(body: Mapping[str, Any], api: Api) -> tuple[Message, ...] | None:
     """Return the messages of a body that has a usual form, or None. The others are read with all checks."""
     if api == "completions":
@@ -203,9 +203,5 @@ def _decode(options: Options, node: Node, api: Api) -> dict[str, Any]:
 def check_unicode(texts: Iterable[str]) -> None:
     """Check that texts can be written as UTF-8. Raises ConfigError if one cannot."""
     for text in texts:
-        if text.isascii():
-            continue
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"a text has half of a surrogate pair: {short(text)}") from error
+        if not is_text(text):
+            raise ConfigError(f"a text has half of a surrogate pair: {short(text)}")

@@ -19,12 +19,13 @@ from pathlib import Path
 from stretto.errors import ConfigError, InternalError, Overloaded, StrettoError
 from stretto.messages import Reply
 from stretto.planner.application import Application
+from stretto.planner.running.call_ends import CallEnds, result_of
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
-from stretto.planner.running.calls import Answer, Call, CallBook, Ended
+from stretto.planner.running.calls import Call, CallBook, Ended
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.run import Outcome
-from stretto.planner.running.saved_calls import calls_of, entry_of, hash_of
+from stretto.planner.running.saved_calls import calls_of, hash_of
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.runtime import Runtime
@@ -101,9 +102,8 @@ class _Calls:
     ) -> None:
         self._engines = {node.name: node.model for node in app.nodes}
         self._book = book
-        self._committer = committer
+        self._ends = CallEnds(book, committer, write)
         self._runtime = runtime
-        self._write = write
         self._window = max(1, min(_WINDOW, runtime.max_queries // _SHARE))
         self._graphs = CallGraphs()
         self._new = chain.from_iterable(book.ready())
@@ -147,7 +147,7 @@ class _Calls:
             except InternalError:
                 raise
             except StrettoError as error:
-                self._note(call, error)
+                self._ends.note(call, error)
                 self._changed.set()
         return None
 
@@ -164,26 +164,6 @@ class _Calls:
         del self._running[call]
         self._changed.set()
         try:
-            if reply.error is None:
-                assert reply.outputs is not None
-                usage = reply.usage
-                text = str(reply.outputs["answer"])
-                self._note(call, Answer(text, usage.num_prompt_tokens, usage.num_output_tokens))
-            elif isinstance(reply.error, InternalError):
-                raise reply.error
-            else:
-                self._note(call, reply.error)
+            self._next.extend(self._ends.note(call, result_of(reply)))
         except Exception as failure:
             self._failure = self._failure or failure
-
-    def _note(self, call: Call, result: Answer | StrettoError) -> None:
-        if isinstance(result, StrettoError):
-            self._show(self._book.failed(call, result).ended)
-            return
-        progress = self._book.answered(call, result)
-        self._committer.add(entry_of(call, result), partial(self._show, progress.ended))
-        self._next.extend(progress.ready)
-
-    def _show(self, ended: Ended | None) -> None:
-        if ended is not None:
-            self._write(ended)

@@ -62,7 +62,7 @@ class Ended:
 
 @record
 class Progress:
-    """What follows from the end of a call: further calls that can be made, and the end of its request."""
+    """The consequences of the end of a call: further calls that can be made, and the end of its request."""
 
     ready: Sequence[Call] = ()
     ended: Ended | None = None

@@ -103,7 +103,7 @@ class PlanCarrier:
 
     @property
     def rest(self) -> Plan:
-        """What is left of the plan, from the present stage on."""
+        """The rest of the plan, from the present stage on."""
         present = tuple(
             replace(placed.replica, weight=self._weight_of[placed])
             for placed, state in self._present.items()
@@ -188,8 +188,7 @@ class PlanCarrier:
         places: list[Placed] = []
         taken: set[int] = set()
         for replica in order:
-            key = replica.node, replica.devices
-            same = (one for one in held if (one.node, one.replica.devices) == key)
+            same = (one for one in held if one.replica.key == replica.key)
             kept = next(same, None) if taken.isdisjoint(replica.devices) else None
             places.append(kept or Placed(replica))
             taken.update(replica.devices)

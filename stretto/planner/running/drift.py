@@ -21,7 +21,7 @@ _LEAST_REST = 20.0
 
 
 class Drift:
-    """How far the predicted end of a run is from the expected one. Times are in seconds since its begin.
+    """The distance of a run's predicted end from the expected one. Times are in seconds since its begin.
 
     Attributes:
         next_look_s: when the run should be predicted again.

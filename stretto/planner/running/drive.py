@@ -16,6 +16,7 @@ from stretto.observer import Observer
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
+from stretto.planner.running.call_ends import CallEnds, result_of
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.calls import Answer, Call, CallBook, Ended
 from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, Lost, Placed, PlanCarrier
@@ -24,7 +25,6 @@ from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.run_request import Message
-from stretto.planner.running.saved_calls import entry_of
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
 
@@ -38,7 +38,7 @@ _RECOVER_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Replanning:
-    """What a run needs to plan again.
+    """The means by which a run plans again.
 
     Attributes:
         planned_s: predicted seconds of the plan.
@@ -98,7 +98,7 @@ class _Driver:
     def __init__(self, run: Run, committer: Committer, runtime: Runtime, watch: FleetWatch) -> None:
         self._run = run
         self._book = run.book
-        self._committer = committer
+        self._ends = CallEnds(run.book, committer, run.on_ended)
         self._runtime = runtime
         self._watch = watch
         self._graphs = CallGraphs()
@@ -210,34 +210,15 @@ class _Driver:
             return
         del self._calls[call.node][call]
         self._watch.changed.set()
-        error = self._abandoned.get(call.node) or reply.error
         try:
-            if isinstance(error, InternalError):
-                raise error
-            if error is None:
-                assert reply.outputs is not None
-                usage = reply.usage
-                text = str(reply.outputs["answer"])
-                self._note(call, Answer(text, usage.num_prompt_tokens, usage.num_output_tokens))
-            else:
-                self._note(call, error)
+            self._note(call, self._abandoned.get(call.node) or result_of(reply))
         except Exception as failure:
             self._failure = self._failure or failure
 
     def _note(self, call: Call, result: Answer | StrettoError) -> None:
-        """Note the answer to a call, or the error that it failed with."""
-        if isinstance(result, StrettoError):
-            self._show(self._book.failed(call, result).ended)
-            return
-        progress = self._book.answered(call, result)
-        entry = entry_of(call, result)
-        self._committer.add(entry, partial(self._show, progress.ended))
-        for ready in progress.ready:
+        """Note the answer to a call, or the error that it failed with, and queue the calls that follow."""
+        for ready in self._ends.note(call, result):
             self._queues[ready.node].append(ready)
-
-    def _show(self, ended: Ended | None) -> None:
-        if ended is not None:
-            self._run.on_ended(ended)
 
     def _carry_out(self, actions: Iterable[CarrierAction]) -> None:
         for action in actions:

@@ -10,7 +10,7 @@ _MOST_PLACES = 3
 
 
 class Losses:
-    """What replicas that were lost for good tell.
+    """The conclusions from replicas that were lost for good.
 
     The devices of a lost replica are taken to be dead. But a node that never gave an answer is taken to be at
     fault if it was lost at three places without a common device, or if no device would be left: it cannot

@@ -123,7 +123,7 @@ class PlanKeeper:
             self._book.left(),
             AnswersSoFar(lengths, self._book.ended(), running),
             self._carrier.rest,
-            {(one.node, one.replica.devices): self._clock() - self._added_s[one] for one in staying},
+            {one.replica.key: self._clock() - self._added_s[one] for one in staying},
             self._losses.dead,
             tuple({**self._unable, **self._losses.unable}),
         )

@@ -12,7 +12,7 @@ from stretto.planner.application import Application, Node, Request
 from stretto.planner.execute import execute
 from stretto.planner.keep_loaded import keep_loaded
 from stretto.planner.machine import Machine, costs_by_tp, model_of
-from stretto.planner.plan import Plan
+from stretto.planner.plan import Plan, ReplicaKey
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 from stretto.planner.running.losses import renumbered
@@ -33,7 +33,7 @@ class Situation:
     requests: Sequence[Request]
     answers: AnswersSoFar = NO_ANSWERS
     rest: Plan | None = None
-    loaded: Mapping[tuple[str, tuple[int, ...]], float] = field(default_factory=dict)
+    loaded: Mapping[ReplicaKey, float] = field(default_factory=dict)
     dead: frozenset[int] = frozenset()
     unable: Collection[str] = ()
 
@@ -118,7 +118,7 @@ class Replanner:
         requests: Sequence[Request],
         answers: AnswersSoFar,
         machine: Machine,
-        loaded: Mapping[tuple[str, tuple[int, ...]], float],
+        loaded: Mapping[ReplicaKey, float],
     ) -> Problem:
         problem = Problem(self.app, requests, machine, self.lengths, answers=answers)
         problem.loaded = {
@@ -128,7 +128,7 @@ class Replanner:
         }
         return problem
 
-    def _saved_s(self, problem: Problem) -> dict[tuple[str, tuple[int, ...]], float]:
+    def _saved_s(self, problem: Problem) -> dict[ReplicaKey, float]:
         return {
             (node, devices): problem.costs[node][len(devices)].loading_s - left_s
             for (node, devices), left_s in problem.loaded.items()

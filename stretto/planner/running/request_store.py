@@ -18,7 +18,7 @@ from stretto.record import record
 
 @record(eq=False)
 class Kind:
-    """What many requests have in common: all that decides which calls they make and how results look. A store
+    """The common part of many requests: all that decides which calls they make and how results look. A store
     has one object of each kind.
 
     Attributes:

@@ -26,7 +26,7 @@ from stretto.runtime.journal.file import JournalFile
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a run is to do, and where its results go.
+    """The work of a run, and the files of its results.
 
     Attributes:
         served_by: name of what answers, part of the work that a journal belongs to.
@@ -95,7 +95,16 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
             progress()
             if book.num_requests_left:
                 plan, replanning = _planned(job, book, answers)
-                run = Run(job.app, plan, job.make, book, results.write, progress, replanning, job.observers)
+                run = Run(
+                    app=job.app,
+                    plan=plan,
+                    make=job.make,
+                    book=book,
+                    on_ended=results.write,
+                    on_calls=progress,
+                    replanning=replanning,
+                    observers=job.observers,
+                )
                 asyncio.run(_drive(run, journal))
         finally:
             results.close()

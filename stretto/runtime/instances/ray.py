@@ -154,11 +154,11 @@ class RayWorker:
         if self._node:
             self._cluster.avoid(self._node)
 
-    async def end(self, patience_s: float) -> None:
-        """Ask the worker to close, and kill it when it has closed or when `patience_s` seconds are over."""
-        if patience_s > 0:
+    async def end(self, timeout_s: float) -> None:
+        """Ask the worker to close, and kill it when it has closed or when `timeout_s` seconds are over."""
+        if timeout_s > 0:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(self.call("close"), patience_s)
+                await asyncio.wait_for(self.call("close"), timeout_s)
         with contextlib.suppress(Exception):  # the cluster has gone
             await asyncio.to_thread(ray.kill, self._actor)
 

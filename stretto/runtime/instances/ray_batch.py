@@ -34,7 +34,7 @@ class RayBatchInstance:
         self._post = post
         self._worker = cluster.place(BatchWorker, demand)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._patience_s = CLOSE_TIMEOUT_S
+        self._close_timeout_s = CLOSE_TIMEOUT_S
         self._run(self._start(self._worker, sealed, demand.threads))
 
     def send(self, command: Command) -> None:
@@ -50,18 +50,18 @@ class RayBatchInstance:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._worker.end(self._patience_s)
+        await self._worker.end(self._close_timeout_s)
 
     def kill(self) -> None:
         """Let the next `close` kill the Ray worker without asking it to close its engine first."""
-        self._patience_s = 0.0
+        self._close_timeout_s = 0.0
 
     async def _start(self, worker: RayWorker, sealed: bytes, threads: int | None) -> None:
         try:
             await worker.placed()
             await worker.call("start", self._job, sealed, threads)
         except Exception as error:
-            self._patience_s = 0.0
+            self._close_timeout_s = 0.0
             self._post(not_started(self._job, error))
         else:
             self._post(InstanceReady(self._job.engine, self._job.instance))
@@ -85,7 +85,7 @@ class RayBatchInstance:
             self._die(error)
 
     def _die(self, error: Exception) -> None:
-        self._patience_s = 0.0
+        self._close_timeout_s = 0.0
         self._post(died(self._job, error))
 
     def _run(self, coroutine: Coroutine[None, None, None]) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the instances of a runtime share: the Ray cluster that they may run in, and memory for large
-    values.
+    """The things that the instances of a runtime share: the Ray cluster that they may run in, and memory for
+    large values.
     """
 
     cluster: RayCluster | None = None

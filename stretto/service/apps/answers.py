@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from stretto.core import AbsentType, Chunk, Document, Failure, Hit
 from stretto.errors import ConfigError
 from stretto.frontend.template import Template
-from stretto.graph.types import item_type
+from stretto.graph.types import innermost_type
 
 _SERVABLE = frozenset({"text", "number", "bool", "chunk", "hit"})
 
@@ -20,10 +20,7 @@ def check_outputs(template: Template, types: Mapping[str, str]) -> None:
         ConfigError: an output has a type that no value of JSON stands for.
     """
     for name, type_ in types.items():
-        inner = type_
-        while (item := item_type(inner)) is not None and item != inner:
-            inner = item
-        if inner not in _SERVABLE:
+        if innermost_type(type_) not in _SERVABLE:
             raise ConfigError(
                 f"{template.name}: output {name!r} is {type_}; a served app returns "
                 f"{', '.join(sorted(_SERVABLE))}, and lists of these"

@@ -8,13 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from stretto.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    QueryCancelled,
-    StrettoError,
-    UserError,
-)
+from stretto.errors import ConfigError, DeadlineExceeded, QueryCancelled, StrettoError, UserError
 from stretto.frontend.template import Configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.passes.weigh import WEIGHED
@@ -77,9 +71,7 @@ class AppService:
         inputs = checked_inputs(app.template, request.inputs, request.files)
         configuration = checked_settings(app.template, request.settings)
         egraph = await self._planned(app, configuration)
-        if (
-            request.deadline_s is not None
-        ):  # else the estimate that counts is made when the documents are read
+        if request.deadline_s is not None:  # refused before its documents are read, if it can be
             self._check_deadline(app, egraph, request.deadline_s)
         end_s = None if request.deadline_s is None else began_s + request.deadline_s
         tenant.check_output_tokens(max(_max_tokens(egraph), default=0))
@@ -205,6 +197,7 @@ class AppService:
             self._num_starting[tenant.name] -= 1
 
     def _check_deadline(self, app: DeployedApp, egraph: ExecutionGraph, deadline_s: float | None) -> Estimate:
+        """Predict how long a query would take from now on. Raises DeadlineTooClose if that is too long."""
         now_s, system = self._now_s(), self._runtime.system
         estimate = self._admission.estimate(app.name, egraph.nodes, system.open_nodes(), now_s)
         if deadline_s is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from stretto.documents.parse import PARSERS
+from stretto.engines.http_client.address import bracketed
 from stretto.errors import ConfigError, DocumentError
 from stretto.service.apps.inputs import Upload
 
@@ -194,12 +195,12 @@ class Fetcher:
         assert self._client is not None
         assert parts.hostname is not None
         port = "" if parts.port is None else f":{parts.port}"
-        target = parts._replace(netloc=_bracketed(address) + port, fragment="").geturl()
+        target = parts._replace(netloc=bracketed(address) + port, fragment="").geturl()
         try:
             name = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
             self._client.cookies.clear()  # those of earlier documents, which may be another tenant's
             request = self._client.build_request(
-                "GET", target, headers={"Host": _bracketed(name) + port}, extensions={"sni_hostname": name}
+                "GET", target, headers={"Host": bracketed(name) + port}, extensions={"sni_hostname": name}
             )
             response = await self._client.send(request, stream=True)
             try:
@@ -222,11 +223,6 @@ class Fetcher:
             if len(data) > self.rules.max_bytes:
                 raise DocumentError(f"{url:.200}: has more than the {self.rules.max_bytes} bytes allowed")
         return bytes(data), response.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _bracketed(host: str) -> str:
-    """Return a name or an address as it stands in a URL."""
-    return f"[{host}]" if ":" in host else host
 
 
 def _is_address(text: str) -> bool:

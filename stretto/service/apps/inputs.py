@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stretto.core import is_text
 from stretto.errors import ConfigError
 from stretto.frontend.template import Template
-from stretto.graph.types import item_type
+from stretto.graph.types import innermost_type, item_type
+from stretto.service.bodies import checked_object
 from stretto.service.refusals import Misplaced
 
 MAX_NAME_CHARS = 1000
@@ -60,7 +62,7 @@ def check_servable(template: Template) -> None:
         ConfigError: an input has a type that no value of JSON stands for.
     """
     for name, type_ in template.inputs:
-        if _innermost(type_) not in _SCHEMAS:
+        if innermost_type(type_) not in _SCHEMAS:
             raise ConfigError(
                 f"{template.name}: input {name!r} is {type_}; a served app takes {', '.join(_SCHEMAS)}, and "
                 "lists of these"
@@ -85,10 +87,9 @@ def checked_inputs(
     Raises:
         Misplaced: an input is missing, unknown, or of another type.
     """
-    if not isinstance(given, dict):
-        raise Misplaced("inputs", f"must be an object, got a {type(given).__name__}")
+    values = checked_object(given, "inputs")
     known = dict(template.inputs)
-    for name in (*given, *files):
+    for name in (*values, *files):
         if name not in known:
             raise Misplaced(
                 f"inputs.{name}", f"{template.name} has no input {name!r:.80}; it has {', '.join(known)}"
@@ -97,16 +98,16 @@ def checked_inputs(
     for name, type_ in known.items():
         place = f"inputs.{name}"
         uploads = list(files.get(name, ()))
-        if name not in given and not uploads:
+        if name not in values and not uploads:
             raise Misplaced(place, f"is missing; it must be {_described(type_)}")
         if uploads and type_ == "list[document]":
-            found[name] = [*_value(given.get(name, []), type_, place), *uploads]
+            found[name] = [*_value(values.get(name, []), type_, place), *uploads]
         elif uploads:
-            if type_ != "document" or len(uploads) > 1 or name in given:
+            if type_ != "document" or len(uploads) > 1 or name in values:
                 raise Misplaced(place, f"must be {_described(type_)}; {len(uploads)} files were uploaded")
             found[name] = uploads[0]
         else:
-            found[name] = _value(given[name], type_, place)
+            found[name] = _value(values[name], type_, place)
     return found
 
 
@@ -131,7 +132,7 @@ def _value(value: object, type_: str, place: str) -> Any:
     elif type_ == "number":
         is_fitting = isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
     else:
-        is_fitting = isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
+        is_fitting = is_text(value)
     if not is_fitting:
         raise _unfit(value, type_, place)
     return value
@@ -170,11 +171,6 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
-
-
-def _innermost(type_: str) -> str:
-    item = item_type(type_)
-    return type_ if item is None or item == type_ else _innermost(item)
 
 
 def _described(type_: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stretto.documents.parser_process import Limits
+from stretto.documents.parser_process import ParseLimits
 from stretto.errors import ConfigError
 from stretto.service.apps.fetching import FetchRules
 
@@ -27,7 +27,7 @@ class AppLimits:
     """
 
     fetch: FetchRules = FetchRules()
-    parse: Limits = Limits()
+    parse: ParseLimits = ParseLimits()
     max_document_bytes: int = 50_000_000
     max_documents: int = 1000
     num_parsers: int = 2

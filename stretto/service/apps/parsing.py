@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from stretto.core import Document
 from stretto.documents.parse import parse_bytes, parser_of
-from stretto.documents.parser_process import Limits, ParserProcess
+from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.documents.text import parse_text
 from stretto.errors import DocumentError
 from stretto.service.apps.inputs import Upload
@@ -29,7 +29,7 @@ class DocumentParsers:
         max_bytes: largest size of a document.
     """
 
-    def __init__(self, count: int, limits: Limits, max_bytes: int) -> None:
+    def __init__(self, count: int, limits: ParseLimits, max_bytes: int) -> None:
         self._limits = limits
         self._max_bytes = max_bytes
         self._free: asyncio.LifoQueue[ParserProcess] = asyncio.LifoQueue()
@@ -69,9 +69,7 @@ class DocumentParsers:
             self._free.put_nowait(parser)
 
         work.add_done_callback(release)
-        return await asyncio.shield(
-            work
-        )  # a cancelled caller leaves; the parser is in use until its file ends
+        return await asyncio.shield(work)  # the parser is in use until its file ends, whoever leaves
 
 
 def _parse(parser: ParserProcess, upload: Upload, data: bytes) -> Document:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
-
-import msgspec
+from typing import get_args
 
 from stretto.service.apps.inputs import Upload, document_name
 from stretto.service.apps.multipart import read_parts
-from stretto.service.refusals import Misplaced, malformed
+from stretto.service.bodies import checked_object, read_json
+from stretto.service.refusals import Misplaced
 from stretto.tasks import Objective
 
 _KEYS = ("inputs", "settings", "deadline_s", "objective", "stream", "background")
@@ -66,17 +65,8 @@ def read_request(content_type: str, body: bytes) -> QueryRequest:
     return _request(given, files)
 
 
-def read_json(data: bytes, place: str) -> Any:
-    """Parse JSON. Raises Refused if it is none, or none in UTF-8."""
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(f"{place} is no JSON in UTF-8: {error}") from error
-
-
-def _request(given: object, files: Mapping[str, Sequence[Upload]]) -> QueryRequest:
-    if not isinstance(given, dict):
-        raise Misplaced("body", f"must be an object, got a {type(given).__name__}")
+def _request(content: object, files: Mapping[str, Sequence[Upload]]) -> QueryRequest:
+    given = checked_object(content, "body")
     if unknown := [key for key in given if key not in _KEYS]:
         raise Misplaced("body", f"has the unknown key {unknown[0]!r:.80}; it may have {', '.join(_KEYS)}")
     deadline_s = given.get("deadline_s")
@@ -92,4 +82,4 @@ def _request(given: object, files: Mapping[str, Sequence[Upload]]) -> QueryReque
             raise Misplaced(key, "must be true or false")
     if given.get("stream") and given.get("background"):
         raise Misplaced("stream", "cannot be true together with background; stream the query's events later")
-    return QueryRequest(**{"objective": objective, **given, "files": files})
+    return QueryRequest(**given, files=files)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from stretto.core import is_text
 from stretto.errors import ConfigError
 
 _MOST_EXACT = 2**53
@@ -56,10 +57,8 @@ def described(kind: Any) -> str:
     """Return what values a setting of the type `kind` takes, in words."""
     if (choices := _choices(kind)) is not None:
         return f"one of {', '.join(map(repr, choices))}"
-    names = [*schema_of(kind).get("type", ())] if isinstance(schema_of(kind).get("type"), list) else None
-    return (
-        " or ".join(names) if names else str(schema_of(kind).get("type", "a value that only code can give"))
-    )
+    names = schema_of(kind).get("type", "a value that only code can give")
+    return names if isinstance(names, str) else " or ".join(names)
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -108,7 +107,7 @@ def _is_plain(value: object) -> bool:
         case float():
             return math.isfinite(value) and abs(value) <= sys.float_info.max
         case str():
-            return not any("\ud800" <= char <= "\udfff" for char in value)
+            return is_text(value)
     return False
 
 

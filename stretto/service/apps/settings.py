@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Any
 
 from stretto.errors import ConfigError, StrettoError
@@ -10,6 +10,7 @@ from stretto.frontend.choices import Choices
 from stretto.frontend.component import Component
 from stretto.frontend.template import Configuration, Template
 from stretto.service.apps.setting_types import converted, schema_of, types_of
+from stretto.service.bodies import checked_object
 from stretto.service.refusals import Misplaced
 
 
@@ -38,14 +39,14 @@ def checked_settings(template: Template, given: object) -> Configuration:
     """
     components = {component.name: component for component in template.components}
     found: dict[str, dict[str, object]] = {}
-    for name, settings in _mapping(given, "settings").items():
+    for name, settings in checked_object(given, "settings").items():
         place = f"settings.{name}"
         if name not in components:
             known = ", ".join(components)
             raise Misplaced(place, f"{template.name} has no component {name!r:.80}; it has {known}")
         kinds = settings_of(components[name])
         found[name] = {}
-        for setting, value in _mapping(settings, place).items():
+        for setting, value in checked_object(settings, place).items():
             if setting not in kinds:
                 known = ", ".join(kinds)
                 raise Misplaced(
@@ -83,9 +84,3 @@ def _is_usable(template: Template, configuration: Configuration, engines: Contai
     except StrettoError:
         return False
     return all(primitive.engine is None or primitive.engine in engines for primitive in graph)
-
-
-def _mapping(value: object, place: str) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise Misplaced(place, f"must be an object, got a {type(value).__name__}")
-    return value

@@ -24,7 +24,7 @@ Request: TypeAlias = tuple[str, dict[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a server has said of itself.
+    """The facts that a server has told of itself.
 
     Attributes:
         is_tei: whether it speaks the API of Text Embeddings Inference.

@@ -21,7 +21,7 @@ RERANK = "rerank"
 
 @dataclass(frozen=True, slots=True)
 class TEIInfo:
-    """What a TEI server says of itself.
+    """The facts that a TEI server tells of itself.
 
     Attributes:
         model: name of its model.
