@@ -177,13 +177,18 @@ class Loads:
             view.prefill_from_s = now_s
             self._change(view, 0, 0, -running.prefill_s)
 
-    def end(self, running: Running, usage: Usage, now_s: float, *, is_whole: bool) -> None:
+    def end(
+        self, running: Running, usage: Usage, now_s: float, *, is_whole: bool, was_refused: bool = False
+    ) -> None:
         """Take a request off the load of its worker, and learn from what was reported of it.
 
-        `is_whole` is whether it was answered to its end.
+        Args:
+            is_whole: whether it was answered to its end.
+            was_refused: whether the worker has answered with an error.
         """
         del self._running[running.ticket]
-        self._placement.observe(Ended(running.worker, running.placed, usage.num_cached))
+        ended = Ended(running.worker, running.placed, usage.num_cached, was_refused)
+        self._placement.observe(ended)
         if usage.num_cached is not None:
             self._correction.learn(running.held_tokens, usage.num_cached)
         view = self._table.get(running.worker)

@@ -254,6 +254,18 @@ def test_a_worker_whose_process_has_ended_is_not_believed_to_hold_what_it_held()
         assert (held_tokens(desk, key, 60.0) > 0) is not is_gone
 
 
+@pytest.mark.parametrize("status", [200, 400, 503])
+def test_a_refused_prompt_is_not_believed_to_be_held(status: int) -> None:
+    key = PromptKey((b"first", b"second"), 64)
+    desk = desk_of(1, Stretto(), max_attempts=1)
+    ticket, _ = arrive(desk, 0.0, RoutedRequest(num_tokens=200, key=key))
+    if status == 503:
+        desk.refused(ticket, status, 0.5)
+    else:
+        desk.answered(ticket, status, Usage(), 0.5)
+    assert (held_tokens(desk, key, 1.0) > 0) is (status == 200)
+
+
 def test_a_worker_that_comes_back_with_another_memory_is_filled_as_it_allows() -> None:
     desk = desk_of(1, Stretto())
     key = PromptKey((b"first", b"second"), 64)
