@@ -220,6 +220,18 @@ def test_reported_hits_reach_the_policy() -> None:
     assert ended.held_tokens == 64
 
 
+def test_counts_without_hits_tell_of_a_miss_where_a_worker_tells_of_hits() -> None:
+    policy = SoonestStart()
+    desk = desk_of(1, policy)
+    missed, hit = Usage(100, 7, is_older_api=True), Usage(100, 7, 64, is_older_api=True)
+    uncounted, of_another_api = Usage(), Usage(100, 7)
+    for usage in (missed, hit, missed, uncounted, of_another_api):
+        ticket, _ = arrive(desk, 0.0)
+        desk.answered(ticket, 200, usage, 1.0)
+    told = [event.held_tokens for event in policy.events if isinstance(event, Ended)]
+    assert told == [None, 64, 0, None, None]
+
+
 def test_keys_reach_a_policy_that_reads_them() -> None:
     class KeyReader(SoonestStart):
         uses_keys: KeyUse = "always"
