@@ -305,9 +305,9 @@ class Exchange:
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""
         if self._resumption is not None:
+            self._resumption.feed(events)
             if self._rest is not None:
                 events = self._resumption.joined(events)
-            self._resumption.feed(events)
         self._usage.feed(events)
         self._write(events)
 
