@@ -131,9 +131,15 @@ class Desk:
         self._workers.answered(worker, status, now_s)
         return self._after(worker, now_s)
 
-    def answered(self, ticket: Ticket, status: int, usage: Usage, now_s: float) -> list[DeskAction]:
-        """Handle a complete answer with a status that was passed on to the client."""
-        if (worker := self._release(ticket, usage, now_s, status)) is not None:
+    def answered(
+        self, ticket: Ticket, status: int, usage: Usage, now_s: float, *, was_paused: bool = False
+    ) -> list[DeskAction]:
+        """Handle a complete answer with a status that was passed on to the client.
+
+        `was_paused` is whether the worker had to wait for the client, so that its time tells nothing of it.
+        """
+        worker = self._release(ticket, usage, now_s, status, was_paused=was_paused)
+        if worker is not None:
             self._workers.answered(worker, status, now_s)
         del self._clients[ticket]
         return self._after(worker, now_s)
@@ -505,7 +511,13 @@ class Desk:
         return Refuse(ticket, status, message, retry_after_s)
 
     def _release(
-        self, ticket: Ticket, usage: Usage, now_s: float, status: int | None = None
+        self,
+        ticket: Ticket,
+        usage: Usage,
+        now_s: float,
+        status: int | None = None,
+        *,
+        was_paused: bool = False,
     ) -> Worker | None:
         """Take a request off its worker's load, or out of its queue; return the worker if it is not gone.
 
@@ -519,8 +531,8 @@ class Desk:
         client.running = None
         del self._by_worker[running.worker][ticket]
         was_refused = status is not None and status >= 400
-        is_whole = status is not None and not was_refused
-        self._loads.end(running, usage, now_s, is_whole=is_whole, was_refused=was_refused)
+        is_timed = status is not None and not (was_refused or was_paused)
+        self._loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
         return self._workers.get(running.worker)
 
     def _after(self, worker: Worker | None, now_s: float) -> list[DeskAction]:

@@ -69,7 +69,7 @@ class Exchange:
         self._rest: bytes | None = None
         self._usage = UsageReader()
         self._failure: tuple[int, Headers, bytes] | None = None
-        self._is_paused = False
+        self._is_paused = self._was_paused = False
 
     def begin(self, routed: RoutedRequest, register: Callable[[Exchange], None]) -> None:
         """Bring the request to the desk; `register` is called before what the desk asks for is done.
@@ -181,7 +181,7 @@ class Exchange:
 
     def pause(self) -> None:
         """Read no more of the answer: the client does not take it."""
-        self._is_paused = True
+        self._is_paused = self._was_paused = True
         if self.attempt is not None:
             self.attempt.pause()
 
@@ -330,7 +330,9 @@ class Exchange:
 
     def _finish(self, status: int, now_s: float) -> None:
         self.journey.usage = self._usage.usage()
-        actions = self._desk.answered(self.ticket, status, self.journey.usage, now_s)
+        actions = self._desk.answered(
+            self.ticket, status, self.journey.usage, now_s, was_paused=self._was_paused
+        )
         self._leave(status)
         if actions:
             self._act(actions)

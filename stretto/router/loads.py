@@ -180,12 +180,12 @@ class Loads:
             self._change(view, 0, 0, -running.prefill_s)
 
     def end(
-        self, running: Running, usage: Usage, now_s: float, *, is_whole: bool, was_refused: bool = False
+        self, running: Running, usage: Usage, now_s: float, *, is_timed: bool, was_refused: bool = False
     ) -> None:
         """Take a request off the load of its worker, and learn from what was reported of it.
 
         Args:
-            is_whole: whether it was answered to its end.
+            is_timed: whether its time tells how fast the worker is.
             was_refused: whether the worker has answered with an error.
         """
         del self._running[running.ticket]
@@ -198,7 +198,7 @@ class Loads:
             self._typical_output += _OUTPUT_WEIGHT * (usage.num_output - self._typical_output)
         if view is None:
             return
-        if is_whole and usage.num_output is not None:
+        if is_timed and usage.num_output is not None:
             self._learn_slowness(view, running, usage.num_output, now_s)
         view.num_decoding -= running.is_decoding
         prefill_s = 0.0 if running.is_decoding else running.prefill_s

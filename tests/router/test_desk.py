@@ -232,6 +232,17 @@ def test_counts_without_hits_tell_of_a_miss_where_a_worker_tells_of_hits() -> No
     assert told == [None, 64, 0, None, None]
 
 
+def test_an_answer_that_waited_for_its_client_does_not_make_a_worker_slow() -> None:
+    for was_paused in (False, True):
+        desk = desk_of(2, SoonestStart())
+        first, _ = arrive(desk, 0.0)
+        second, _ = arrive(desk, 0.0)
+        desk.answered(second, 200, Usage(100, 7), 900.0)
+        desk.answered(first, 200, Usage(100, 7), 900.0, was_paused=was_paused)
+        slowest = [desk._loads.view(worker).slowness > 2 for worker in (0, 1)]
+        assert slowest == [not was_paused, True]
+
+
 def test_keys_reach_a_policy_that_reads_them() -> None:
     class KeyReader(SoonestStart):
         uses_keys: KeyUse = "always"
