@@ -20,7 +20,7 @@ from stretto.router.attempt import Attempt
 from stretto.router.client_connection import ClientConnection, ClientRequest
 from stretto.router.desk import Desk
 from stretto.router.head import REQUEST_ID, answer_head, request_bytes, with_ids
-from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket
+from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket, WorkerId
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import Journey
 from stretto.router.resumption import Resumption, resumable
@@ -147,6 +147,12 @@ class Exchange:
         """Abort the attempt that runs, and count it as failed."""
         self.journey.failed(reason)
         self.stop()
+
+    def move_stream(self, worker: WorkerId, reason: str) -> None:
+        """Let a stream of a worker go on at another one, if it is known how; else nothing happens."""
+        if self._resumption is not None and self.attempt is not None and self.journey.worker == worker:
+            self.stop()
+            self.on_failed(EngineFailure(reason), was_sent=True)
 
     def stop(self) -> None:
         """Abort the attempt that runs, if one does."""

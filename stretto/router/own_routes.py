@@ -81,7 +81,7 @@ class OwnRoutes:
                 case b"POST", _, "drain":
                     self._front.act(desk.drain(_number(number), now_s))
                 case b"DELETE", _, "":
-                    self._front.act(desk.remove(_number(number), now_s))
+                    self._front.remove(_number(number), now_s)
                 case _:
                     raise no_such_path(path_of(request.target))
         except ConfigError as error:

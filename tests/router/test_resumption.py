@@ -189,7 +189,8 @@ def test_the_desk_places_what_goes_on_and_cuts_it_when_all_attempts_are_used() -
     assert desk.num_clients == 0
 
 
-def test_a_stream_of_a_server_that_dies_goes_on_at_another_one() -> None:
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_stream_of_a_server_that_dies_or_is_removed_goes_on_at_another_one(is_removed: bool) -> None:
     async def main() -> None:
         with emulating(fleet_of(speed=0.2)) as first, emulating(fleet_of(speed=0.2)) as second:
             urls = (*first, *second)
@@ -207,7 +208,9 @@ def test_a_stream_of_a_server_that_dies_goes_on_at_another_one() -> None:
                         last = line or last
                         if line.startswith("data: {"):
                             events.append(json.loads(line[6:]))
-                            if len(events) == 5:
+                            if len(events) == 5 and is_removed:
+                                await direct.delete(f"{at.router.url}/router/workers/{worker}")
+                            elif len(events) == 5:
                                 await direct.post(f"{urls[worker]}/emulator/faults", json={"kind": "die"})
                 assert last == "data: [DONE]"
                 assert not any("error" in one for one in events)
@@ -219,7 +222,8 @@ def test_a_stream_of_a_server_that_dies_goes_on_at_another_one() -> None:
                 usage = events[-1]["usage"]
                 assert (usage["prompt_tokens"], usage["completion_tokens"]) == (2, 40)
                 workers = (await at.client.get("/router/workers")).json()
-                assert workers[worker]["state"] == "suspect"
+                states = {one["id"]: one["state"] for one in workers}
+                assert states == {1 - worker: "serving"} | ({} if is_removed else {worker: "suspect"})
                 assert at.router.front.desk.num_clients == 0
 
     run(main())
