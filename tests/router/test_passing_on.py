@@ -181,6 +181,9 @@ def test_models_of_unlike_workers_are_listed_together_and_found() -> None:
             await until(lambda: at.desk.worker(1).state == "serving")
             listed = (await at.client.get("/v1/models")).json()["data"]
             assert {model["id"] for model in listed} == {"m", "other"}
+            for name in ("m", "other"):
+                assert (await at.client.get(f"/v1/models/{name}")).json() == {"id": name}
+            assert "x-stretto-worker" in (await at.client.get("/v1/models/nobodys")).headers
             for _ in range(3):
                 assert (await at.ask(model="other")).headers["x-stretto-worker"] == "1"
                 assert (await at.ask(model="m")).headers["x-stretto-worker"] == "0"
