@@ -237,11 +237,13 @@ class Ended:
     Attributes:
         request: the same object as in `Dispatched`.
         held_tokens: tokens of its prompt that were found in the instance's cache; None if that is unknown.
+        was_refused: whether the instance has refused it, so that it has computed nothing of its prompt.
     """
 
     instance: InstanceId
     request: PlacementRequest
     held_tokens: int | None = None
+    was_refused: bool = False
 
 
 @record

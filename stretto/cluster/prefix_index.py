@@ -225,7 +225,7 @@ class PrefixIndex:
             self._send(event.instance, event.request)
             return
         if isinstance(event, Ended):
-            self._end(event.instance, event.request, event.held_tokens)
+            self._end(event)
             return
         match event:
             case Bound(instance, request):
@@ -314,6 +314,8 @@ class PrefixIndex:
         if key is None or not (data := pack(key.blocks)):
             return
         num_blocks = len(data) // HASH_BYTES
+        if num_blocks * key.block_tokens > member.cache_tokens:
+            return  # it is going to be refused: nothing is evicted for it
         member.num_running += num_blocks
         followed = member.followed
         if self.caches[instance].capacity > (most := member.cache_tokens / key.block_tokens):
@@ -328,13 +330,18 @@ class PrefixIndex:
             num_held, used_s = before.num_held, before.used_s
         member.sent[id(request)] = _Sent(request, key, num_blocks, num_held, used_s, self.now_s)
 
-    def _end(self, instance: InstanceId, request: PlacementRequest, held_tokens: int | None) -> None:
-        sent = self._take(instance, request)
-        if sent is None or held_tokens is None or instance in self._reporting:
+    def _end(self, event: Ended) -> None:
+        instance, held_tokens = event.instance, event.held_tokens
+        sent = self._take(instance, event.request)
+        if sent is None or instance in self._reporting:
             return
         member = self._members[instance]
         tree, key = member.tree, sent.key
         assert tree is not None, "requests are noted only where their space has a tree"
+        if event.was_refused:
+            tree.take_back(instance, pack(key.blocks), sent.num_held, sent.at_s)
+        if event.was_refused or held_tokens is None:
+            return
         cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
         if held_tokens < (sent.num_held - 1) * key.block_tokens and _is_settled(sent, member):
             tree.forget_unused_since(instance, sent.used_s)

@@ -281,6 +281,30 @@ class PrefixTree:
             break
         cache.note_oldest()
 
+    def take_back(self, instance: InstanceId, data: bytes, num_kept: int, used_s: float) -> None:
+        """Forget the end of a prompt that an instance has not computed after all: the blocks after the first
+        `num_kept`.
+
+        What was used there after `used_s` stays, and so does what longer prompts begin with. What was evicted
+        to make room does not come back.
+        """
+        cache, num_blocks = self._caches[instance], len(data) // HASH_BYTES
+        for run in reversed(self.path(data)[0]):
+            end = run.start + run.num_blocks
+            if not num_kept < end <= num_blocks or run.num_children:
+                break
+            if cache.used.get(run, math.inf) > used_s:
+                break
+            if run.start >= num_kept:
+                self._drop(cache, run)
+                continue
+            if run.holders == cache.bit:
+                run.blocks = run.blocks[: (num_kept - run.start) * HASH_BYTES]
+                self._found = None
+                self._count(cache, num_kept - end)
+            break
+        cache.note_oldest()
+
     def forget_unused_since(self, instance: InstanceId, time_s: float) -> None:
         """Forget what an instance has not used after `time_s`."""
         self._forget_unused(self._caches[instance], time_s, math.inf)

@@ -77,7 +77,8 @@ class UsageReader:
         if not self._tail:
             return _UNKNOWN
         found = {name: int(number) for name, number in _COUNTS.findall(self._tail)}
-        return Usage(*(_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED)))
+        num_prompt, num_output, num_cached = (_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED))
+        return Usage(num_prompt, num_output, num_cached, _PROMPT[0] in found)
 
 
 def _first(found: Mapping[bytes, int], names: Sequence[bytes]) -> int | None:

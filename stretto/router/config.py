@@ -123,6 +123,8 @@ def parse_address(url: str) -> Address:
     Raises:
         ConfigError: it is no URL of an HTTP server.
     """
+    if not isinstance(url, str):
+        raise ConfigError(f"worker {url!r}: it must be a URL like http://HOST:PORT")
     try:
         parts = urlsplit(url)
         port = parts.port

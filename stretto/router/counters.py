@@ -33,7 +33,7 @@ _PROMPT = Family("stretto_router_prompt_tokens_total", "counter", "Prompt tokens
 _PREDICTED = Family(
     "stretto_router_cached_tokens_predicted_total",
     "counter",
-    "Prompt tokens that the chosen worker was believed to hold.",
+    "Prompt tokens that the chosen worker was believed to hold, of answers with reported counts.",
 )
 _CACHED = Family(
     "stretto_router_cached_tokens_total",
@@ -69,7 +69,8 @@ class Counters:
             self._failures[one.action.worker] += bool(one.failure)
         self._prompt += journey.usage.num_prompt or 0
         self._cached += journey.usage.num_cached or 0
-        self._predicted += journey.predicted_cached
+        if journey.usage.num_prompt is not None:  # only these can be compared with what was found
+            self._predicted += journey.predicted_cached
         if journey.decided_s is not None:
             self._decision_s += journey.decided_s - journey.arrived_s
         if journey.first_byte_s is not None:

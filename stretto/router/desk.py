@@ -131,16 +131,22 @@ class Desk:
         self._workers.answered(worker, status, now_s)
         return self._after(worker, now_s)
 
-    def answered(self, ticket: Ticket, status: int, usage: Usage, now_s: float) -> list[DeskAction]:
-        """Handle a complete answer with a status that was passed on to the client."""
-        if (worker := self._release(ticket, usage, now_s, is_whole=status < 400)) is not None:
+    def answered(
+        self, ticket: Ticket, status: int, usage: Usage, now_s: float, *, was_paused: bool = False
+    ) -> list[DeskAction]:
+        """Handle a complete answer with a status that was passed on to the client.
+
+        `was_paused` is whether the worker had to wait for the client, so that its time tells nothing of it.
+        """
+        worker = self._release(ticket, usage, now_s, status, was_paused=was_paused)
+        if worker is not None:
             self._workers.answered(worker, status, now_s)
         del self._clients[ticket]
         return self._after(worker, now_s)
 
     def refused(self, ticket: Ticket, status: int, now_s: float) -> list[DeskAction]:
         """Handle an answer with a passing failure (status 5xx) that was not passed on."""
-        worker = self._release(ticket, _UNKNOWN, now_s)
+        worker = self._release(ticket, _UNKNOWN, now_s, status)
         if worker is not None:
             self._workers.answered(worker, status, now_s)
             self._loads.refresh(worker)
@@ -505,9 +511,18 @@ class Desk:
         return Refuse(ticket, status, message, retry_after_s)
 
     def _release(
-        self, ticket: Ticket, usage: Usage, now_s: float, *, is_whole: bool = False
+        self,
+        ticket: Ticket,
+        usage: Usage,
+        now_s: float,
+        status: int | None = None,
+        *,
+        was_paused: bool = False,
     ) -> Worker | None:
-        """Take a request off its worker's load, or out of its queue; return the worker if it is not gone."""
+        """Take a request off its worker's load, or out of its queue; return the worker if it is not gone.
+
+        `status` is that of its whole answer; None if it was not answered to its end.
+        """
         client = self._clients[ticket]
         if ticket in self._waiting:
             self._dequeue(ticket)
@@ -515,7 +530,9 @@ class Desk:
             return None
         client.running = None
         del self._by_worker[running.worker][ticket]
-        self._loads.end(running, usage, now_s, is_whole=is_whole)
+        was_refused = status is not None and status >= 400
+        is_timed = status is not None and not (was_refused or was_paused)
+        self._loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
         return self._workers.get(running.worker)
 
     def _after(self, worker: Worker | None, now_s: float) -> list[DeskAction]:

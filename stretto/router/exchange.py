@@ -20,7 +20,7 @@ from stretto.router.attempt import Attempt
 from stretto.router.client_connection import ClientConnection, ClientRequest
 from stretto.router.desk import Desk
 from stretto.router.head import REQUEST_ID, answer_head, request_bytes, with_ids
-from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket
+from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket, WorkerId
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import Journey
 from stretto.router.resumption import Resumption, resumable
@@ -76,7 +76,7 @@ class Exchange:
         self._rest_request: bytes | None = None
         self._usage = UsageReader()
         self._failure: tuple[int, Headers, bytes] | None = None
-        self._is_paused = False
+        self._is_paused = self._was_paused = False
 
     def begin(self, routed: RoutedRequest, register: Callable[[Exchange], None]) -> None:
         """Bring the request to the desk; `register` is called before what the desk asks for is done.
@@ -155,6 +155,12 @@ class Exchange:
         self.journey.failed(reason)
         self.stop()
 
+    def move_stream(self, worker: WorkerId, reason: str) -> None:
+        """Let a stream of a worker go on at another one, if it is known how; else nothing happens."""
+        if self._resumption is not None and self.attempt is not None and self.journey.worker == worker:
+            self.stop()
+            self.on_failed(EngineFailure(reason), was_sent=True)
+
     def stop(self) -> None:
         """Abort the attempt that runs, if one does."""
         if self.attempt is not None:
@@ -188,7 +194,7 @@ class Exchange:
 
     def pause(self) -> None:
         """Read no more of the answer: the client does not take it."""
-        self._is_paused = True
+        self._is_paused = self._was_paused = True
         if self.attempt is not None:
             self.attempt.pause()
 
@@ -312,9 +318,9 @@ class Exchange:
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""
         if self._resumption is not None:
+            self._resumption.feed(events)
             if self._rest_request is not None:
                 events = self._resumption.joined(events)
-            self._resumption.feed(events)
         self._usage.feed(events)
         self._write(events)
 
@@ -337,7 +343,9 @@ class Exchange:
 
     def _finish(self, status: int, now_s: float) -> None:
         self.journey.usage = self._usage.usage()
-        actions = self._desk.answered(self.ticket, status, self.journey.usage, now_s)
+        actions = self._desk.answered(
+            self.ticket, status, self.journey.usage, now_s, was_paused=self._was_paused
+        )
         self._leave(status)
         if actions:
             self._act(actions)

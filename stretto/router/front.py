@@ -110,6 +110,18 @@ class Front:
             self._expiry_s = due_s
             self._expiry = self._loop.call_later(max(0.0, due_s - monotonic()), self._expire)
 
+    def remove(self, worker: WorkerId, now_s: float) -> None:
+        """Remove a worker at once: streams that can go on elsewhere do, other begun answers are cut.
+
+        Raises:
+            ConfigError: there is no such worker.
+        """
+        self.act(self.desk.drain(worker, now_s))
+        for exchange in list(self._exchanges.values()):
+            exchange.move_stream(worker, "the worker was removed")
+        if self.desk.worker(worker) is not None:
+            self.act(self.desk.remove(worker, now_s))
+
     def sweep(self, client_idle_s: float) -> None:
         """End attempts that bring nothing and connections of clients that ask nothing; called each second."""
         now_s = monotonic()

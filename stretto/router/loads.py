@@ -66,6 +66,7 @@ class Loads:
         self._running: dict[Ticket, Running] = {}
         self._typical_output = float(_FIRST_OUTPUT)
         self._correction = HitCorrection(BYTES.block_tokens)
+        self._telling: set[tuple[WorkerId, bool]] = set()
 
     @property
     def uses_keys(self) -> bool:
@@ -98,6 +99,7 @@ class Loads:
 
     def leave(self, worker: WorkerId) -> None:
         """Let the policy choose a worker no more; what runs there goes on."""
+        self._telling -= {(worker, True), (worker, False)}
         if self._table.get(worker) is not None:
             self._placement.observe(Left(worker))
             self._table.leave(worker)
@@ -177,25 +179,41 @@ class Loads:
             view.prefill_from_s = now_s
             self._change(view, 0, 0, -running.prefill_s)
 
-    def end(self, running: Running, usage: Usage, now_s: float, *, is_whole: bool) -> None:
+    def end(
+        self, running: Running, usage: Usage, now_s: float, *, is_timed: bool, was_refused: bool = False
+    ) -> None:
         """Take a request off the load of its worker, and learn from what was reported of it.
 
-        `is_whole` is whether it was answered to its end.
+        Args:
+            is_timed: whether its time tells how fast the worker is.
+            was_refused: whether the worker has answered with an error.
         """
         del self._running[running.ticket]
-        self._placement.observe(Ended(running.worker, running.placed, usage.num_cached))
-        if usage.num_cached is not None:
-            self._correction.learn(running.held_tokens, usage.num_cached)
+        num_cached = self._num_cached(running.worker, usage)
+        self._placement.observe(Ended(running.worker, running.placed, num_cached, was_refused))
+        if num_cached is not None:
+            self._correction.learn(running.held_tokens, num_cached)
         view = self._table.get(running.worker)
         if usage.num_output is not None:
             self._typical_output += _OUTPUT_WEIGHT * (usage.num_output - self._typical_output)
         if view is None:
             return
-        if is_whole and usage.num_output is not None:
+        if is_timed and usage.num_output is not None:
             self._learn_slowness(view, running, usage.num_output, now_s)
         view.num_decoding -= running.is_decoding
         prefill_s = 0.0 if running.is_decoding else running.prefill_s
         self._change(view, -1, -running.placed.all_tokens, -prefill_s)
+
+    def _num_cached(self, worker: WorkerId, usage: Usage) -> int | None:
+        """Return how many tokens of a prompt a worker found in its cache; None if that is unknown.
+
+        vLLM tells of hits alone: of a worker that has told of one before, counts without one tell of a miss.
+        """
+        if usage.num_cached is not None:
+            self._telling.add((worker, usage.is_older_api))
+            return usage.num_cached
+        is_miss = usage.num_prompt is not None and (worker, usage.is_older_api) in self._telling
+        return 0 if is_miss else None
 
     def wait(self, worker: WorkerId, request: PlacementRequest, seconds: float, num: int) -> None:
         """Add a request to those that wait for a worker (`num` is 1), or take it off them (-1).

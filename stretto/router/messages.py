@@ -94,8 +94,12 @@ DeskAction: TypeAlias = Send | Stop | Refuse | Cut | WorkerGone | Check
 
 @record
 class Usage:
-    """The token counts that a worker reports of one answer; None where it does not tell."""
+    """The token counts that a worker reports of one answer; None where it does not tell.
+
+    `is_older_api` is whether the counts have the names of OpenAI's older API, that of completions and chats.
+    """
 
     num_prompt: int | None = None
     num_output: int | None = None
     num_cached: int | None = None
+    is_older_api: bool = False

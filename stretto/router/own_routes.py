@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from time import monotonic
+from urllib.parse import unquote
 
 from stretto.engines.http_client.headers import value_of
 from stretto.engines.openai_wire.errors import ApiError, RequestRefused, malformed, no_such_path
@@ -23,6 +24,7 @@ from stretto.router.routes import path_of
 from stretto.router.workers import Worker
 
 WORKERS = "/router/workers"
+_MODEL = "/v1/models/"
 
 
 class OwnRoutes:
@@ -47,7 +49,10 @@ class OwnRoutes:
                     text = self._front.counters.render(self._front.desk)
                     return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
                 case "/v1/models":
-                    return self._models()
+                    return _answer({"object": "list", "data": list(self._models().values())})
+            if path.startswith(_MODEL):
+                card = self._models().get(unquote(path.removeprefix(_MODEL)))
+                return None if card is None else _answer(card)
         if path == WORKERS or path.startswith(WORKERS + "/"):
             if not is_local:
                 raise _refusal(403, f"{WORKERS} is for clients on the router's own machine")
@@ -61,13 +66,13 @@ class OwnRoutes:
         body = {"serving": num_serving, "waiting": self._front.desk.num_waiting}
         return (200 if num_serving else 503), JSON_HEADERS, json_body(body)
 
-    def _models(self) -> OwnAnswer:
-        """Return the models of all workers; of a name that several list, the first one's entry."""
+    def _models(self) -> dict[str, object]:
+        """Return the models of all workers by name; of a name that several list, the first one's entry."""
         models: dict[str, object] = {}
         for worker in self._front.desk.workers():
             if worker.takes_requests:
                 models = {**worker.models, **models}
-        return 200, JSON_HEADERS, json_body({"object": "list", "data": list(models.values())})
+        return models
 
     def _workers(self, request: ClientRequest, rest: str) -> OwnAnswer:
         number, _, verb = rest.partition("/")
@@ -81,7 +86,7 @@ class OwnRoutes:
                 case b"POST", _, "drain":
                     self._front.act(desk.drain(_number(number), now_s))
                 case b"DELETE", _, "":
-                    self._front.act(desk.remove(_number(number), now_s))
+                    self._front.remove(_number(number), now_s)
                 case _:
                     raise no_such_path(path_of(request.target))
         except ConfigError as error:

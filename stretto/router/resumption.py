@@ -38,10 +38,12 @@ class Resumption:
         self._num_bytes = 0
         self._prompt: list[int] | None = None
         self._generated: list[int] = []
+        self._shown: list[int] = []
+        self._again: list[int] = []
         self._id: object = None
 
     def feed(self, events: bytes) -> None:
-        """Take complete events that are passed on to the client."""
+        """Take complete events as a worker sends them."""
         self._num_bytes += len(events)
         if self._num_bytes <= _MAX_BYTES:
             self._seen.append(events)
@@ -55,6 +57,7 @@ class Resumption:
         if self._num_bytes > _MAX_BYTES:
             return None
         held_back: list[int] = []
+        num_before = len(self._generated)
         seen, self._seen, self._num_bytes = b"".join(self._seen), [], 0
         for event in _events(seen):
             if "error" in event:
@@ -69,6 +72,9 @@ class Resumption:
                     self._generated += held_back
                     held_back = []
             self._id = self._id or event.get("id")
+        if len(self._generated) > num_before or len(held_back) > len(self._shown):
+            self._shown = held_back
+        self._again = list(self._shown)
         prompt = self._prompt or self._fields["prompt"]
         max_tokens = self._fields["max_tokens"] - len(self._generated)
         if max_tokens < 1:
@@ -83,7 +89,9 @@ class Resumption:
         return json.dumps(rest).encode()
 
     def joined(self, events: bytes) -> bytes:
-        """Return complete events of the rest as those of one answer: with its id and its counts of tokens."""
+        """Return complete events of the rest as those of one answer: with its id, its counts of tokens, and
+        without the ids that the client has got already.
+        """
         parts = []
         for part in events.replace(b"\r\n", b"\n").split(b"\n\n"):
             found = list(_events(part))
@@ -98,6 +106,8 @@ class Resumption:
         if self._generated or self._prompt is not None:  # else the client has not got its prompt's ids yet
             for choice in _choices(event):
                 choice.pop("prompt_token_ids", None)
+        for choice in _choices(event) if self._again else ():
+            self._leave_out(choice)
         usage = event.get("usage")
         if isinstance(usage, dict):
             num = len(self._generated)
@@ -108,6 +118,15 @@ class Resumption:
                 num_cached = _count(details, "cached_tokens")
                 details["cached_tokens"] = min(num_cached, usage["prompt_tokens"])
         return event
+
+    def _leave_out(self, choice: dict[str, Any]) -> None:
+        """Leave out ids that came before the cut and are generated again; other ids than those are kept."""
+        ids = _ids(choice.get("token_ids"))
+        if ids:
+            num = min(len(ids), len(self._again))
+            is_same = ids[:num] == self._again[:num]
+            self._again = self._again[num:] if is_same else []
+            choice["token_ids"] = ids[num:] if is_same else ids
 
 
 def resumable(target: bytes, body: bytes) -> Resumption | None:

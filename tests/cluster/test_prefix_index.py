@@ -136,6 +136,39 @@ def test_a_cache_holds_no_more_than_its_capacity() -> None:
     assert made.held(ask([9] * 40)).tokens == {0: 40}
 
 
+def test_a_refused_prompt_is_held_no_more_than_before_it_came() -> None:
+    made = index(1)
+    made.observe(Dispatched(0, ask(SHORT), 1.0))
+    for time_s, ids in enumerate((LONG, [*LONG[:20], *[7] * 60], [9] * 40), start=2):
+        made.observe(Dispatched(0, request := ask(ids), float(time_s)))
+        made.observe(Ended(0, request, None, was_refused=True))
+        made.check_invariants()
+    assert made.held(ask(LONG)).tokens == {0: 40}
+    assert made.held(ask([9] * 40)).tokens == {}
+    assert made.caches[0].num_blocks == 10
+
+
+def test_what_others_have_used_of_a_refused_prompt_is_still_held() -> None:
+    made, refused = index(2), ask(LONG)
+    made.observe(Dispatched(0, refused, 1.0))
+    made.observe(Dispatched(0, ask([*LONG[:60], *[7] * 20]), 2.0))
+    made.observe(Dispatched(1, ask(LONG), 3.0))
+    made.observe(Ended(0, refused, None, was_refused=True))
+    made.check_invariants()
+    assert made.held(ask(LONG)).tokens == {0: 60, 1: 100}
+
+
+def test_a_prompt_that_fits_into_no_cache_evicts_nothing() -> None:
+    made = index(1, cache_tokens=80)
+    made.observe(Dispatched(0, ask(SHORT), 1.0))
+    made.observe(Dispatched(0, large := ask([9] * 84), 2.0))
+    made.check_invariants()
+    assert made.held(ask(SHORT)).tokens == {0: 40}
+    assert made.held(large).tokens == {}
+    made.observe(Ended(0, large, 0))
+    assert made.held(ask(SHORT)).tokens == {0: 40}
+
+
 def test_an_answer_that_found_less_tells_what_is_lost() -> None:
     made = index(1)
     for time_s, ids in enumerate((SHORT, [9] * 40, [8] * 40)):

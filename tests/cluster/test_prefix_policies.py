@@ -338,7 +338,7 @@ def test_loadaware_subtracts_the_relative_load() -> None:
     fleet.send_to(1, prompt((2, 640)))
     fleet.send_to(0, prompt((1, 640)))
     choice = fleet.choose(prompt((1, 640), (3, 640)))
-    assert choice.terms == {"missing_share": 0.5, "relative_load": 1.0} or choice.instance == 1
+    assert choice.instance == 1, "its share of the prompt is lost, its load is half"
 
 
 def test_scorers_give_cold_prompts_to_each_instance_in_turn() -> None:

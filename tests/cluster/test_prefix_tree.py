@@ -98,6 +98,28 @@ def test_one_instance_evicts_as_its_engine_does(used: Sequence[str], capacity: i
     assert tree.num_held(0) == len(reference_lru(used, capacity))
 
 
+@given(PATHS, st.integers(0, 2), st.text("ab", min_size=1, max_size=8))
+def test_what_is_taken_back_at_once_was_never_there(
+    used: Sequence[tuple[int, str]], instance: int, path: str
+) -> None:
+    """Nothing of others changes; of the instance itself only what it held before is left, except what other
+    instances continue.
+    """
+    tree, asked = tree_of(), [path, *(one for _, one in used)]
+    for now, (user, one) in enumerate(used):
+        tree.use(user, chain(one), now)
+    before = [held(tree, one) for one in asked]
+    num_held, _ = tree.use(instance, chain(path), len(used))
+    tree.take_back(instance, chain(path), num_held, len(used))
+    tree.check_invariants()
+    after = [held(tree, one) for one in asked]
+    for was, now_held in zip(before, after, strict=True):
+        assert {**was, instance: 0} == {**now_held, instance: 0}
+        assert now_held.get(instance, 0) >= was.get(instance, 0)
+    if all(user == instance for user, _ in used):
+        assert before == after
+
+
 @given(PATHS, st.integers(4, 12))
 def test_shared_runs_are_evicted_whole_or_kept(used: Sequence[tuple[int, str]], capacity: int) -> None:
     tree = tree_of(capacity)

@@ -294,6 +294,23 @@ def test_groups_are_served_in_proportion_to_their_share() -> None:
     assert [sequence.id for sequence in ordered] == [0, 3, 6, 1, 4, 2, 9, 7, 10, 5, 8, 11]
 
 
+def test_no_stream_of_cached_prompts_overtakes_a_prompt_of_an_earlier_level() -> None:
+    """One sequence runs at a time; another one whose prompt is cached comes before each step. The prompt
+    without a hit waits for those of its own level (0.25 s each, 1 s in all) alone.
+    """
+    machine = scheduler(max_running=1, level_s=1.0)
+    kv, shared, ended = CheckedKV(machine), prompt(16, 5), []
+    machine.add(TokenSequence(0, shared, 1, rank=(0.0,)), 0.0)
+    machine.add(TokenSequence(1, prompt(16, 90), 1, rank=(0.0,)), 0.0)
+    for number in range(2, 20):
+        machine.add(TokenSequence(number, [*shared, number], 1, rank=(number / 4 - 0.25,)), 0.0)
+        ended += [sequence.id for sequence in step(machine, kv)]
+    ended += run_all(machine, kv)
+    assert len(ended) == 20
+    assert ended.index(1) in (1, 2, 3, 4), ended
+    assert set(ended[: ended.index(1)]) <= {0, 2, 3, 4}
+
+
 def test_shares_are_looked_up_again_when_the_cache_changes() -> None:
     """Two wait; what the second shares with comes into the cache; the second goes first."""
     machine = scheduler(max_running=1)

@@ -220,6 +220,29 @@ def test_reported_hits_reach_the_policy() -> None:
     assert ended.held_tokens == 64
 
 
+def test_counts_without_hits_tell_of_a_miss_where_a_worker_tells_of_hits() -> None:
+    policy = SoonestStart()
+    desk = desk_of(1, policy)
+    missed, hit = Usage(100, 7, is_older_api=True), Usage(100, 7, 64, is_older_api=True)
+    uncounted, of_another_api = Usage(), Usage(100, 7)
+    for usage in (missed, hit, missed, uncounted, of_another_api):
+        ticket, _ = arrive(desk, 0.0)
+        desk.answered(ticket, 200, usage, 1.0)
+    told = [event.held_tokens for event in policy.events if isinstance(event, Ended)]
+    assert told == [None, 64, 0, None, None]
+
+
+def test_an_answer_that_waited_for_its_client_does_not_make_a_worker_slow() -> None:
+    for was_paused in (False, True):
+        desk = desk_of(2, SoonestStart())
+        first, _ = arrive(desk, 0.0)
+        second, _ = arrive(desk, 0.0)
+        desk.answered(second, 200, Usage(100, 7), 900.0)
+        desk.answered(first, 200, Usage(100, 7), 900.0, was_paused=was_paused)
+        slowest = [desk._loads.view(worker).slowness > 2 for worker in (0, 1)]
+        assert slowest == [not was_paused, True]
+
+
 def test_keys_reach_a_policy_that_reads_them() -> None:
     class KeyReader(SoonestStart):
         uses_keys: KeyUse = "always"
@@ -252,6 +275,18 @@ def test_a_worker_whose_process_has_ended_is_not_believed_to_hold_what_it_held()
         desk.check_failed(0, "it took no connection", 2.0, is_gone=is_gone)
         desk.check_passed(0, MODELS, None, 60.0)
         assert (held_tokens(desk, key, 60.0) > 0) is not is_gone
+
+
+@pytest.mark.parametrize("status", [200, 400, 503])
+def test_a_refused_prompt_is_not_believed_to_be_held(status: int) -> None:
+    key = PromptKey((b"first", b"second"), 64)
+    desk = desk_of(1, Stretto(), max_attempts=1)
+    ticket, _ = arrive(desk, 0.0, RoutedRequest(num_tokens=200, key=key))
+    if status == 503:
+        desk.refused(ticket, status, 0.5)
+    else:
+        desk.answered(ticket, status, Usage(), 0.5)
+    assert (held_tokens(desk, key, 1.0) > 0) is (status == 200)
 
 
 def test_a_worker_that_comes_back_with_another_memory_is_filled_as_it_allows() -> None:

@@ -156,6 +156,21 @@ def test_metrics_count_hits_and_requests() -> None:
     run(main())
 
 
+def test_predicted_hits_are_counted_where_the_real_ones_are() -> None:
+    async def main() -> None:
+        async with routing("well", placement="stretto") as at:
+            prompt = "Of harbours: " + "their lanterns burn all night. " * 60
+            for _ in range(2):
+                await at.ask(prompt=prompt)
+            predicted = (await at.samples())["stretto_router_cached_tokens_predicted_total"]
+            assert predicted > 0
+            at.servers[0].mode = "400"
+            await at.ask(prompt=prompt)
+            assert (await at.samples())["stretto_router_cached_tokens_predicted_total"] == predicted
+
+    run(main())
+
+
 def test_models_of_unlike_workers_are_listed_together_and_found() -> None:
     async def main() -> None:
         async with routing("well") as at:
@@ -166,6 +181,9 @@ def test_models_of_unlike_workers_are_listed_together_and_found() -> None:
             await until(lambda: at.desk.worker(1).state == "serving")
             listed = (await at.client.get("/v1/models")).json()["data"]
             assert {model["id"] for model in listed} == {"m", "other"}
+            for name in ("m", "other"):
+                assert (await at.client.get(f"/v1/models/{name}")).json() == {"id": name}
+            assert "x-stretto-worker" in (await at.client.get("/v1/models/nobodys")).headers
             for _ in range(3):
                 assert (await at.ask(model="other")).headers["x-stretto-worker"] == "1"
                 assert (await at.ask(model="m")).headers["x-stretto-worker"] == "0"

@@ -195,7 +195,7 @@ def test_counts_are_read_from_the_end_of_an_answer() -> None:
     reader.feed(b'{"choices": [{"text": ' + text + b"}]}")
     assert reader.usage() == Usage()
     reader.feed(b'{"usage": {"prompt_tokens": 90, "completion_tokens" : 5}}')
-    assert reader.usage() == Usage(90, 5, None)
+    assert reader.usage() == Usage(90, 5, None, is_older_api=True)
     reader.feed(b'{"usage":{"input_tokens":8,"output_tokens":9,"cache_read_input_tokens":4}}')
     assert reader.usage() == Usage(8, 9, 4)
     assert UsageReader().usage() == Usage()

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from support.emulated import MODEL, emulating, fleet_of
-from support.routing import StubServer, routing, run, until
+from support.routing import DONE, StubServer, greedy_events, routing, run, until
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.router.config import RouterConfig, WorkerConfig
@@ -189,7 +189,8 @@ def test_the_desk_places_what_goes_on_and_cuts_it_when_all_attempts_are_used() -
     assert desk.num_clients == 0
 
 
-def test_a_stream_of_a_server_that_dies_goes_on_at_another_one() -> None:
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_stream_of_a_server_that_dies_or_is_removed_goes_on_at_another_one(is_removed: bool) -> None:
     async def main() -> None:
         with emulating(fleet_of(speed=0.2)) as first, emulating(fleet_of(speed=0.2)) as second:
             urls = (*first, *second)
@@ -207,7 +208,9 @@ def test_a_stream_of_a_server_that_dies_goes_on_at_another_one() -> None:
                         last = line or last
                         if line.startswith("data: {"):
                             events.append(json.loads(line[6:]))
-                            if len(events) == 5:
+                            if len(events) == 5 and is_removed:
+                                await direct.delete(f"{at.router.url}/router/workers/{worker}")
+                            elif len(events) == 5:
                                 await direct.post(f"{urls[worker]}/emulator/faults", json={"kind": "die"})
                 assert last == "data: [DONE]"
                 assert not any("error" in one for one in events)
@@ -219,10 +222,37 @@ def test_a_stream_of_a_server_that_dies_goes_on_at_another_one() -> None:
                 usage = events[-1]["usage"]
                 assert (usage["prompt_tokens"], usage["completion_tokens"]) == (2, 40)
                 workers = (await at.client.get("/router/workers")).json()
-                assert workers[worker]["state"] == "suspect"
+                states = {one["id"]: one["state"] for one in workers}
+                assert states == {1 - worker: "serving"} | ({} if is_removed else {worker: "suspect"})
                 assert at.router.front.desk.num_clients == 0
 
     run(main())
+
+
+def test_an_answer_that_went_on_elsewhere_is_that_of_an_undisturbed_run() -> None:
+    """Text and token ids are equal, wherever the stream is cut, once or twice."""
+    asked = FIELDS | {"model": "m", "prompt": [5, 6, 7], "max_tokens": 24}
+    whole = _joined(b"".join(greedy_events(asked)))
+    cuts = [(first, 24) for first in range(24)] + [(first, second) for first in (3, 8) for second in range(9)]
+
+    async def main() -> None:
+        for cut in cuts:
+            async with routing("greedy", "greedy", "greedy", placement="round_robin") as at:
+                for server, num_streamed in zip(at.servers, cut, strict=False):
+                    server.num_streamed = num_streamed if num_streamed < 24 else None
+                answer = (await at.client.post("/v1/completions", json=asked)).content
+                assert answer.endswith(DONE)
+                assert _joined(answer) == whole, cut
+
+    run(main())
+
+
+def _joined(stream: bytes) -> tuple[str, list[int]]:
+    """Return the text and the token ids of a stream of events."""
+    events = [json.loads(line[6:]) for line in stream.split(b"\n\n") if line.startswith(b"data: {")]
+    choices = [choice for event in events for choice in event["choices"]]
+    ids = [one for choice in choices for one in choice["token_ids"]]
+    return "".join(choice["text"] for choice in choices), ids
 
 
 def test_an_answer_whose_rest_is_refused_ends_with_an_error() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import httpx
 import pytest
@@ -308,10 +309,18 @@ def test_a_client_that_does_not_read_stops_the_worker() -> None:
                 before = at.servers[0].num_flooded
                 await asyncio.sleep(0.1)
             assert 0 < before < FLOOD_PARTS
+            answered, told = at.desk.answered, []
+
+            def note(*args: Any, was_paused: bool) -> Any:
+                told.append(was_paused)
+                return answered(*args, was_paused=was_paused)
+
+            at.desk.answered = note
             received = 0
             while received < FLOOD_PARTS * len(FLOOD_PART):
                 received += len(await reader.read(1_000_000))
             await until(lambda: is_clean(at))
+            assert told == [True], "the time of the answer tells nothing of the worker"
             writer.close()
 
     run(main())

@@ -51,7 +51,8 @@ class StubServer:
     "waits": sends the first event, and the rest when `go_on` is set; "once": closes a connection on which it
     is asked again; "dies": the server is killed by the request; "chunks": answers without a length; "half
     chunks": the same, and closes the connection in the middle; "floods": streams `FLOOD_PARTS` parts as fast
-    as they are taken.
+    as they are taken; "greedy": streams the tokens that follow the prompt's ids (`greedy_events`), and closes
+    the connection after the first `num_streamed` of them.
     """
 
     def __init__(self, mode: str = "well", model: str = "m") -> None:
@@ -60,6 +61,7 @@ class StubServer:
         self.is_healthy = True
         self.asked: list[Asked] = []
         self.num_left = self.num_flooded = 0
+        self.num_streamed: int | None = None
         self.go_on = asyncio.Event()
         self.transports: set[asyncio.Transport] = set()
         self.port = 0
@@ -176,6 +178,15 @@ class _StubConnection(asyncio.Protocol):
             if mode == "floods":
                 await self.flood()
                 return
+            if mode == "greedy":
+                for event in greedy_events(json.loads(asked.body))[: self.server.num_streamed]:
+                    self.chunk(event)
+                    await asyncio.sleep(0)
+                if self.server.num_streamed is None:
+                    self.chunk(DONE)
+                    self.transport.write(b"0\r\n\r\n")
+                self.transport.close()
+                return
             self.chunk(EVENTS[0])
             if mode == "cut":
                 self.chunk(EVENTS[1][:20])
@@ -198,6 +209,26 @@ class _StubConnection(asyncio.Protocol):
 
     def chunk(self, data: bytes) -> None:
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+def greedy_events(asked: dict[str, Any]) -> list[bytes]:
+    """Return the events of a greedy answer: each token follows from all before it, as with a real model.
+
+    A token divisible by 3 ends within a character: its text comes with that of the next one.
+    """
+    ids, text, events = list(asked["prompt"]), "", []
+    for number in range(asked["max_tokens"]):
+        ids.append(sum(place * one for place, one in enumerate(ids, start=1)) % 97)
+        text += f" {ids[-1]}"
+        is_last = number == asked["max_tokens"] - 1
+        choice: dict[str, Any] = {"index": 0, "text": "", "token_ids": ids[-1:]}
+        if not number:
+            choice["prompt_token_ids"] = asked["prompt"]
+        if ids[-1] % 3 or is_last:
+            choice["text"], text = text, ""
+        choice["finish_reason"] = "length" if is_last else None
+        events.append(b"data: %b\n\n" % json.dumps({"id": "x", "choices": [choice]}).encode())
+    return events
 
 
 @dataclass
