@@ -24,7 +24,7 @@ from stretto.service.graph_page import Line, lines_of
 from stretto.service.places import Places
 from stretto.service.refusals import Refused, conflict, not_found, not_yet, over_limit
 from stretto.service.schema import CallBody, Placeholder, SubmitBody
-from stretto.service.sizes import num_bytes
+from stretto.service.sizes import check_num_items, num_bytes
 from stretto.service.tenants import Tenant
 from stretto.tasks import Criteria, Objective
 
@@ -101,6 +101,7 @@ class ServiceSession:
             StrettoError: something does not fit; the message names the place.
         """
         self._check_open()
+        check_num_items(body.values.values(), "values")
         values = {name: self._value(name, value) for name, value in body.values.items()}
         calls = await self._read_calls(_calls(body), works)
         named = _named(values, calls, body.wanted)
@@ -132,6 +133,7 @@ class ServiceSession:
             UserError: the value cannot be used.
         """
         self._check_open()
+        check_num_items((value,), f"the variable {name!r:.80}")
         values = {name: self._value(name, value)}
         self._check_limits(values, (), values)
         self._note(values, [])
@@ -258,6 +260,7 @@ class ServiceSession:
             inputs: dict[str, str | None] = {}
             outputs: dict[str, str] = {}
             constants: dict[str, object] = {}
+            check_num_items([one.value for one in body.placeholders], "placeholders")
             for one in body.placeholders:
                 if one.in_out:
                     outputs[one.name] = self._output(one)

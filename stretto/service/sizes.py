@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from stretto.core import Chunk, Document, Failure, Hit
+from stretto.service.refusals import Refused
 
 _NUMBER_BYTES = 16
+_MAX_ITEMS = 20_000
+"""Largest number of items of values in JSON that are read at once; others wait meanwhile."""
 
 
 def num_bytes(value: object) -> int:
@@ -24,3 +29,22 @@ def num_bytes(value: object) -> int:
         case Failure(error):
             return _NUMBER_BYTES + len(str(error))
     return _NUMBER_BYTES
+
+
+def check_num_items(values: Collection[object], where: str) -> None:
+    """Check that values of JSON have not so many items, at all depths, that reading them blocks others.
+
+    It takes time in proportion to the limit, and not to the values.
+
+    Raises:
+        Refused: they have too many items.
+    """
+    unread, num_items = [values], len(values)
+    while unread:
+        if num_items > _MAX_ITEMS:
+            raise Refused(422, "invalid", f"{where}: more than {_MAX_ITEMS} items of lists and objects")
+        for value in unread.pop():
+            if isinstance(value, list | dict):
+                items = value if isinstance(value, list) else value.values()
+                num_items += len(items)
+                unread.append(items)

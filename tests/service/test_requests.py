@@ -169,6 +169,26 @@ def test_one_request_carries_a_whole_program(client: httpx.Client, session: str)
     ]
 
 
+@pytest.mark.parametrize("value", [[1] * 30_000, [[1] * 200] * 200, {"a": [0] * 30_000}])
+def test_values_of_too_many_items_are_refused(client: httpx.Client, session: str, value: object) -> None:
+    """Reading millions of numbers would keep all other clients waiting for seconds."""
+    placeholders = [
+        {"name": "x", "in_out": False, "value": value},
+        {"name": "y", "in_out": True, "semantic_var_id": "y"},
+    ]
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/set", {"semantic_var_id": "many", "value": value}),
+        ("/v1/submit", {"calls": [], "values": {"many": value}}),
+        ("/v1/submit", {"calls": [{"prompt": ECHO, "placeholders": placeholders}]}),
+    ]
+    for path, body in bodies:
+        answer = client.post(path, json={"session_id": session, **body})
+        assert answer.status_code == 422, answer.text
+        assert "more than 20000 items" in answer.json()["error"]["message"]
+    fits = {"session_id": session, "semantic_var_id": "many", "value": [1] * 19_000}
+    assert client.post("/v1/set", json=fits).status_code == 200
+
+
 def test_text_streams_as_events(client: httpx.Client, session: str) -> None:
     client.post("/v1/submit", json=submitted(session, values={"in": "one two"}))
     body = {"session_id": session, "semantic_var_id": "out", "stream": True}
