@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import Parameter, signature
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -182,7 +183,11 @@ def operator_named(name: str, settings: Mapping[str, Any]) -> Operator:
     """
     if name not in OPERATORS:
         raise UserError(f"there is no operator {name!r:.80}; there are {', '.join(OPERATORS)}")
-    try:
-        return OPERATORS[name](**settings)
-    except TypeError as error:
-        raise UserError(f"{name}: {error}") from error
+    known = signature(OPERATORS[name]).parameters
+    if (unknown := next((one for one in settings if one not in known), None)) is not None:
+        there_are = f"there are {', '.join(known)}" if known else "there are none"
+        raise UserError(f"{name}: there is no setting {unknown!r:.80}; {there_are}")
+    for one, parameter in known.items():
+        if parameter.default is Parameter.empty and one not in settings:
+            raise UserError(f"{name}: the setting {one!r} is missing")
+    return OPERATORS[name](**settings)
