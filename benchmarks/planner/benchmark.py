@@ -97,6 +97,16 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
     return replace(report, rows=(*report.rows, *rows), goals=(*report.goals, *goals))
 
 
+def _estimated(problem: Problem) -> str:
+    """Return which models have step times or lengths that were not measured; empty if there are none."""
+    names = {
+        problem.workload.models[node].name
+        for node, costs in problem.costs.items()
+        if node in problem.workload.estimated or any(cost.is_estimated for cost in costs.values())
+    }
+    return f"estimated: {', '.join(sorted(names))}" if names else ""
+
+
 def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
     """Plan these applications with each planner, and compare the makespans."""
     rows: list[Row] = []
@@ -144,7 +154,11 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
             }
             if name == "stretto" and case.paper:
                 against["paper"] = case.paper
-            rows.append(Row(MAKESPANS, f"{case.name}: {name}", {**values, **against}, "simulated"))
+            rows.append(
+                Row(
+                    MAKESPANS, f"{case.name}: {name}", {**values, **against}, "simulated", _estimated(problem)
+                )
+            )
         if case.parts:
             parts_s = sum(_alone_s(*part, lengths, options) for part in case.parts)
             apart: dict[str, Value] = {

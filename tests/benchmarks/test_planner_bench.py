@@ -18,6 +18,7 @@ def test_it_compares_all_planners() -> None:
     assert list(rows) == [f"toy: {name}" for name in (*PLANNERS, FIRST)]
     assert rows["toy: max_heuristic"].values["of_max_heuristic"] == 1.0
     assert all(row.origin == "simulated" for row in rows.values())
+    assert {row.note for row in rows.values()} == {"estimated: mpt-7b-chat"}, "not chatglm3-6b"
     assert report.goals[0].value >= 1.0
     assert report.table(APART)["toy"].values["gain"] == 1.0
     shown = report.table("Figure 9: toy")
