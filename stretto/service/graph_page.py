@@ -71,8 +71,15 @@ def lines_of(
         if place is not None and place.reason:
             where += f": {place.reason}"
         name, preference, prefixes = line.split(" | ", 2)
-        found.append(Line(name, preference, prefixes, state(request.makes), where))
+        found.append(Line(name, preference, prefixes, state(_variable_of(request, requests, bind)), where))
     return found
+
+
+def _variable_of(request: Request, graph: RequestGraph, names: Mapping[str, str]) -> str:
+    """Return the variable of the session that has what a request makes, transformed if that is asked for."""
+    if request.makes in names.values():
+        return request.makes
+    return next((made for made, read in graph.comes_of.items() if read == (request.makes,)), request.makes)
 
 
 def as_text(lines: Sequence[Line]) -> str:

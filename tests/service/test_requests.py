@@ -569,3 +569,14 @@ def test_the_graph_of_a_session_tells_what_each_call_is_scheduled_for(
     page = client.get(path, headers={"accept": "text/html"})
     assert page.headers["content-type"].startswith("text/html")
     assert "<td>test.y(joined) -&gt; end</td>" in page.text
+
+
+def test_the_graph_follows_an_output_through_its_transforms(client: httpx.Client, session: str) -> None:
+    body = submitted(session)
+    body["placeholders"][1]["transforms"] = "strip"
+    assert client.post("/v1/submit", json=body).is_success
+    path = f"/v1/sessions/{session}/graph"
+    assert client.get(path).text.endswith("| is to come\n")
+    client.post("/v1/set", json={"session_id": session, "semantic_var_id": "in", "value": "a"})
+    client.post("/v1/get", json={"session_id": session, "semantic_var_id": "out", "timeout_s": 15})
+    assert "| has come | llm 0" in client.get(path).text
