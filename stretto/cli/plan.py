@@ -210,7 +210,7 @@ def _table(problem: Problem, done: Execution) -> Table:
     names = letters(problem.names)
     table = Table(box=None, pad_edge=False)
     for heading in ("", "node", "model", "GPUs"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for heading in ("share", "start, s", "loaded, s", "end, s"):
         table.add_column(heading, justify="right")
     totals: dict[str, float] = {}

@@ -61,6 +61,15 @@ def serve(
             metavar="FILE",
         ),
     ] = None,
+    offline_app: Annotated[
+        Path | None,
+        typer.Option(
+            "--offline-app",
+            help="Application, as for `stretto run-plan`, that the lines of --offline are requests to; the "
+            "models of its nodes are engines.",
+            metavar="APP",
+        ),
+    ] = None,
     host: options.Host = None,
     port: options.Port = None,
 ) -> None:
@@ -84,18 +93,28 @@ def serve(
     documents = read_documents(docs or [], options.MAX_BYTES, Console(stderr=True), is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
-    beside = None if offline is None else _beside(offline, deployments)
+    if offline is None and offline_app is not None:
+        raise UserError("--offline-app: has no use without --offline; name the file of requests")
+    beside = None if offline is None else _beside(offline, offline_app, deployments)
     run_service(deployments, config, say, machine, apps, beside)
 
 
 def _beside(
-    requests: Path, deployments: Iterable[Deployment]
+    requests: Path, app: Path | None, deployments: Iterable[Deployment]
 ) -> Callable[[Runtime], Coroutine[Any, Any, None]]:
-    """Return what answers a Batch file with what queries leave of the engines."""
+    """Return what answers requests, to an application if there is one, with what queries leave of the
+    engines.
+    """
+    from stretto.planner.plan_files import read_application
     from stretto.planner.running.batch_lines import read_batch_application
     from stretto.planner.running.beside import OfflineJob, run_beside
+    from stretto.planner.running.requests import read_run_requests
 
-    application, store = read_batch_application(requests)
+    if app is None:
+        application, store = read_batch_application(requests)
+    else:
+        application = read_application(app)
+        store = read_run_requests(requests, application)
     answers, failures, journal = (
         requests.with_name(f"{requests.name}.{ending}") for ending in ("answers", "failed", "journal")
     )

@@ -1,8 +1,8 @@
 """An application of several LLMs, and the calls that a set of requests makes of it.
 
 A *node* is an LLM with a task. It calls its model once for each request, or several times, or once for each
-chunk of the request's document in a chain: then each prompt has the next chunk and the answer so far. The
-answers of a node's inputs become part of its prompts.
+chunk of the request's document: all at once, or in a chain, where each prompt has the next chunk and the
+answer so far. The answers of a node's inputs become part of its prompts, as `feed.py` says.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Node:
         inputs: nodes whose answers are part of the prompts.
         calls: how often it is called for each request.
         chain: whether it is called once for each chunk of a request, with the answer so far.
+        map: whether it is called once for each chunk of a request, all at once.
         template: kind of prompt, by which the lengths of answers are known.
         prompt: text of its prompt, with slots for what differs from call to call; empty for what is in the
             slots alone.
@@ -37,8 +38,18 @@ class Node:
     inputs: tuple[str, ...] = ()
     calls: int = 1
     chain: bool = False
+    map: bool = False
     template: str = ""
     prompt: str = ""
+
+    @property
+    def is_by_chunk(self) -> bool:
+        """Whether it is called once for each chunk of a request."""
+        return self.chain or self.map
+
+    def num_calls(self, num_chunks: int) -> int:
+        """Return how often it is called for a request whose document has so many chunks."""
+        return num_chunks if self.is_by_chunk else self.calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class Request:
     Attributes:
         id: the request's `custom_id`.
         prompt_tokens: tokens of its text.
-        chunks: tokens of each chunk of its document, for chains.
+        chunks: tokens of each chunk of its document.
         nodes: nodes that it is for; empty for all.
         answers: tokens of the answers, by node, where they are known.
     """

@@ -252,36 +252,34 @@ class _Executor:
         )
 
     def _deal(self, name: str, replicas: Sequence[PlannedReplica]) -> list[Ints]:
-        """Deal the calls that have not ended to replicas: all calls of a request to the same one, and each
-        request to the one that has the least for its weight.
+        """Deal the calls that have not ended to replicas, each whole of calls to the one that has the least
+        for its weight.
         """
         progress = self.progress[name]
         left = np.flatnonzero(np.isinf(progress.ended_s))
         if len(replicas) == 1:
             return [left]
-        requests = progress.drawn.calls.requests[left]
-        counts = np.bincount(requests, minlength=self.problem.workload.num_requests)
+        wholes = progress.drawn.calls.wholes[left]
+        counts = np.bincount(wholes)
         owner = np.full(len(counts), -1)
         dealt = [(0.0, at) for at in range(len(replicas))]
         heapify(dealt)
-        for request in np.unique(requests).tolist():
+        for whole in np.unique(wholes).tolist():
             held, at = dealt[0]
-            owner[request] = at
-            heapreplace(dealt, (held + float(counts[request]) / replicas[at].weight, at))
-        owners = owner[requests]
+            owner[whole] = at
+            heapreplace(dealt, (held + float(counts[whole]) / replicas[at].weight, at))
+        owners = owner[wholes]
         return [left[owners == at] for at in range(len(replicas))]
 
     def _ready_s(self, name: str, now_s: float) -> Floats:
         """Return when the inputs of each call of a node are there; infinite if not in this stage."""
         calls = self.progress[name].drawn.calls
         ready_s = np.full(len(calls.requests), now_s)
-        for source in self.problem.app.node(name).inputs:
+        for source, feed in self.problem.workload.feeds[name].items():
             ended_s = self.progress[source].ended_s.copy()
             for one in self.running.get(source, []):
                 ended_s[one.calls] = one.run.ended_s
-            last = self.progress[source].drawn.calls.last_of[calls.requests]
-            if len(ended_s):
-                ready_s = np.maximum(ready_s, np.where(last >= 0, ended_s[last], now_s))
+            ready_s = np.maximum(ready_s, feed.latest(ended_s, now_s))
         return ready_s
 
     def _cut(self, name: str, runs: list[_Running], now_s: float) -> None:

@@ -14,7 +14,8 @@ def model_graph(problem: Problem) -> Iterator[str]:
     for node in nodes:
         num_calls = len(problem.workload.calls[node.name].requests)
         line = f"{node.name} ({problem.workload.models[node.name].name}, {num_calls} calls"
-        line += ", one after the other for each request)" if node.chain else ")"
+        order = "one after the other" if node.chain else "one for each chunk"
+        line += f", {order})" if node.is_by_chunk else ")"
         if takers[node.name]:
             line += f" -> {', '.join(takers[node.name])}"
         yield line

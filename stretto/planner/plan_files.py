@@ -5,11 +5,11 @@
       - {name: vicuna, model: vicuna-13b-v1.5, max_tokens: 256}
       - {name: judge, model: Llama-2-70b-chat-hf, max_tokens: 100, inputs: [vicuna], calls: 3}
 
-A node may have the text of its `prompt`, with slots: {prompt} for the request's text, {chunk} and {so_far} in
-a chain, and the name of an input for its answer.
+A node may have the text of its `prompt`, with slots: {prompt} for the text of the request, {chunk} in a chain
+and a map, {so_far} in a chain, and the name of an input for its answers.
 
 A request has a `custom_id`, and a `prompt` (text; about four characters make a token) or `prompt_tokens`. It
-may have `chunks` (texts or numbers of tokens) for chains, `nodes` that it is for, and `answers` (tokens by
+may have `chunks` (texts or numbers of tokens), `nodes` that it is for, and `answers` (tokens by
 node) if their lengths are known.
 """
 
@@ -109,8 +109,10 @@ def _node(fields: Any, place: str) -> Node:
     known = known_slots(node)
     if unknown := [name for name in slots_of(node.prompt) if name not in known]:
         raise ConfigError(f"{place}: prompt has {{{unknown[0]}}}; known are {', '.join(known)}")
-    if node.chain and node.calls > 1:
-        raise ConfigError(f"{place}: a chain makes one call for each chunk, so calls must be 1")
+    if node.chain and node.map:
+        raise ConfigError(f"{place}: cannot be a chain and a map at once")
+    if node.is_by_chunk and node.calls > 1:
+        raise ConfigError(f"{place}: makes one call for each chunk, so calls must be 1")
     return node
 
 

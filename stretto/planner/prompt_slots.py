@@ -20,9 +20,16 @@ def constant_text(prompt: str) -> str:
     return _SLOT.sub("", prompt)
 
 
+def shows(prompt: str, name: str) -> bool:
+    """Return whether the text of this name is part of what `fill` makes of a prompt."""
+    slots = slots_of(prompt)
+    return not slots or name in slots
+
+
 def known_slots(node: Node) -> tuple[str, ...]:
     """Return the names that slots in the prompt of a node may have."""
-    return "prompt", *(("chunk", "so_far") if node.chain else ()), *node.inputs
+    chunk = ("chunk",) if node.is_by_chunk else ()
+    return "prompt", *chunk, *(("so_far",) if node.chain else ()), *node.inputs
 
 
 def fill(prompt: str, texts: Mapping[str, str]) -> str:

@@ -109,7 +109,7 @@ class RunTimes:
         return self.problem.costs[node][tp].loading_s
 
     def last_s(self, node: str, tp: int) -> float:
-        """Return the seconds that the calls of one request take alone; for a chain, of the longest one."""
+        """Return the seconds that one whole of calls takes alone; for a chain, the longest one."""
         return float(self._lists[node, tp][0])
 
     def least_s(self, node: str) -> float:
@@ -147,23 +147,23 @@ class RunTimes:
         return [self._simulated(self.problem.draw(at)[name], name, tp).tolist() for at in range(num)]
 
     def _simulated(self, calls: DrawnCalls, name: str, tp: int) -> Floats:
-        """Return the seconds for a single request (the longest, if it is a chain), and then for shares of all
-        requests: one over each of `_parts`.
+        """Return the seconds for a single whole (the longest, if it is a chain), and then for shares of all
+        wholes: one over each of `_parts`.
         """
-        requests = np.unique(calls.calls.requests)
-        work = np.bincount(calls.calls.requests, weights=calls.prompts + calls.outputs)[requests]
+        wholes = np.unique(calls.calls.wholes)
+        work = np.bincount(calls.calls.wholes, weights=calls.prompts + calls.outputs)[wholes]
         if np.any(calls.calls.previous >= 0):  # every share has some of the longest chains
-            requests = requests[np.argsort(-work, kind="stable")]
+            wholes = wholes[np.argsort(-work, kind="stable")]
 
         @cache
         def seconds(count: int) -> float:
-            evenly = np.arange(count) * len(requests) // count
-            return self._seconds(name, tp, calls, requests[evenly])
+            evenly = np.arange(count) * len(wholes) // count
+            return self._seconds(name, tp, calls, wholes[evenly])
 
         most = self._effort.most_requests
-        counts = [1, *(-(-len(requests) // parts) for parts in self._parts())]
+        counts = [1, *(-(-len(wholes) // parts) for parts in self._parts())]
         num_halves = self.num_devices.bit_length() + _NUM_SMALL
-        halves = {-(-len(requests) // 2**half) for half in range(num_halves)}
+        halves = {-(-len(wholes) // 2**half) for half in range(num_halves)}
         few, largest = self._effort.few_requests, min(counts[-1], most)
         chosen = {1, -(-largest // 2), largest}
         if few:
@@ -176,9 +176,9 @@ class RunTimes:
             row += np.maximum(0, np.array(counts) - most) * each_s
         return np.maximum.accumulate(row)
 
-    def _seconds(self, name: str, tp: int, drawn: DrawnCalls, requests: Ints) -> float:
-        """Simulate one replica with all calls of these requests."""
-        calls = np.flatnonzero(np.isin(drawn.calls.requests, requests))
+    def _seconds(self, name: str, tp: int, drawn: DrawnCalls, wholes: Ints) -> float:
+        """Simulate one replica with all calls of these wholes."""
+        calls = np.flatnonzero(np.isin(drawn.calls.wholes, wholes))
         place = np.full(len(drawn.outputs) + 1, -1)
         place[calls] = np.arange(len(calls))
         load = ReplicaLoad(

@@ -7,7 +7,7 @@ goes on from the tokens that it has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,9 @@ from stretto.costs.step_arrays import Ints
 from stretto.errors import CapacityError, ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, Node, Request
+from stretto.planner.feed import Feed, feed, taken
 from stretto.planner.idle_blocks import MAX_REQUESTS
+from stretto.planner.prompt_slots import shows
 
 _OTHER_MODEL = "vicuna-13b-v1.5"
 _TEMPLATE_WORTH, _MODEL_WORTH, _OTHER_WORTH = 200.0, 10.0, 5.0
@@ -34,20 +36,27 @@ class NodeCalls:
 
     Attributes:
         requests: number of each call's request.
+        numbers: number of each call among those of its request.
         own_tokens: tokens of each prompt without the answers of other calls of the workload.
         previous: call whose answer each prompt also has; -1 for none.
-        last_of: last call of each request; -1 for none.
         known: tokens of each answer if known; else -1.
         generated: tokens of each answer so far.
     """
 
     node: Node
     requests: Ints
+    numbers: Ints
     own_tokens: Ints
     previous: Ints
-    last_of: Ints
     known: Ints
     generated: Ints
+
+    @property
+    def wholes(self) -> Ints:
+        """Number of the whole that each call belongs to, which one replica does: its request, or each call of
+        a map by itself.
+        """
+        return np.arange(len(self.requests)) if self.node.map else self.requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,7 @@ class Workload:
 
     Attributes:
         calls: calls by node, in topological order.
+        feeds: for each node, which answers of each of its inputs its prompts take.
         estimated: nodes whose lengths of answers are those of another model or kind of prompt.
         beliefs: what is believed about the lengths of each node's answers.
 
@@ -101,8 +111,13 @@ class Workload:
         self.num_requests = len(requests)
         self.models = dict(models)
         self.calls: dict[str, NodeCalls] = {}
+        self.feeds: dict[str, dict[str, Feed]] = {}
         for node in app.nodes:
-            self.calls[node.name] = self._calls_of(node, requests, answers)
+            calls = self.calls[node.name] = self._calls_of(node, requests, answers)
+            feeds = self.feeds[node.name] = {name: self._feed(name, calls) for name in node.inputs}
+            running = answers.running.get(node.name, ())
+            places = _ready(calls, feeds.values())[: len(running)]
+            calls.generated[places] = np.minimum(running[: len(places)], node.max_tokens - 1)
         self.estimated: set[str] = set()
         self.beliefs = {node.name: self._belief_of(node, lengths, answers) for node in app.nodes}
         for node in app.nodes:
@@ -127,9 +142,9 @@ class Workload:
     def _check_context(self, node: Node, requests: Sequence[Request]) -> None:
         calls, context = self.calls[node.name], self.models[node.name].max_context_tokens
         most = calls.own_tokens + np.where(calls.previous >= 0, node.max_tokens, 0)
-        for name in node.inputs:
-            has_input = self.calls[name].last_of[calls.requests] >= 0
-            most = most + np.where(has_input, self.app.node(name).max_tokens, 0)
+        for name in _shown(node):
+            cap = self.app.node(name).max_tokens
+            most = most + self.feeds[node.name][name].totals(np.full(len(self.calls[name].requests), cap))
         if len(most) and most.max() >= context:
             at = int(most.argmax())
             raise CapacityError(
@@ -165,10 +180,8 @@ class Workload:
         wanted = np.where(calls.known >= 0, calls.known, _lengths_drawn(lengths, random, calls.generated))
         wanted = np.minimum(wanted, node.max_tokens)
         prompts = calls.own_tokens.copy()
-        for name in node.inputs:
-            last = drawn[name].calls.last_of[calls.requests]
-            source = drawn[name].outputs + drawn[name].calls.generated
-            prompts[last >= 0] += source[last[last >= 0]]
+        for name in _shown(node):
+            prompts += self.feeds[node.name][name].totals(drawn[name].outputs + drawn[name].calls.generated)
         context = self.models[node.name].max_context_tokens
         outputs = np.maximum(1, np.minimum(wanted, context - prompts) - calls.generated)
         prompts += calls.generated
@@ -180,85 +193,100 @@ class Workload:
 
     def _calls_of(self, node: Node, requests: Sequence[Request], answers: AnswersSoFar) -> NodeCalls:
         """Return the calls of a node that are left; those of its inputs are known already."""
-        if node.chain or answers.ended:
-            calls = self._calls_one_by_one(node, requests, answers)
-        else:
-            calls = _calls_at_once(node, requests)
-        running = answers.running.get(node.name, ())
-        places = self._ready(calls)[: len(running)]
-        calls.generated[places] = np.minimum(running[: len(places)], node.max_tokens - 1)
-        return calls
+        if node.is_by_chunk or answers.ended:
+            return self._calls_one_by_one(node, requests, answers)
+        return _calls_at_once(node, requests)
+
+    def _feed(self, source: str, calls: NodeCalls) -> Feed:
+        given = self.calls[source]
+        return feed(given.node, (given.requests, given.numbers), calls.node, (calls.requests, calls.numbers))
 
     def _calls_one_by_one(self, node: Node, requests: Sequence[Request], answers: AnswersSoFar) -> NodeCalls:
-        numbers, tokens, previous, known = [], [], [], []
-        last_of = np.full(len(requests), -1)
+        request_of, numbers, tokens, previous, known = [], [], [], [], []
         ended = answers.ended.get(node.name, {})
-        for number, request in enumerate(requests):
+        for at, request in enumerate(requests):
             if request.nodes and node.name not in request.nodes:
                 continue
-            if node.chain and not request.chunks:
+            if node.is_by_chunk and not request.chunks:
                 raise ConfigError(f"request {request.id!r} has no chunks, which node {node.name!r} needs")
-            parts = request.chunks if node.chain else (request.prompt_tokens,) * node.calls
-            given = node.prompt_tokens + self._answered_inputs(node, number, request, answers)
+            constant = _constant_tokens(node, request)
             answered, before = 0, -1
-            for at, part in enumerate(parts):
-                if (number, at) in ended:
-                    answered = ended[number, at] if node.chain else 0
+            for number in range(node.num_calls(len(request.chunks))):
+                if (at, number) in ended:
+                    answered = ended[at, number] if node.chain else 0
                     continue
+                prompt = constant + self._answered_inputs(node, at, number, request, answers)
+                if node.is_by_chunk:
+                    prompt += request.chunks[number]
+                if before < 0:
+                    prompt += answered
+                request_of.append(at)
                 numbers.append(number)
-                tokens.append(max(1, part + given + (answered if before < 0 else 0)))
+                tokens.append(max(1, prompt))
                 previous.append(before if node.chain else -1)
-                before = last_of[number] = len(numbers) - 1
                 known.append((request.answers or {}).get(node.name, -1))
+                before = len(numbers) - 1
         return NodeCalls(
             node,
+            np.array(request_of, np.int64),
             np.array(numbers, np.int64),
             np.array(tokens, np.int64),
             np.array(previous, np.int64),
-            last_of,
             np.array(known, np.int64),
             np.zeros(len(known), np.int64),
         )
 
-    def _answered_inputs(self, node: Node, number: int, request: Request, answers: AnswersSoFar) -> int:
-        """Return the tokens of the answers of a node's inputs that are there."""
+    def _answered_inputs(
+        self, node: Node, at: int, number: int, request: Request, answers: AnswersSoFar
+    ) -> int:
+        """Return the tokens of the answers to inputs that are there and part of the prompt of a call."""
         tokens = 0
-        for name in node.inputs:
+        for name in _shown(node):
             if ended := answers.ended.get(name):
                 source = self.app.node(name)
-                last = (len(request.chunks) if source.chain else source.calls) - 1
-                if self.calls[name].last_of[number] < 0:
-                    tokens += ended.get((number, last), 0)
+                wanted = taken(source, node, number, source.num_calls(len(request.chunks)))
+                tokens += sum(ended.get((at, one), 0) for one in wanted)
         return tokens
-
-    def _ready(self, calls: NodeCalls) -> Ints:
-        """Return the calls of a node that wait for no other."""
-        can_run = calls.previous < 0
-        for name in calls.node.inputs:
-            can_run &= self.calls[name].last_of[calls.requests] < 0
-        return np.flatnonzero(can_run)
 
 
 def _calls_at_once(node: Node, requests: Sequence[Request]) -> NodeCalls:
-    """Return the calls of a node that is no chain, if no call of any node has been answered."""
-    name, num = node.name, len(requests)
+    """Return the calls of a node that is not called by chunk, if no call of any node has been answered."""
+    name = node.name
     chosen = np.array(
         [at for at, request in enumerate(requests) if not request.nodes or name in request.nodes], np.int64
     )
-    tokens = np.array([requests[at].prompt_tokens for at in chosen.tolist()], np.int64)
+    tokens = np.array([_constant_tokens(node, requests[at]) for at in chosen.tolist()], np.int64)
     known = np.array([(requests[at].answers or {}).get(name, -1) for at in chosen.tolist()], np.int64)
-    last_of = np.full(num, -1)
-    last_of[chosen] = np.arange(1, len(chosen) + 1) * node.calls - 1
     num_calls = len(chosen) * node.calls
     return NodeCalls(
         node,
         np.repeat(chosen, node.calls),
-        np.repeat(np.maximum(1, tokens + node.prompt_tokens), node.calls),
+        np.tile(np.arange(node.calls), len(chosen)),
+        np.repeat(np.maximum(1, tokens), node.calls),
         np.full(num_calls, -1),
-        last_of,
         np.repeat(known, node.calls),
         np.zeros(num_calls, np.int64),
     )
+
+
+def _constant_tokens(node: Node, request: Request) -> int:
+    """Return the tokens that all prompts of a node for a request have: its template, and the request's text
+    if that is part of them.
+    """
+    return node.prompt_tokens + (request.prompt_tokens if shows(node.prompt, "prompt") else 0)
+
+
+def _shown(node: Node) -> list[str]:
+    """Return the inputs of a node whose answers are part of its prompts; others it only waits for."""
+    return [name for name in node.inputs if shows(node.prompt, name)]
+
+
+def _ready(calls: NodeCalls, feeds: Iterable[Feed]) -> Ints:
+    """Return the calls of a node that wait for no other."""
+    can_run = calls.previous < 0
+    for one in feeds:
+        can_run &= one.taken < 0
+    return np.flatnonzero(can_run)
 
 
 def _lengths_drawn(lengths: OutputLengths, random: np.random.Generator, generated: Ints) -> Ints:
@@ -273,7 +301,7 @@ def _lengths_drawn(lengths: OutputLengths, random: np.random.Generator, generate
 
 def _check_count(node: Node, requests: Sequence[Request]) -> None:
     num_calls = sum(
-        len(request.chunks) if node.chain else node.calls
+        node.num_calls(len(request.chunks))
         for request in requests
         if not request.nodes or node.name in request.nodes
     )

@@ -158,7 +158,7 @@ def test_answers_become_part_of_prompts() -> None:
     drawn = workload(nodes, [Request("1", 3, (50, 60)), Request("2", 3, (70,))]).draw(0)
     write, judge = drawn["write"], drawn["judge"]
     assert write.calls.previous.tolist() == [-1, 0, -1]
-    assert write.prompts.tolist() == [60, 70 + write.outputs[0], 80]
+    assert write.prompts.tolist() == [63, 73 + write.outputs[0], 83]
     assert judge.calls.requests.tolist() == [0, 0, 1, 1]
     assert judge.prompts.tolist() == [8 + write.outputs[1]] * 2 + [8 + write.outputs[2]] * 2
     assert write.outputs.min() >= 1

@@ -123,21 +123,20 @@ def test_what_is_left_of_a_run_needs_the_answers_that_are_there() -> None:
     }
     left = Workload(app, requests, models, LENGTHS, answers)
     chain, vote, judge = (left.calls[name] for name in ("sum", "vote", "judge"))
-    assert chain.own_tokens.tolist() == [200 + 10 + 21, 300 + 10]
+    assert chain.own_tokens.tolist() == [200 + 17 + 21, 300 + 17]
     assert chain.previous.tolist() == [-1, 0]
-    assert chain.last_of.tolist() == [1, -1]
     assert vote.requests.tolist() == [0, 0, 1, 1]
     assert vote.generated.tolist() == [11, 59, 0, 0]
-    assert judge.own_tokens.tolist() == [7 + 5, 7 + 5 + 24]
+    assert judge.own_tokens.tolist() == [7 + 5 + 30, 7 + 5 + 24 + 60]
     drawn = left.draw(0)
     assert drawn["vote"].outputs[1] == 1
     assert drawn["vote"].outputs[0] <= 60 - 11
     assert drawn["vote"].prompts.tolist() == [7 + 11, 7 + 59, 7, 7]
     outputs = drawn["vote"].outputs + vote.generated
-    assert drawn["judge"].prompts[1] == 7 + 5 + 24 + outputs[3]
+    assert drawn["judge"].prompts[1] == 7 + 5 + 24 + 60 + outputs[2] + outputs[3]
     chained = drawn["sum"]
-    assert drawn["judge"].prompts[0] == 7 + 5 + chained.outputs[1] + outputs[1]
-    assert chained.prompts[1] == 300 + 10 + chained.outputs[0]
+    assert drawn["judge"].prompts[0] == 7 + 5 + 30 + chained.outputs[1] + outputs[0] + outputs[1]
+    assert chained.prompts[1] == 300 + 17 + chained.outputs[0]
 
 
 def test_answers_so_far_change_the_draws_of_what_is_left() -> None:

@@ -14,9 +14,12 @@ from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import BadReply, ConfigError
 from stretto.messages import Action, Admit
 from stretto.observer import Observer
+from stretto.planner.application import Application, Node, Request
 from stretto.planner.running.batch_lines import read_batch_application
 from stretto.planner.running.beside import OfflineJob, run_beside
+from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import Outcome
+from stretto.planner.running.run_request import RunRequest
 from stretto.runtime.runtime import Runtime
 from stretto.tasks import LLMTask
 
@@ -101,6 +104,27 @@ def test_more_requests_than_queries_may_run_wait_for_room(tmp_path: Path) -> Non
             return await run_beside(job(tmp_path), runtime)
 
     assert asyncio.run(run()) == Outcome(0, 6, 0)
+
+
+def test_an_application_beside_queries_passes_answers_on(tmp_path: Path) -> None:
+    app = Application("app", [Node("draft", "a", 5, map=True), Node("sum", "b", 5, inputs=("draft",))])
+    request = RunRequest(Request("r", 0, (1, 1)), (), ("one", "two"))
+    wanted = OfflineJob(
+        app, stored([request]), *(tmp_path / name for name in ("answers", "failed", "journal"))
+    )
+    prompts: list[str] = []
+    noting = FakeLLMConfig(
+        fail_on=lambda task: prompts.append("".join(str(part.text) for part in task.prompt))
+    )
+
+    async def run() -> Outcome:
+        second = deploy("b", FakeLLM, noting, contract="llm", max_running=1)
+        async with Runtime([engine(), second]) as runtime:
+            return await run_beside(wanted, runtime)
+
+    assert asyncio.run(run()) == Outcome(0, 1, 0)
+    (line,) = (json.loads(line) for line in wanted.answers.read_text("utf-8").splitlines())
+    assert prompts[-1] == "\n\n".join(line["response"]["body"]["answers"]["draft"])
 
 
 def test_a_model_that_is_no_engine_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def test_each_answer_goes_to_its_consumers(whole: Path, tmp_path: Path) -> None:
     assert answers(tmp_path) == answers(whole)
     by_node = answers(whole)[0]["response"]["body"]["answers"]
     assert by_node.keys() == {"draft", "sum", "judge"}
-    assert f"question 0\n\n{by_node['draft'][-1]}\n\n{by_node['sum'][-1]}" in prompts["question"]
+    drafts = "\n\n".join(by_node["draft"])
+    assert f"question 0\n\n{drafts}\n\n{by_node['sum'][-1]}" in prompts["question"]
     assert answers(whole)[4]["response"]["body"]["answers"].keys() == {"sum", "judge"}
     assert sum(map(len, prompts.values())) == NUM_CALLS
 

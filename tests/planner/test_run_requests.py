@@ -70,7 +70,7 @@ def test_a_batch_line_is_for_one_node(tmp_path: Path) -> None:
         (batch(CHAT, custom_id=7), "custom_id must be a text"),
         (batch([]), "body must be a mapping"),
         (batch({**CHAT, "model": "m"}), "model is 'm'; it must name a node"),
-        (batch({**CHAT, "model": "sum"}), "'sum' is a chain"),
+        (batch({**CHAT, "model": "sum"}), "'sum' is called by chunk"),
         (batch({**CHAT, "n": 2}), "'n' is not supported"),
         (batch({**CHAT, "stream": True}), "'stream' is not supported"),
         (batch({**CHAT, "user": "me"}), "'user' is not supported"),
@@ -81,7 +81,7 @@ def test_a_batch_line_is_for_one_node(tmp_path: Path) -> None:
         ({"custom_id": "1", "prompt_tokens": 7, "nodes": ["judge"]}, "needs the text"),
         ({"custom_id": "1", "prompt": "x", "chunks": [7]}, "chunks must be texts"),
         ({"custom_id": "1", "prompt": "x"}, "no chunks, which node 'sum' needs"),
-        ({"custom_id": "1", "chunks": ["x"]}, "no prompt, which node 'write' needs"),
+        ({"custom_id": "1", "chunks": ["x"], "nodes": ["write"]}, "no prompt, which node 'write' needs"),
         ({"custom_id": "1", "prompt": "x", "nodes": ["z"]}, "no node 'z'"),
     ],
 )
@@ -89,6 +89,11 @@ def test_a_line_that_cannot_be_run_is_named(tmp_path: Path, line: Any, message: 
     first = {"custom_id": "0", "prompt": "x", "nodes": ["judge"]}
     with pytest.raises(ConfigError, match=f"line 2: .*{message}"):
         read(tmp_path, first, line)
+
+
+def test_a_node_with_inputs_needs_no_prompt_of_the_request(tmp_path: Path) -> None:
+    (request,) = read(tmp_path, {"custom_id": "1", "chunks": ["x"], "nodes": ["sum", "write"]})
+    assert request.messages == ()
 
 
 def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> None:

@@ -91,6 +91,28 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
             process.kill()
 
 
+def test_the_command_answers_an_offline_application_beside(tmp_path: Path) -> None:
+    app, requests = tmp_path / "app.yaml", tmp_path / "in.jsonl"
+    app.write_text(
+        "nodes:\n- {name: parts, model: llm, max_tokens: 4, map: true}\n"
+        "- {name: whole, model: llm, max_tokens: 4, inputs: [parts]}\n"
+    )
+    requests.write_text('{"custom_id": "r", "chunks": ["one", "two"]}\n')
+    options = ["--llm", "stand-in", "--port", "0", "--offline", str(requests), "--offline-app", str(app)]
+    command = [sys.executable, "-m", "stretto.cli.main", "serve", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = next(line for line in process.stderr if line.startswith("offline"))
+            assert said == "offline requests: 1 answered, 0 failed\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    answers = json.loads((tmp_path / "in.jsonl.answers").read_text("utf-8"))["response"]["body"]["answers"]
+    assert [len(answers["parts"]), type(answers["whole"])] == [2, str]
+
+
 def test_a_second_interrupt_cuts_the_requests_that_are_open(tmp_path: Path) -> None:
     file = tmp_path / "engines.toml"
     file.write_text("[service]\nmax_wait_s = 1000.0\ngrace_s = 1000.0\n")

@@ -12,6 +12,7 @@ from typing import Any
 
 from stretto.errors import StrettoError
 from stretto.planner.application import Application, Node, Request
+from stretto.planner.feed import is_by_chunk, taken
 from stretto.planner.prompt_slots import fill
 from stretto.planner.running.request_store import Kind, RequestStore
 from stretto.planner.running.run_request import Message, RunRequest
@@ -73,10 +74,12 @@ class _Live:
     """A request that has not ended: its answers by node (None while there is none), and calls under way.
 
     Attributes:
+        num_left: calls of each node without an answer.
         request: the request with its texts, once a call has needed them.
     """
 
     answers: dict[str, list[Answer | None]]
+    num_left: dict[str, int]
     request: RunRequest | None = None
     started: set[Call] = field(default_factory=set)
 
@@ -92,6 +95,9 @@ class CallBook:
 
     def __init__(self, app: Application, requests: RequestStore) -> None:
         self._app = app
+        self._takers = {
+            node.name: [one for one in app.nodes if node.name in one.inputs] for node in app.nodes
+        }
         self._requests = requests
         self._live: dict[int, _Live] = {}  # of requests that have begun
         self._has_ended = bytearray(len(requests))
@@ -141,12 +147,15 @@ class CallBook:
         """
         live, node = self._live[call.request], self._app.node(call.node)
         request = self._texts(call.request)
-        inputs = {name: _text(live.answers[name][-1]) for name in node.inputs if name in live.answers}
-        if not node.prompt and not node.chain and not inputs:
+        inputs = {
+            name: self._taken(name, call, live.answers[name]) for name in node.inputs if name in live.answers
+        }
+        if not node.prompt and not node.is_by_chunk and not inputs:
             return request.messages
         texts = {"prompt": request.text}
         if node.chain:
             texts["so_far"] = _text(live.answers[node.name][call.number - 1]) if call.number else ""
+        if node.is_by_chunk:
             texts["chunk"] = request.chunks[call.number]
         return (Message(None, fill(node.prompt, {**texts, **inputs})),)
 
@@ -162,18 +171,19 @@ class CallBook:
         """Note the answer to a call. It is ignored if the request has ended, or the call was answered."""
         if not self._note(call, answer):
             return Progress()
-        self._live[call.request].started.discard(call)
+        live = self._live[call.request]
+        live.started.discard(call)
         if (ended := self._ended(call.request)) is not None:
             return Progress(ended=ended)
-        return Progress(ready=tuple(self._ready(call.request)))
+        return Progress(ready=tuple(self._begun_of(live, self._released(live, call))))
 
     def failed(self, call: Call, error: StrettoError) -> Progress:
         """Note that a call failed, which ends its request. It is ignored if the request has ended."""
         live = self._begun(call.request)
         if live is None:
             return Progress()
-        for name, answers in live.answers.items():
-            self.num_left[name] -= answers.count(None)
+        for name, num_left in live.num_left.items():
+            self.num_left[name] -= num_left
         return Progress(ended=self._end(call.request, error))
 
     def resume(self, answers: Iterable[tuple[Call, Answer]]) -> Iterator[Ended]:
@@ -203,51 +213,102 @@ class CallBook:
         """Yield the nodes that requests of a kind are for, each with its number of calls."""
         for node in self._app.nodes:
             if not kind.nodes or node.name in kind.nodes:
-                yield node.name, kind.num_chunks if node.chain else node.calls
+                yield node.name, node.num_calls(kind.num_chunks)
 
     def _reached(self) -> Iterator[Sequence[Call]]:
         for number in range(len(self._requests)):
             if not self._has_ended[number]:
                 for name in self._first(number):
                     self.num_to_begin[name] -= 1
-                yield tuple(self._ready(number))
+                live = self._begin(number)
+                yield tuple(self._begun_of(live, self._able(number, live)))
 
     def _first(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""
         kind, live = self._requests.kind(number), self._live.get(number)
         if live is not None:  # an earlier run has answered calls of it
-            return self._able(live.answers)
+            return list(dict.fromkeys(call.node for call in self._able(number, live)))
         key = kind.nodes, bool(kind.num_chunks)
         if key not in self._first_of:
-            self._first_of[key] = self._able({name: [None] * num for name, num in self._calls_of(kind)})
+            num_left = dict(self._calls_of(kind))
+            self._first_of[key] = [
+                name
+                for name, num in num_left.items()
+                if num and not any(num_left.get(source) for source in self._app.node(name).inputs)
+            ]
         return self._first_of[key]
 
-    def _able(self, answers: Mapping[str, Sequence[Answer | None]]) -> list[str]:
-        """Return the nodes whose inputs are all there, and that have calls without an answer."""
-        return [
-            name
-            for name, given in answers.items()
-            if not _is_done(given)
-            and all(_is_done(answers.get(wanted, ())) for wanted in self._app.node(name).inputs)
-        ]
+    def _able(self, number: int, live: _Live) -> Iterator[Call]:
+        """Yield all calls of a request that can be made, or are under way."""
+        for name, answers in live.answers.items():
+            node = self._app.node(name)
+            for at, answer in enumerate(answers):
+                call = Call(number, name, at)
+                if answer is None and self._has_inputs(live, node, at):
+                    yield call
+                if answer is None and node.chain:
+                    break
+
+    def _released(self, live: _Live, answered: Call) -> Iterator[Call]:
+        """Yield the calls that may have waited for an answer alone, and can be made now."""
+        source, number = self._app.node(answered.node), answered.request
+        if source.chain:
+            yield from self._next_of_chain(live, source, number)
+        for taker in self._takers[source.name]:
+            if taker.name not in live.answers or not live.num_left[taker.name]:
+                continue
+            if taker.chain:
+                yield from self._next_of_chain(live, taker, number)
+                continue
+            if is_by_chunk(source, taker):
+                places = taken(source, taker, answered.number, len(live.answers[taker.name]))
+            elif live.num_left[source.name]:
+                continue
+            else:
+                places = range(len(live.answers[taker.name]))
+            for at in places:
+                if live.answers[taker.name][at] is None and self._has_inputs(live, taker, at):
+                    yield Call(number, taker.name, at)
+
+    def _next_of_chain(self, live: _Live, node: Node, number: int) -> Iterator[Call]:
+        """Yield the next call of a chain, if there is one and it can be made."""
+        answers = live.answers[node.name]
+        at = len(answers) - live.num_left[node.name]
+        if at < len(answers) and self._has_inputs(live, node, at):
+            yield Call(number, node.name, at)
+
+    def _has_inputs(self, live: _Live, node: Node, at: int) -> bool:
+        """Return whether all answers that a call needs are there."""
+        for name in node.inputs:
+            if live.num_left.get(name):
+                source, answers = self._app.node(name), live.answers[name]
+                if not is_by_chunk(source, node) or answers[at] is None:
+                    return False
+        return True
 
     def _begun(self, number: int) -> _Live | None:
         """Return the state of a request, which begins if it has not; None if it has ended."""
+        return None if self._has_ended[number] else self._begin(number)
+
+    def _begin(self, number: int) -> _Live:
         live = self._live.get(number)
-        if live is None and not self._has_ended[number]:
-            calls = self._calls_of(self._requests.kind(number))
-            live = self._live[number] = _Live({name: [None] * num_calls for name, num_calls in calls})
+        if live is None:
+            num_left = dict(self._calls_of(self._requests.kind(number)))
+            answers: dict[str, list[Answer | None]] = {name: [None] * num for name, num in num_left.items()}
+            live = self._live[number] = _Live(answers, num_left)
         return live
 
-    def _ready(self, number: int) -> Iterator[Call]:
-        live = self._begun(number)
-        assert live is not None
-        for name in self._able(live.answers):
-            for at in _next(self._app.node(name), live.answers[name]):
-                call = Call(number, name, at)
-                if call not in live.started:
-                    live.started.add(call)
-                    yield call
+    def _begun_of(self, live: _Live, calls: Iterable[Call]) -> Iterator[Call]:
+        """Yield those of the calls that are not under way; from then on they are."""
+        for call in calls:
+            if call not in live.started:
+                live.started.add(call)
+                yield call
+
+    def _taken(self, name: str, call: Call, answers: Sequence[Answer | None]) -> str:
+        """Return the text of the answers of an input that a call takes."""
+        wanted = taken(self._app.node(name), self._app.node(call.node), call.number, len(answers))
+        return "\n\n".join(_text(answers[at]) for at in wanted)
 
     def _note(self, call: Call, answer: Answer) -> bool:
         """Note an answer; return whether it is wanted, and the first to its call."""
@@ -255,6 +316,7 @@ class CallBook:
         if live is None or live.answers[call.node][call.number] is not None:
             return False
         live.answers[call.node][call.number] = answer
+        live.num_left[call.node] -= 1
         self.num_left[call.node] -= 1
         return True
 
@@ -271,7 +333,7 @@ class CallBook:
 
     def _ended(self, number: int) -> Ended | None:
         """End a request if all its calls are answered."""
-        is_done = all(map(_is_done, self._live[number].answers.values()))
+        is_done = not any(self._live[number].num_left.values())
         return self._end(number, None) if is_done else None
 
     def _end(self, number: int, error: StrettoError | None) -> Ended:
@@ -280,19 +342,6 @@ class CallBook:
         self.num_requests_left -= 1
         given = {name: [one for one in answers if one is not None] for name, answers in live.answers.items()}
         return Ended(self._requests.id(number), self._requests.kind(number), given, error)
-
-
-def _next(node: Node, answers: Sequence[Answer | None]) -> Iterator[int]:
-    """Yield the numbers of a node's calls that can be made: of a chain, the first without an answer."""
-    for at, answer in enumerate(answers):
-        if answer is None:
-            yield at
-            if node.chain:
-                return
-
-
-def _is_done(answers: Sequence[Answer | None]) -> bool:
-    return None not in answers
 
 
 def _text(answer: Answer | None) -> str:

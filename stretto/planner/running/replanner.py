@@ -178,6 +178,5 @@ class Replanner:
 
 def _is_answered(node: Node, place: int, request: Request, answers: AnswersSoFar) -> bool:
     """Return whether all calls that a request makes of a node have been answered."""
-    num_calls = len(request.chunks) if node.chain else node.calls
     ended = answers.ended.get(node.name, {})
-    return all((place, call) in ended for call in range(num_calls))
+    return all((place, call) in ended for call in range(node.num_calls(len(request.chunks))))

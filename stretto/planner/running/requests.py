@@ -39,16 +39,17 @@ def is_batch_line(found: Any) -> bool:
 
 def _checked(request: RunRequest, app: Application) -> RunRequest:
     """Return a request that every node which it is for can run. Raises ConfigError."""
-    names = {node.name for node in app.nodes}
+    names = [node.name for node in app.nodes]
     if unknown := [name for name in request.planned.nodes if name not in names]:
         raise ConfigError(f"there is no node {unknown[0]!r}; there are {', '.join(names)}")
-    for node in app.nodes:
-        if request.planned.nodes and node.name not in request.planned.nodes:
-            continue
-        if node.chain and not request.chunks:
-            raise ConfigError(f"it has no chunks, which node {node.name!r} needs")
-        if not node.chain and not request.messages and not node.prompt:
-            raise ConfigError(f"it has no prompt, which node {node.name!r} needs")
+    wanted = request.planned.nodes or names
+    for name in wanted:
+        node = app.node(name)
+        if node.is_by_chunk and not request.chunks:
+            raise ConfigError(f"it has no chunks, which node {name!r} needs")
+        has_input = any(source in wanted for source in node.inputs)
+        if not (node.is_by_chunk or has_input or request.messages or node.prompt):
+            raise ConfigError(f"it has no prompt, which node {name!r} needs")
     return request
 
 
@@ -72,6 +73,6 @@ def _node_for(model: str, app: Application) -> Node:
         raise ConfigError(
             f"body: model is {model!r}; it must name a node ({names}), or the model of one node alone"
         )
-    if having[0].chain:
-        raise ConfigError(f"body: node {having[0].name!r} is a chain, whose requests need chunks")
+    if having[0].is_by_chunk:
+        raise ConfigError(f"body: node {having[0].name!r} is called by chunk, so its requests need chunks")
     return having[0]

@@ -1,7 +1,7 @@
 """The answers of a run as lines of JSON, in the form of OpenAI's Batch files.
 
 A request of a Batch file gets the body of its API. Another one gets its answers by node: a text, or a list of
-texts where the node is called several times or is a chain. A line stands in the file of answers, or in the
+texts where the node is called several times or by chunk. A line stands in the file of answers, or in the
 file of failures.
 """
 
@@ -111,4 +111,4 @@ def _body(ended: Ended, app: Application) -> dict[str, Any]:
 
 def _is_single(app: Application, name: str) -> bool:
     node = app.node(name)
-    return node.calls == 1 and not node.chain
+    return node.calls == 1 and not node.is_by_chunk
