@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import random
 import shutil
@@ -28,7 +29,7 @@ from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.errors import CapacityError, ConfigError, UserError
-from stretto.tasks import Decode, Done, Failed, LLMTask
+from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
 
 pytest_plugins = ("support.llm_fixtures",)
 
@@ -452,3 +453,19 @@ def test_two_live_tasks_of_one_id_are_a_callers_bug(tiny_checkpoint: Path) -> No
     assert isinstance(drain(llm)[-1], Done)
     llm.admit(task(1, (Segment("y"),), Decode(max_tokens=2)), ())
     assert isinstance(drain(llm)[-1], Done)
+
+
+@pytest.mark.parametrize("silence_s", [0.0, 60.0, math.inf])
+def test_text_that_nobody_reads_before_its_end_is_told_in_few_pieces(
+    tiny_checkpoint: Path, silence_s: float
+) -> None:
+    llm = engine(tiny_checkpoint)
+    decode = Decode(100, ignore_eos=True, strip=False)
+    llm.admit_tokens(LLMTask(1, "q", "", (), decode, silence_s=silence_s), [5, 6, 7], ())
+    events = drain(llm)
+    pieces = [event.value for event in events if isinstance(event, Piece)]
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert "".join(pieces) == done.value
+    assert len(pieces) <= 5 if silence_s == math.inf else len(pieces) > 50
+    assert isinstance(events[1], Piece), "the first token is told at once"

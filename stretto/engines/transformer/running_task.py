@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,9 @@ from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import is_plain_greedy
 from stretto.llm.sequence import TokenSequence
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+
+_HELD_TOKENS = 32
+"""Tokens whose text is one piece if nobody reads it before its end: telling costs as much as a small step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class RunningTask:
     is_over: bool = False
     _is_started: bool = False
     _resumed: list[LLMEvent] = field(default_factory=list)
+    _held: list[str] = field(default_factory=list)  # text that is not told yet
     _is_plain: bool = field(init=False)
     _failure: tuple[int, StrettoError] | None = None  # and what was chosen before it in its step
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -107,6 +112,7 @@ class RunningTask:
     def _feed(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
         tokens: list[int] = []
         output, num_left = self.output, self.sequence.num_remaining
+        num_before = len(self.sequence.tokens) - self.sequence.num_prompt_tokens
         assert output is not None
         try:
             for token, logprobs in chosen:
@@ -122,16 +128,26 @@ class RunningTask:
                         self._num_chars += len(delta)
                         self._ends.append(self._num_chars)
                     pieces, is_last = output.feed(delta)
-                    for piece in pieces:
-                        events.append(Piece(self.task.id, piece))
+                    self._tell_pieces(pieces, events, num_before + len(tokens))
                 if is_last or len(tokens) == num_left:
                     last, value = output.finish()
-                    events += [Piece(self.task.id, piece) for piece in last]
+                    self._tell_pieces(last, events)
                     self._tell_last(self._done(value, tokens), events)
                     break
         except StrettoError as error:
             self._tell_last(Failed(self.task.id, error.at(self.task.step)), events)
         return tokens
+
+    def _tell_pieces(self, pieces: list[str], events: list[LLMEvent], num_tokens: int = 0) -> None:
+        """Append the pieces to `events`. If nobody reads the text before its end, and no silence is too long,
+        it is held back after the first token, and told with every 32nd one and the last.
+        """
+        if self.task.silence_s == math.inf and self.task.decode and not self.task.decode.items:
+            self._held += pieces
+            if num_tokens > 1 and num_tokens % _HELD_TOKENS:
+                return
+            pieces, self._held = ["".join(self._held)] if self._held else [], []
+        events += [Piece(self.task.id, piece) for piece in pieces]
 
     def tell_prefilled(self, num_computed: int, events: list[LLMEvent]) -> None:
         """Process a step that computed a chunk of the task's prompt: append the events that it causes to

@@ -175,7 +175,7 @@ class CallBook:
         live.started.discard(call)
         if (ended := self._ended(call.request)) is not None:
             return Progress(ended=ended)
-        return Progress(ready=tuple(self._begun_of(live, self._released(live, call))))
+        return Progress(ready=tuple(self._new_of(live, self._released(live, call))))
 
     def failed(self, call: Call, error: StrettoError) -> Progress:
         """Note that a call failed, which ends its request. It is ignored if the request has ended."""
@@ -221,7 +221,7 @@ class CallBook:
                 for name in self._first(number):
                     self.num_to_begin[name] -= 1
                 live = self._begin(number)
-                yield tuple(self._begun_of(live, self._able(number, live)))
+                yield tuple(self._new_of(live, self._able(number, live)))
 
     def _first(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""
@@ -298,7 +298,7 @@ class CallBook:
             live = self._live[number] = _Live(answers, num_left)
         return live
 
-    def _begun_of(self, live: _Live, calls: Iterable[Call]) -> Iterator[Call]:
+    def _new_of(self, live: _Live, calls: Iterable[Call]) -> Iterator[Call]:
         """Yield those of the calls that are not under way; from then on they are."""
         for call in calls:
             if call not in live.started:
