@@ -34,6 +34,7 @@ HERE = "here"
 _ENDINGS = (".yaml", ".yml", ".json")
 _FIELDS = ("name", "gpu", "costs", "count", "memory_gib", "nvlink", "disk_gb_s", "link_gb_s")
 _GPU_FIELDS = ("name", "bandwidth_gb_s", "tflops", "cores")
+_GPU_WORDS = ", ".join(_GPU_FIELDS)
 _MAX_DEVICES = 1024
 _MAX_NUMBER = 1e6
 _GB = 1e9
@@ -114,8 +115,11 @@ def _machine(found: Any, path: Path) -> Machine:
 def _gpu(value: Any, machine: Mapping[str, Any]) -> str | Hardware:
     """Return the name of a GPU that is known, or the peak figures of another one."""
     if isinstance(value, str):
-        return nearest_name(value, GPUS, "gpu: there are no figures of the GPU")
-    _check_fields(value, _GPU_FIELDS, "gpu")
+        try:
+            return nearest_name(value, GPUS, "gpu: there are no figures of the GPU")
+        except ConfigError as error:
+            raise ConfigError(f"{error.message}; or give a mapping with its {_GPU_WORDS}") from error
+    _check_fields(value, _GPU_FIELDS, "gpu, if it is not a name,")
     name, cores = value.get("name"), value.get("cores")
     if not (isinstance(name, str) and name and name.isprintable()):
         raise ConfigError(f"gpu: name must be a text, got {short(name)}")
