@@ -36,8 +36,8 @@ class Machine:
     """A machine that can run several replicas of LLMs at once.
 
     Attributes:
-        gpu: its devices: name of a GPU, peak figures of one that has no name here, or path of a file with
-            the costs of one, which ends in ".json".
+        gpu: kind of its devices: name of a GPU, peak figures of one that has no name here, or path of a file
+            with the costs of one, which ends in ".json".
         storage: how fast it moves weights.
         memory_bytes: memory of each device; None for that of the GPU.
         has_nvlink: whether devices exchange data as where their costs were measured; else they do over the
