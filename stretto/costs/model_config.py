@@ -24,8 +24,20 @@ _OTHER_KEYS = {
     "qwen": "half of intermediate_size",
 }
 """Families whose keys mean something else, and the key at fault."""
-_OTHER_LAYERS = ("mamba_", "ssm_", "linear_num_", "attn_layer_period", "kv_lora_rank")
-"""First letters of keys of models with other layers than attention with keys and values for each head."""
+_EQUAL_LAYERS: Mapping[str, Any] = {
+    "first_k_dense_replace": 0,
+    "decoder_sparse_step": 1,
+    "moe_layer_freq": 1,
+    "moe_layer_frequency": 1,
+    "mlp_only_layers": [],
+}
+"""Keys that tell which layers have experts, with the value for all."""
+_OTHER_LAYERS = (
+    *("mamba_", "ssm_", "lru_", "linear_num_", "attn_layer_period", "attn_type_list", "kv_lora_rank"),
+    "block_configs",
+)
+"""First letters of keys of models with other layers than attention with KV heads, equal in all layers."""
+_LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 class Experts(NamedTuple):
@@ -59,8 +71,11 @@ def check_describable(config: Mapping[str, Any]) -> None:
     for key, value in config.items():
         if key.startswith(_OTHER_LAYERS) and value:
             raise ConfigError(f"{key}: there are no costs of layers other than attention with KV heads")
-    if "linear_attention" in (config.get("layer_types") or ()):
-        raise ConfigError("layer_types: there are no costs of linear_attention")
+    for kind in config.get("layer_types") or ():
+        if kind not in _LAYER_TYPES:
+            raise ConfigError(
+                f"layer_types: there are no costs of {kind!r}; known are {', '.join(_LAYER_TYPES)}"
+            )
 
 
 def dtype_bytes(config: Mapping[str, Any]) -> int:
@@ -104,8 +119,7 @@ def experts_of(config: Mapping[str, Any]) -> Experts:
     active = next((int(config[key]) for key in _ACTIVE_EXPERTS if config.get(key)), 0)
     if not active:
         raise KeyError(_ACTIVE_EXPERTS[0])
-    usual = {"first_k_dense_replace": 0, "decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []}
-    for key, value in usual.items():
+    for key, value in _EQUAL_LAYERS.items():
         if config.get(key) not in (None, value):
             raise ConfigError(f"{key} {config[key]}: there are no costs of layers with and without experts")
     size = int(config.get("moe_intermediate_size") or 0)
