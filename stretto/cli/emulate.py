@@ -40,7 +40,12 @@ def emulate(
         str | None, typer.Option("--model", help="Model whose times are emulated.", metavar="NAME|DIR")
     ] = None,
     device: Annotated[
-        str, typer.Option("--device", help="Device whose times are emulated.", metavar="NAME")
+        str,
+        typer.Option(
+            "--device",
+            help="Device whose times are emulated, or a file like its preset.",
+            metavar="NAME|FILE.json",
+        ),
     ] = "A100-80G",
     replicas: Annotated[int, typer.Option("--replicas", help="Number of servers.", min=1, max=1024)] = 1,
     tensor_parallel: Annotated[

@@ -87,3 +87,5 @@ def _model(path: Path) -> LLMModel:
         raise DocumentError(f"{path}: {error}") from error
     except KeyError as error:
         raise DocumentError(f"{path}: there is no {error}") from error
+    except ConfigError as error:
+        raise DocumentError(f"{path}: {error.message}") from error

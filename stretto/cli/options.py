@@ -13,6 +13,10 @@ from stretto.engines.catalogue import RECOVER_S
 from stretto.sched.orders import ORDERS
 
 MAX_BYTES = 50_000_000
+MACHINE_HELP = (
+    "Machine that is planned for: a name such as 8xA100-80G, a machine file (.yaml), or 'here' for the GPUs "
+    "of this machine."
+)
 
 ADVANCED = "advanced"
 SEARCH = "search"

@@ -23,7 +23,7 @@ from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import Execution, Span, execute
 from stretto.planner.gantt import gantt, letters
 from stretto.planner.gantt_page import gantt_page
-from stretto.planner.machine import machine_of
+from stretto.planner.given_machine import given_machine
 from stretto.planner.model_graph import model_graph
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application, read_requests
@@ -41,7 +41,7 @@ def plan(
         Path, typer.Option("--requests", help="Requests: a file of JSON lines.", metavar="FILE")
     ],
     machine: Annotated[
-        str, typer.Option("--machine", help="Name of the machine, such as 8xA100-80G.", metavar="NAME")
+        str, typer.Option("--machine", help=options.MACHINE_HELP, metavar="NAME|FILE|here")
     ] = "8xA100-80G",
     planner: Annotated[
         str, typer.Option("--planner", help=f"One of {', '.join(ALL_PLANNERS)}.", metavar="NAME")
@@ -86,7 +86,7 @@ def plan(
         problem = Problem(
             read_application(app),
             read_requests(requests),
-            machine_of(machine),
+            given_machine(machine),
             load_output_lengths(),
             num_draws=draws,
             seed=seed,
@@ -98,6 +98,8 @@ def plan(
     if graph:
         print("\n".join(model_graph(problem)))
         return
+    if warning := problem.estimates:
+        print(f"warning: {warning}", file=sys.stderr)
     begin_s = time.perf_counter()
     first = first_plan(problem)
     first_s = time.perf_counter() - begin_s

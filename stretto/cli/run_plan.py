@@ -13,13 +13,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from stretto.cli import options
 from stretto.cli.parsing import checked_target
 from stretto.cli.progress import bar
 from stretto.costs.presets import load_output_lengths
 from stretto.errors import CapacityError, ConfigError, UserError
 from stretto.nearest_name import nearest_name
 from stretto.planner.application import Application
-from stretto.planner.machine import machine_of
+from stretto.planner.given_machine import given_machine
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application
 from stretto.planner.planners.table import ALL_PLANNERS
@@ -91,9 +92,9 @@ def run_plan(
         str | None,
         typer.Option(
             "--machine",
-            help="Name of the machine that is planned for. Default of emulated servers: 8xA100-80G; of vLLM "
-            "servers: none, each model has one server.",
-            metavar="NAME",
+            help=f"{options.MACHINE_HELP} Default of emulated servers: 8xA100-80G; of vLLM servers: none, "
+            "each model has one server.",
+            metavar="NAME|FILE|here",
         ),
     ] = None,
     vllm: Annotated[
@@ -151,6 +152,8 @@ def run_plan(
         except CapacityError as error:
             raise ConfigError(f"{requests}: {error.message}") from error
         if problem is not None:
+            if problem.estimates:
+                errors.print(f"warning: {problem.estimates}", highlight=False, soft_wrap=True, markup=False)
             plan = Replanner(application, problem.machine, load_output_lengths(), find, speed)
         forecast = Forecast(time.monotonic)
         calls = progress.add_task("calls", total=None)
@@ -186,7 +189,7 @@ def _one_each(application: Application, at_once: int) -> Callable[[CallBook], Pl
 
 
 def _problem(application: Application, asked: RequestStore, machine: str) -> Problem:
-    return Problem(application, asked.planned(), machine_of(machine), load_output_lengths())
+    return Problem(application, asked.planned(), given_machine(machine), load_output_lengths())
 
 
 def _check_files(files: dict[str, Path]) -> None:

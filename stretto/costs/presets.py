@@ -9,6 +9,7 @@ A preset is a JSON file in `presets/` with these optional keys:
     regressions        names of Preble's regressions, by model
     loading            times to start an instance
     engines            profiles of other engines
+    stands_in          preset whose numbers these are, if the device was not measured
     about              what was measured, and on what
     sources, licence   whose measurements they are
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ _KEYS = {"name", "about", "sources", "licence", "hardware", "kernels", "models",
     "regressions",
     "loading",
     "engines",
+    "stands_in",
 }
 
 
@@ -50,6 +52,7 @@ class Preset:
         regressions: names of Preble's regressions of step times, by "model|tp1".
         loading: times to start an instance.
         engines: latency profiles of other engines.
+        stands_in: name of the preset whose numbers these are, if the device itself was not measured.
     """
 
     name: str
@@ -62,6 +65,12 @@ class Preset:
     regressions: Mapping[str, str]
     loading: LoadingCost | None
     engines: Mapping[str, Profile]
+    stands_in: str | None = None
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it has step times of LLMs."""
+        return self.hardware is not None and bool(self.numbers or self.shared or self.regressions)
 
     def model(self, name: str) -> LLMModel:
         """Return the sizes of one of the LLMs that this preset (known costs of one kind of machine) has, by
@@ -160,7 +169,17 @@ def read_preset(path: Path) -> Preset:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"preset {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"preset {path}: must be a mapping")
     return preset_of(found)
+
+
+def write_preset(preset: Preset, path: Path) -> None:
+    """Write a preset (known costs of one kind of machine) to a file from which `read_preset` reads it."""
+    found = {name: value for name, value in asdict(preset).items() if value or name == "about"}
+    for model in found.get("models", {}).values():
+        del model["name"]
+    path.write_text(json.dumps(found), "utf-8")
 
 
 def preset_of(found: Mapping[str, Any]) -> Preset:
@@ -186,8 +205,9 @@ def preset_of(found: Mapping[str, Any]) -> Preset:
             regressions=found.get("regressions", {}),
             loading=LoadingCost(**found["loading"]) if "loading" in found else None,
             engines={key: Profile(**fields) for key, fields in found.get("engines", {}).items()},
+            stands_in=found.get("stands_in"),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"preset {name}: {error}") from error
     for key, regression in preset.regressions.items():
         preset.model(key.rpartition("|tp")[0])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from stretto.costs.model_config import check_describable, dtype_bytes, experts_of, is_gated
 from stretto.errors import ConfigError
 
 _MAX_SIZE = 10**9
@@ -162,25 +163,29 @@ def model_of(name: str, config: Mapping[str, Any]) -> LLMModel:
     """Build the description of a model's sizes from its Hugging Face `config.json`.
 
     The key `gated`, if there is one, decides whether a feed-forward layer has three matrices; else its
-    activation function does.
+    family or activation function does.
 
     Raises:
         KeyError: the configuration lacks a key that is needed.
+        ConfigError: the model is quantized, or of a kind whose costs are not known; the message has the key.
     """
+    check_describable(config)
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    activation = str(config.get("hidden_act") or config.get("hidden_activation") or "silu")
+    experts = experts_of(config)
+    inner = experts.intermediate_size or config.get("intermediate_size") or config.get("ffn_dim")
     return LLMModel(
         name=name,
         num_layers=int(config["num_hidden_layers"]),
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=int(config.get("num_key_value_heads") or heads),
-        intermediate_size=int(config.get("intermediate_size") or 4 * hidden),
+        intermediate_size=int(inner or 4 * hidden),
         vocab_size=int(config["vocab_size"]),
         head_size=int(config.get("head_dim") or 0),
-        gated=bool(config.get("gated", activation in ("silu", "swish", "swiglu", "gelu_pytorch_tanh"))),
-        num_experts=int(config.get("num_local_experts") or config.get("num_experts") or 1),
-        active_experts=int(config.get("num_experts_per_tok") or config.get("experts_per_token") or 1),
+        gated=is_gated(config),
+        num_experts=experts.num,
+        active_experts=experts.active,
+        dtype_bytes=dtype_bytes(config),
         max_context_tokens=int(config.get("max_position_embeddings") or 4096),
     )
 

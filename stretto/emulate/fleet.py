@@ -12,7 +12,7 @@ from stretto.costs.presets import Preset, all_presets
 from stretto.costs.profile import Profile
 from stretto.deployment import Replica
 from stretto.emulate.faults import Fault
-from stretto.emulate.known_costs import NO_COSTS, batch_device
+from stretto.emulate.known_costs import NO_COSTS, batch_device, llm_device
 from stretto.emulate.llm_plan import LLMPlan, PlannedLLM, check_llm
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.engines.http_client.address import check_port
@@ -221,8 +221,13 @@ def _check_devices(wanted: WantedFleet, devices: Sequence[int]) -> None:
 def _memory_of(kind: str) -> int:
     if kind in _MEMORY_BYTES:
         return _MEMORY_BYTES[kind]
+    if kind.endswith(".json"):
+        return _memory(llm_device(kind))
     known = _presets_with_memory()
-    preset = known[nearest_name(kind, [*known, *_MEMORY_BYTES], f"{NO_COSTS} device")]
+    return _memory(known[nearest_name(kind, [*known, *_MEMORY_BYTES], f"{NO_COSTS} device")])
+
+
+def _memory(preset: Preset) -> int:
     assert preset.hardware is not None
     return int(preset.hardware.memory_bytes)
 

@@ -7,17 +7,17 @@ a pair that NVLink connects, where there are such pairs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
+from stretto.costs.carried_over import MEASURED, carried_over, gpu_costs, without_nvlink
 from stretto.costs.known_models import KNOWN_MODELS
 from stretto.costs.kv_room import check_fits
 from stretto.costs.loading import Source, Start, Storage
-from stretto.costs.presets import Preset, load_preset, read_preset
-from stretto.costs.shape import LLMModel
+from stretto.costs.presets import Preset, load_preset
+from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step import StepCost
-from stretto.emulate.known_costs import model_named
+from stretto.emulate.known_costs import llm_device, llm_model
 from stretto.errors import ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.nearest_name import nearest_name
@@ -27,20 +27,52 @@ _MAX_RUNNING = 512
 _TP_DEGREES = (1, 2, 4, 8)
 
 
+USUAL_STORAGE = Storage(disk_bytes_s=3e9, link_bytes_s=25e9)
+"""Usual speeds, not measured: one NVMe disk, and PCIe 4 with 16 lanes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """A machine that can run several replicas of LLMs at once.
 
     Attributes:
-        preset: name of the costs of one device, or path of a file that has them, which ends in ".json".
-        storage: how fast it moves weights. The figures of known machines are usual ones, not measured: one
-            NVMe disk, and PCIe 4 with 16 lanes.
+        gpu: kind of its devices: name of a GPU, peak figures of one that has no name here, or path of a file
+            with the costs of one, which ends in ".json".
+        storage: how fast it moves weights.
+        memory_bytes: memory of each device; None for that of the GPU.
+        has_nvlink: whether devices exchange data as where their costs were measured; else they do over the
+            links to the host.
     """
 
     name: str
     num_devices: int
-    preset: str
-    storage: Storage = Storage(disk_bytes_s=3e9, link_bytes_s=25e9)
+    gpu: str | Hardware
+    storage: Storage = USUAL_STORAGE
+    memory_bytes: float | None = None
+    has_nvlink: bool = True
+
+    @property
+    def costs(self) -> Preset:
+        """Costs of one device.
+
+        Raises:
+            ConfigError: a file of costs cannot be used.
+        """
+        return _costs(self.gpu, self.memory_bytes, None if self.has_nvlink else self.storage.link_bytes_s)
+
+
+@cache
+def _costs(gpu: str | Hardware, memory_bytes: float | None, exchange_bytes_s: float | None) -> Preset:
+    if isinstance(gpu, Hardware):
+        preset = carried_over(load_preset(MEASURED), gpu)
+    elif gpu.endswith(".json"):
+        preset = llm_device(gpu)
+    else:
+        preset = gpu_costs(gpu)
+    if memory_bytes is not None:
+        assert preset.hardware is not None
+        preset = replace(preset, hardware=replace(preset.hardware, memory_bytes=memory_bytes))
+    return preset if exchange_bytes_s is None else without_nvlink(preset, exchange_bytes_s)
 
 
 MACHINES: Mapping[str, Machine] = {
@@ -48,8 +80,9 @@ MACHINES: Mapping[str, Machine] = {
     for machine in (
         Machine("8xA100-80G", 8, "A100-80G"),
         Machine("4xA100-80G", 4, "A100-80G"),
-        Machine("4xA6000", 4, "A6000"),
-        Machine("8xH100", 8, "H100-80G-kernels"),
+        Machine("4xA6000", 4, "A6000", has_nvlink=False),
+        Machine("8xH100", 8, "H100-80G"),
+        Machine("1xH200", 1, "H200"),
     )
 }
 
@@ -71,8 +104,8 @@ class ReplicaCost:
         scheduler: configuration of its local scheduler; the number of KV blocks is what its devices hold.
         step: predicted seconds of a step.
         start: predicted time from its start until it serves.
-        is_estimated: whether the model's own steps or starts were not measured, so that numbers of others
-            are used.
+        is_estimated: whether the model's own steps or starts were not measured on this device, so that
+            numbers of other models or devices are used.
     """
 
     scheduler: SchedulerConfig
@@ -87,12 +120,13 @@ class ReplicaCost:
 
 
 def model_of(name: str, machine: Machine) -> LLMModel:
-    """Return the sizes of a model that is known by name, in any case, with or without its owner.
+    """Return the sizes of a model: known by name, in any case, with or without its owner, or those of a
+    directory with a `config.json`.
 
     Raises:
         ConfigError: it is not known; the message names the nearest.
     """
-    return model_named(name, _preset(machine.preset))
+    return llm_model(name, machine.costs)
 
 
 def costs_by_tp(
@@ -109,7 +143,7 @@ def costs_by_tp(
     Raises:
         ConfigError: there is none; the message says what would fit.
     """
-    preset, found, reasons = _preset(machine.preset), {}, []
+    preset, found, reasons = machine.costs, {}, []
     max_batch_tokens = max(2048, model.max_context_tokens)
     assert preset.hardware is not None
     for tp in _TP_DEGREES:
@@ -147,8 +181,3 @@ def costs_by_tp(
         hint = f"; {fitting[0]} would fit" if fitting else ""
         raise ConfigError(f"{machine.name} cannot run {model.name}: {reasons[-1]}{hint}")
     return found
-
-
-@cache
-def _preset(name: str) -> Preset:
-    return read_preset(Path(name)) if name.endswith(".json") else load_preset(name)

@@ -101,6 +101,29 @@ class Problem:
         return any(cost.start.disk_s for costs in self.costs.values() for cost in costs.values())
 
     @cached_property
+    def estimates(self) -> str:
+        """Words that name the models whose times were not measured on this machine, and what stands in for
+        them; none if all were.
+        """
+        preset = self.machine.costs
+        models = sorted(
+            {
+                self.workload.models[name].name
+                for name, costs in self.costs.items()
+                if all(cost.is_estimated for cost in costs.values())
+            }
+        )
+        if not models:
+            return ""
+        others = "other models"
+        if preset.stands_in:
+            others = f"{preset.stands_in}, scaled by peak figures,"
+        return (
+            f"steps or starts of {', '.join(models)} were not measured on {preset.name}; those of {others} "
+            "stand in"
+        )
+
+    @cached_property
     def names(self) -> list[str]:
         """Names of the nodes that have calls, in topological order."""
         return [name for name, calls in self.workload.calls.items() if len(calls.requests)]

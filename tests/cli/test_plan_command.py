@@ -38,6 +38,21 @@ def test_plan_shows_a_table_a_chart_and_the_prediction(
     assert "lower bound" in ended.out
 
 
+def test_a_machine_file_is_planned_for_with_a_warning(
+    stretto: CommandLine, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    app, requests = files
+    machine = tmp_path / "box.yaml"
+    machine.write_text("{gpu: H200, count: 2}", "utf-8")
+    options = ("--planner", "min_heuristic", "--draws", "1")
+    ended = stretto("plan", app, "--requests", requests, "--machine", machine, *options)
+    assert ended.code == 0, ended
+    assert "were not measured on H200; those of A100-80G, scaled by peak figures, stand in" in ended.err
+    assert ended.err.count("warning") == 1
+    assert "mpt-7b-chat*" in ended.out
+    assert "GPU 2 |" not in ended.out
+
+
 def test_plan_as_json_is_the_plan_as_data(stretto: CommandLine, files: tuple[Path, Path]) -> None:
     app, requests = files
     ended = stretto("plan", app, "--requests", requests, "--draws", "1", "--json")
@@ -79,7 +94,7 @@ def test_the_chart_as_a_page(stretto: CommandLine, files: tuple[Path, Path]) -> 
     ("options", "message"),
     [
         (("--machine", "8xA100"), "8xA100-80G"),
-        (("--machine", "4xA6000"), "mpt-7b-chat"),
+        (("--machine", "missing.yaml"), "machine missing.yaml"),
         (("--planner", "magic"), "max_heuristic"),
         (("--draws", "0"), "--draws must be 1 to"),
         (("--draws", "99999999999"), "--draws must be 1 to"),

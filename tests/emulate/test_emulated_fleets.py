@@ -14,6 +14,8 @@ import pytest
 from support.emulated import MODEL, emulating, fleet_of, running_servers
 
 from benchmarks.emulate.servers import SteadyCost
+from stretto.costs.carried_over import gpu_costs
+from stretto.costs.presets import load_preset, write_preset
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.fleet_file import read_fleet
 from stretto.emulate.llm_plan import PlannedLLM
@@ -132,6 +134,18 @@ def test_a_device_without_costs_is_refused_with_the_nearest() -> None:
     server = WantedServer(devices=(0,), model=MODEL)
     with pytest.raises(ConfigError, match="no costs of the device 'A100': the nearest is 'A100-80G' or"):
         check_fleet(WantedFleet(("A100",), (server,)))
+
+
+def test_a_device_may_be_a_file_like_a_preset(tmp_path: Path) -> None:
+    file = tmp_path / "device.json"
+    write_preset(gpu_costs("H200"), file)
+    server = WantedServer(devices=(0,), model=MODEL)
+    (planned,) = check_fleet(WantedFleet((str(file),), (server,))).servers
+    assert isinstance(planned.service, PlannedLLM)
+    assert planned.service.preset == gpu_costs("H200")
+    write_preset(load_preset("RTX-3090"), file)
+    with pytest.raises(ConfigError, match=r"device\.json: has no step costs"):
+        check_fleet(WantedFleet((str(file),), (server,)))
 
 
 def test_a_model_may_be_a_directory_with_its_sizes(tmp_path: Path) -> None:

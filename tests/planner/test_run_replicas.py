@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from stretto.costs.presets import load_output_lengths
+from stretto.costs.shape import StepShape
 from stretto.deployment import Replica
+from stretto.emulate.llm_plan import LLMPlan, check_llm
 from stretto.engines.server_process.programs import command_line
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.machine import machine_of
@@ -17,6 +19,15 @@ from stretto.planner.plan import PlannedReplica
 from stretto.planner.problem import Problem
 from stretto.planner.running.replicas import emulated_replicas, vllm_replicas
 
+OWN_MODEL = {
+    "num_hidden_layers": 16,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
 APP = Application("app", [Node("chat", "/models/vicuna-13b-v1.5", 256)])
 
 
@@ -49,6 +60,21 @@ def test_without_a_machine_a_vllm_server_has_no_devices_of_its_own() -> None:
         *("serve", "/models/vicuna-13b-v1.5", "--host", "127.0.0.1", "--port", "8000"),
         *("--tensor-parallel-size", "1", "--max-num-seqs", "256"),
     ]
+
+
+def test_an_emulated_server_has_the_costs_that_are_planned_with(tmp_path: Path) -> None:
+    """Those of a machine without a preset, and of a model that only its directory describes."""
+    folder = tmp_path / "own model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(OWN_MODEL), "utf-8")
+    app = Application("app", [Node("chat", str(folder), 256)])
+    problem = Problem(app, [Request("1", 20)], machine_of("1xH200"), load_output_lengths())
+    found = words(emulated_replicas(problem, 2.0, tmp_path)(PlannedReplica("chat", (0,))))
+    device, model = (found[found.index(option) + 1] for option in ("--device", "--model"))
+    server = check_llm(LLMPlan(model=model, device=device, max_batch_tokens=8192))
+    step = StepShape(2, 900, 500, 200_000, 8, 4000, 700)
+    assert server.simulated.cost.step_s(step) == problem.costs["chat"][1].step.step_s(step)
+    assert server.loading_s == problem.costs["chat"][1].loading_s
 
 
 def test_an_emulated_server_draws_the_lengths_that_are_planned_with(problem: Problem, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from stretto.costs.presets import write_preset
 from stretto.costs.shape import StepShape
 from stretto.deployment import Replica
 from stretto.emulate.fleet import check_fleet
@@ -73,8 +74,10 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
     Raises:
         ConfigError: packages are missing, or a model cannot be emulated, or not at this speed.
     """
+    device = folder / "device.json"
+    write_preset(problem.machine.costs, device)
     for name in problem.names:
-        _check_emulated(problem, name, speed)
+        _check_emulated(problem, name, device, speed)
     try:
         from stretto.engines.server_process.config import ServerProcessConfig
         from stretto.engines.server_process.engine import ServerProcess
@@ -89,9 +92,9 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
         scheduler = cost.scheduler
         config = ServerProcessConfig(
             "emulated",
-            problem.workload.models[planned.node].name,
+            problem.app.node(planned.node).model,
             arguments=(
-                *("--device", problem.machine.preset, "--speed", f"{speed:g}"),
+                *("--device", str(device), "--speed", f"{speed:g}"),
                 *("--max-num-batched-tokens", str(scheduler.max_batch_tokens)),
                 *("--output-lengths", str(lengths[planned.node])),
             ),
@@ -172,16 +175,19 @@ def _token_s(cost: ReplicaCost) -> float:
     return cost.step.step_s(StepShape(0, 0, 0, 0, num, num * _TYPICAL_CONTEXT, _TYPICAL_CONTEXT))
 
 
-def _check_emulated(problem: Problem, node: str, speed: float) -> None:
-    """Check that a server of a node's model can be emulated on a core, with each number of devices."""
+def _check_emulated(problem: Problem, node: str, device: Path, speed: float) -> None:
+    """Check that a server of a node's model can be emulated on a core, with each number of devices.
+
+    `device` is the file of the costs of each device.
+    """
     for tp, cost in problem.costs[node].items():
         server = WantedServer(
             devices=tuple(range(tp)),
-            model=problem.workload.models[node].name,
+            model=problem.app.node(node).model,
             max_sequences=cost.scheduler.max_running,
             max_batch_tokens=cost.scheduler.max_batch_tokens,
         )
-        fleet = WantedFleet((problem.machine.preset,) * tp, (server,), speed=speed)
+        fleet = WantedFleet((str(device),) * tp, (server,), speed=speed)
         try:
             check_real_time(check_fleet(fleet), num_cores=1)
         except ConfigError as error:
