@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.offline.emulated import run_emulated, works
-from benchmarks.offline.local import local_works, measure_machine
+from benchmarks.offline.local import measure_machine
 from benchmarks.offline.measured import Measured, Work
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
@@ -67,8 +67,8 @@ def measure(size: OfflineSize, options: BenchmarkOptions) -> Report:
     if size.local:
         with TemporaryDirectory() as folder:
             options.say("measuring the small models")
-            machine = measure_machine(Path(folder), options.seed, size.steps_s)
-            runs = [list(islice(local_works(options.seed + at), size.local)) for at in range(size.repeats)]
+            machine = measure_machine(Path(folder), size.steps_s)
+            runs = [list(islice(machine.works(options.seed + at), size.local)) for at in range(size.repeats)]
             found = _runs(runs, machine.run, options, LOCAL)
         _add(measured_rows(LOCAL, found), rows, goals)
     notes = (

@@ -52,12 +52,14 @@ def calibrate(
     say: Callable[[str], None],
 ) -> MachineCosts:
     """Measure the costs of each engine alone, and the slowdown of two together."""
-    from benchmarks.twin.steps import measure_steps_apart
+    from benchmarks.common.scripted_transformer import ScriptedTransformer
+    from stretto.engines.transformer.measure_steps import StepLoad, measure_apart
 
     say("twin: measuring the LLM's steps")
     config = machine.llm_config
     mixed = random.Random(0).sample(requests, len(requests))  # there may be no time for all
-    steps = measure_steps_apart(config, mixed, _SIDE_BY_SIDE, effort.step_s)
+    load = StepLoad(mixed, _SIDE_BY_SIDE, effort.step_s)
+    steps = measure_apart(config, load, ScriptedTransformer).steps
     step_cost = fit_steps(model_of("mini", json.loads((MINI / "config.json").read_text("utf-8"))), steps)
     errors = {"llm: steps": mean_error((step_cost.step_s(s.shape), s.seconds) for s in steps)}
     engines = {engine.name: engine for engine in machine.engines if engine.name in {*batches, *LLMS}}

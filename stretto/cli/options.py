@@ -14,8 +14,8 @@ from stretto.sched.orders import ORDERS
 
 MAX_BYTES = 50_000_000
 MACHINE_HELP = (
-    "Machine that is planned for: a name such as 8xA100-80G, a machine file (.yaml), or 'here' for the GPUs "
-    "of this machine."
+    "Machine that is planned for: a name such as 8xA100-80G, a machine file (.yaml), 'here' for the GPUs of "
+    "this machine, or 'cpu' for its cores, on which models are measured at first."
 )
 
 ADVANCED = "advanced"

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -14,16 +15,20 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.cli import options, parsing
+from stretto.cli.cores import measured_cores
 from stretto.costs.length_belief import interval
 from stretto.costs.loading import SOURCES, Source
 from stretto.costs.presets import load_output_lengths
 from stretto.errors import CapacityError, ConfigError
 from stretto.nearest_name import nearest_name
+from stretto.planner.application import Application
 from stretto.planner.bound import lower_bound_s
+from stretto.planner.cores import CPU, core_models
 from stretto.planner.execute import Execution, Span, execute
 from stretto.planner.gantt import gantt, letters
 from stretto.planner.gantt_page import gantt_page
 from stretto.planner.given_machine import given_machine
+from stretto.planner.machine import Machine
 from stretto.planner.model_graph import model_graph
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application, read_requests
@@ -41,7 +46,7 @@ def plan(
         Path, typer.Option("--requests", help="Requests: a file of JSON lines.", metavar="FILE")
     ],
     machine: Annotated[
-        str, typer.Option("--machine", help=options.MACHINE_HELP, metavar="NAME|FILE|here")
+        str, typer.Option("--machine", help=options.MACHINE_HELP, metavar="NAME|FILE|here|cpu")
     ] = "8xA100-80G",
     planner: Annotated[
         str, typer.Option("--planner", help=f"One of {', '.join(ALL_PLANNERS)}.", metavar="NAME")
@@ -83,10 +88,11 @@ def plan(
     if html is not None:
         parsing.checked_target("--html", html)
     try:
+        application = read_application(app)
         problem = Problem(
-            read_application(app),
+            application,
             read_requests(requests),
-            given_machine(machine),
+            _machine(application, machine),
             load_output_lengths(),
             num_draws=draws,
             seed=seed,
@@ -124,6 +130,12 @@ def plan(
         print(json.dumps(planned.as_json(), indent=2))
     else:
         _print(planned)
+
+
+def _machine(application: Application, text: str) -> Machine:
+    if text.casefold() == CPU:
+        return measured_cores(core_models(application), partial(print, file=sys.stderr))
+    return given_machine(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -14,12 +15,14 @@ import typer
 from rich.console import Console
 
 from stretto.cli import options
+from stretto.cli.cores import measured_cores
 from stretto.cli.parsing import checked_target
 from stretto.cli.progress import bar
 from stretto.costs.presets import load_output_lengths
 from stretto.errors import CapacityError, ConfigError, UserError
 from stretto.nearest_name import nearest_name
 from stretto.planner.application import Application
+from stretto.planner.cores import CPU, core_models
 from stretto.planner.given_machine import given_machine
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application
@@ -29,7 +32,13 @@ from stretto.planner.running.batch_lines import read_batch_application
 from stretto.planner.running.calls import CallBook
 from stretto.planner.running.forecast import Forecast
 from stretto.planner.running.replanner import Replanner
-from stretto.planner.running.replicas import emulated_replicas, local_plan, local_replicas, vllm_replicas
+from stretto.planner.running.replicas import (
+    core_replicas,
+    emulated_replicas,
+    local_plan,
+    local_replicas,
+    vllm_replicas,
+)
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.run import Job, Outcome, run_job
@@ -93,8 +102,8 @@ def run_plan(
         typer.Option(
             "--machine",
             help=f"{options.MACHINE_HELP} Default of emulated servers: 8xA100-80G; of vLLM servers: none, "
-            "each model has one server.",
-            metavar="NAME|FILE|here",
+            "each model has one server; of models in processes on cores: 'cpu'.",
+            metavar="NAME|FILE|here|cpu",
         ),
     ] = None,
     vllm: Annotated[
@@ -137,11 +146,14 @@ def run_plan(
         application = read_application(app)
         asked = read_run_requests(requests, application)
     errors = Console(stderr=True)
+    say = partial(errors.print, highlight=False, soft_wrap=True, markup=False)
     with TemporaryDirectory(prefix="stretto-") as folder, bar(errors) as progress:
         plan: Callable[[CallBook], Plan] | Replanner = _one_each(application, at_once)
         try:
-            problem = None if machine is None else _problem(application, asked, machine)
+            problem = None if machine is None else _problem(application, asked, machine, say)
             match serve:
+                case Serve.LOCAL if problem is not None:
+                    make = core_replicas(problem, core_models(application))
                 case Serve.LOCAL:
                     make = local_replicas(application)
                 case Serve.VLLM:
@@ -153,7 +165,7 @@ def run_plan(
             raise ConfigError(f"{requests}: {error.message}") from error
         if problem is not None:
             if problem.estimates:
-                errors.print(f"warning: {problem.estimates}", highlight=False, soft_wrap=True, markup=False)
+                say(f"warning: {problem.estimates}")
             plan = Replanner(application, problem.machine, load_output_lengths(), find, speed)
         forecast = Forecast(time.monotonic)
         calls = progress.add_task("calls", total=None)
@@ -188,8 +200,12 @@ def _one_each(application: Application, at_once: int) -> Callable[[CallBook], Pl
     return lambda book: plan
 
 
-def _problem(application: Application, asked: RequestStore, machine: str) -> Problem:
-    return Problem(application, asked.planned(), given_machine(machine), load_output_lengths())
+def _problem(
+    application: Application, asked: RequestStore, machine: str, say: Callable[[str], None]
+) -> Problem:
+    is_cpu = machine.casefold() == CPU
+    planned_for = measured_cores(core_models(application), say) if is_cpu else given_machine(machine)
+    return Problem(application, asked.planned(), planned_for, load_output_lengths())
 
 
 def _check_files(files: dict[str, Path]) -> None:
@@ -210,15 +226,17 @@ def _check_use(serve: Serve, given: Mapping[str, object]) -> None:
     """
     machine, vllm = given["--machine"], given["--vllm"]
     uses = {
-        "--machine": serve is not Serve.LOCAL,
-        "--planner": serve is not Serve.LOCAL and machine is not None,
+        "--planner": machine is not None,
         "--vllm": serve is Serve.VLLM,
         "--speed": serve is Serve.EMULATED,
     }
     for option, has_use in uses.items():
         if given[option] is not None and not has_use:
-            without = " without --machine" if option == "--planner" and serve is Serve.VLLM else ""
+            without = " without --machine" if option == "--planner" else ""
             raise UserError(f"{option}: has no use with --serve {serve}{without}; leave it out")
+    if machine is not None and (str(machine).casefold() == CPU) != (serve is Serve.LOCAL):
+        on = "the cores of this machine: --machine cpu" if serve is Serve.LOCAL else "GPUs"
+        raise UserError(f"--machine {machine}: --serve {serve} is planned for {on}")
     if serve is Serve.VLLM and shutil.which(str(vllm or "vllm")) is None:
         raise UserError(
             f"{'the command vllm' if vllm is None else f'--vllm {vllm}'}: cannot be run; name the Python "

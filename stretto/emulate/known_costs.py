@@ -44,6 +44,8 @@ def llm_model(name: str, device: Preset) -> LLMModel:
         ConfigError: there are no costs of it; the message names the nearest model that has some, and what
             else can be named.
     """
+    if name in device.models:
+        return device.models[name]
     folder = Path(name)
     if not device.shared:
         return model_named(name, device)

@@ -36,8 +36,8 @@ class Machine:
     """A machine that can run several replicas of LLMs at once.
 
     Attributes:
-        gpu: kind of its devices: name of a GPU, peak figures of one that has no name here, or path of a file
-            with the costs of one, which ends in ".json".
+        gpu: kind of its devices: name of a GPU, peak figures of one that has no name here, path of a file
+            with the costs of one, which ends in ".json", or these costs.
         storage: how fast it moves weights.
         memory_bytes: memory of each device; None for that of the GPU.
         has_nvlink: whether devices exchange data as where their costs were measured; else they do over the
@@ -46,7 +46,7 @@ class Machine:
 
     name: str
     num_devices: int
-    gpu: str | Hardware
+    gpu: str | Hardware | Preset
     storage: Storage = USUAL_STORAGE
     memory_bytes: float | None = None
     has_nvlink: bool = True
@@ -58,6 +58,8 @@ class Machine:
         Raises:
             ConfigError: a file of costs cannot be used.
         """
+        if isinstance(self.gpu, Preset):
+            return self.gpu
         return _costs(self.gpu, self.memory_bytes, None if self.has_nvlink else self.storage.link_bytes_s)
 
 

@@ -91,7 +91,7 @@ def test_rows_compare_ours_with_both_heuristics() -> None:
 
 
 def test_small_models_have_requests_of_known_lengths() -> None:
-    ensemble, routing, judged = local_works(0)
+    ensemble, routing, judged = local_works(0, len)
     assert {node.name for node in ensemble.app.nodes} == set(SHAPES)
     assert {name for one in routing.requests for name in one.planned.nodes} == set(SHAPES)
     assert judged.app.node("large").inputs == ("small", "deep")

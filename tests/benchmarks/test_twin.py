@@ -302,9 +302,9 @@ def test_the_slowdown_is_of_the_part_that_is_shared() -> None:
 def test_the_scripted_llm_writes_what_the_simulation_writes(tiny_checkpoint: Path, items: str | None) -> None:
     pytest.importorskip("torch")
     from benchmarks.common.scripted_transformer import Script, ScriptedTransformer
-    from benchmarks.twin.steps import measure_steps
     from stretto.engines.prompt_tokens import PromptTokenizer
     from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.transformer.measure_steps import StepLoad, measure_steps
 
     config = TransformerConfig(tiny_checkpoint)
     prompt = (
@@ -328,7 +328,7 @@ def test_the_scripted_llm_writes_what_the_simulation_writes(tiny_checkpoint: Pat
     if isinstance(said.value, list):
         assert len(said.item_ends) == len(said.value) > 1
         assert said.item_ends[-1] <= said.num_tokens
-    steps = measure_steps(config, tasks, (1, 2), 60.0)
+    steps = measure_steps(ScriptedTransformer(config), StepLoad(tasks, (1, 2), 60.0))
     assert max(step.shape.num_decodes for step in steps) == 2
     assert sum(step.shape.num_decodes for step in steps) == 4 * (said.num_tokens - 1)
 

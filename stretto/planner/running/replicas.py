@@ -1,4 +1,4 @@
-"""The replicas that a run starts: what a planned replica is in this process, or as an emulated server."""
+"""The replicas that a run starts: what a planned replica is in this process, on a core, or as a server."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.catalogue import llm_replica
 from stretto.errors import ConfigError
 from stretto.planner.application import Application
+from stretto.planner.cores import CoreModel, usable_cores
 from stretto.planner.machine import ReplicaCost
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.problem import Problem
@@ -60,6 +61,44 @@ def local_plan(app: Application, num_devices: int) -> Plan:
     """Return the plan for replicas in this process: one for each node, `num_devices` of them at once."""
     replicas = (PlannedReplica(node.name, (at % num_devices,)) for at, node in enumerate(app.nodes))
     return Plan("one_each", (Stage(tuple(replicas)),))
+
+
+def core_replicas(problem: Problem, models: Mapping[str, CoreModel]) -> MakeReplica:
+    """Return the function that makes replicas which are processes with one thread, each on its core.
+
+    Args:
+        models: models by the name that the application gives them.
+    """
+    cores = usable_cores()
+
+    def make(planned: PlannedReplica) -> Replica:
+        model = models[problem.app.node(planned.node).model]
+        return core_replica(model, problem.costs[planned.node][1], cores[planned.devices[0]])
+
+    return make
+
+
+def core_replica(model: CoreModel, cost: ReplicaCost, core: int) -> Replica:
+    """Return a replica of a model on a core, whose scheduler is the one that was planned with."""
+    scheduler = cost.scheduler
+    num_tokens = scheduler.num_blocks * scheduler.block_tokens
+    config = replace(
+        model.config,
+        max_running=scheduler.max_running,
+        max_batch_tokens=scheduler.max_batch_tokens,
+        block_tokens=scheduler.block_tokens,
+        policy=scheduler.policy,
+        kv_bytes=num_tokens * model.sizes.kv_bytes_per_token,
+    )
+    return replace(
+        model.replica,
+        config=config,
+        runs_in="process",
+        devices=(f"cpu:{core}",),
+        threads=1,
+        kv_tokens=num_tokens,
+        loading_s=cost.loading_s,
+    )
 
 
 def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeReplica:

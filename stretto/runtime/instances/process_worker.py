@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import pickle
 import select
 import signal
 import socket
+import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -44,6 +47,18 @@ def serve_process(start: Start, pipe: socket.socket) -> None:
         mail.post(not_started(start.job, error))
         return
     serve(replace(start.job, executable=executable, config=config), mail, mail.post)
+    _end_at_once()
+
+
+def _end_at_once() -> None:
+    """End this process without the interpreter's clean-up.
+
+    It takes 0.7 s where PyTorch is loaded, in which the next replica waits for the devices of this one.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 class Mail:

@@ -1,35 +1,66 @@
-"""Measures the steps of the in-process LLM, in a process that does nothing else."""
+"""Measures the start and the steps of the in-process LLM, in a process that does nothing else."""
 
 from __future__ import annotations
 
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TypeAlias
 
-from benchmarks.common.scripted_transformer import ScriptedTransformer
 from stretto.costs.fit import MeasuredStep
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import EngineFailure
 from stretto.llm.step_batch import StepBatch
+from stretto.runtime.devices import claim
 from stretto.sim.step_times import batch_shape
 from stretto.tasks import Done, Failed, LLMTask
 
-_START_S = 180.0
+_START_S = 600.0
+_LEAST_STEPS = 8
 
 MakeLLM: TypeAlias = Callable[[TransformerConfig], TransformerLLM]
 """A function that makes the engine to be measured, in its process."""
 
 
-def measure_steps_apart(
+@dataclass(frozen=True, slots=True)
+class MeasuredLLM:
+    """What was measured of an engine in a process of its own.
+
+    Attributes:
+        start_s: seconds from the start of its process until the engine could be used.
+    """
+
+    start_s: float
+    steps: Sequence[MeasuredStep]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """The work with which steps are measured.
+
+    Attributes:
+        side_by_side: numbers of tasks that run at the same time, one number after the other.
+        max_s: seconds for all of them.
+    """
+
+    tasks: Sequence[LLMTask]
+    side_by_side: Sequence[int]
+    max_s: float
+
+
+def measure_apart(
     config: TransformerConfig,
-    tasks: Sequence[LLMTask],
-    side_by_side: Sequence[int],
-    max_s: float,
-    make: MakeLLM = ScriptedTransformer,
-) -> list[MeasuredStep]:
-    """Run `measure_steps` in a new process, which is ended in any case.
+    load: StepLoad,
+    make: MakeLLM = TransformerLLM,
+    devices: Sequence[str] = (),
+    threads: int | None = None,
+) -> MeasuredLLM:
+    """Measure an engine in a new process, which is ended in any case.
+
+    Args:
+        devices, threads: devices and number of threads that the process is confined to.
 
     Raises:
         EngineFailure: the process died, or took too long.
@@ -37,12 +68,13 @@ def measure_steps_apart(
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(
-        target=_measure_into, args=(theirs, config, tasks, side_by_side, max_s, make), daemon=True
+        target=_measure_into, args=(theirs, devices, threads, config, load, make), daemon=True
     )
+    begin_s = time.monotonic()
     process.start()
     theirs.close()
     try:
-        if not ours.poll(_START_S + 4 * max_s):
+        if not ours.poll(_START_S + 4 * load.max_s):
             raise EngineFailure("the LLM to be measured sent nothing")
         found = ours.recv()
     except EOFError:
@@ -53,21 +85,24 @@ def measure_steps_apart(
         ours.close()
     if isinstance(found, Exception):
         raise found
-    steps: list[MeasuredStep] = found
-    return steps
+    ready_s, steps = found
+    return MeasuredLLM(ready_s - begin_s, steps)
 
 
 def _measure_into(
     connection: Connection,
+    devices: Sequence[str],
+    threads: int | None,
     config: TransformerConfig,
-    tasks: Sequence[LLMTask],
-    side_by_side: Sequence[int],
-    max_s: float,
+    load: StepLoad,
     make: MakeLLM,
 ) -> None:
-    found: list[MeasuredStep] | Exception
+    found: tuple[float, list[MeasuredStep]] | Exception
     try:
-        found = measure_steps(config, tasks, side_by_side, max_s, make)
+        claim(devices, threads)
+        llm = make(config)
+        found = time.monotonic(), measure_steps(llm, load)
+        llm.close()
     except Exception as error:
         found = error
     except KeyboardInterrupt:  # the parent process gets it too
@@ -75,19 +110,12 @@ def _measure_into(
     connection.send(found)
 
 
-def measure_steps(
-    config: TransformerConfig,
-    tasks: Sequence[LLMTask],
-    side_by_side: Sequence[int],
-    max_s: float,
-    make: MakeLLM = ScriptedTransformer,
-) -> list[MeasuredStep]:
+def measure_steps(llm: TransformerLLM, load: StepLoad) -> list[MeasuredStep]:
     """Measure the steps of an engine in this process.
 
     For each number in `side_by_side`, that many tasks run at the same time until all are done, or until its
-    share of `max_s` is used up.
+    share of `max_s` is used up; but at least eight steps.
     """
-    llm = make(config)
     schedule = llm.scheduler.schedule
     batches: list[StepBatch] = []
 
@@ -97,10 +125,10 @@ def measure_steps(
 
     llm.scheduler.schedule = watched  # type: ignore[method-assign]
     steps: list[MeasuredStep] = []
-    for number, width in enumerate((side_by_side[0], *side_by_side)):  # the first warms up
-        waiting, num_running, measured = list(tasks), 0, list[MeasuredStep]()
-        due_s = time.perf_counter() + max_s / (1 + len(side_by_side))
-        while (waiting or num_running) and time.perf_counter() < due_s:
+    for number, width in enumerate((load.side_by_side[0], *load.side_by_side)):  # the first warms up
+        waiting, num_running, measured = list(load.tasks), 0, list[MeasuredStep]()
+        due_s = time.perf_counter() + load.max_s / (1 + len(load.side_by_side))
+        while (waiting or num_running) and (len(measured) < _LEAST_STEPS or time.perf_counter() < due_s):
             while waiting and num_running < width:
                 llm.admit(waiting.pop(0), ())
                 num_running += 1
@@ -112,9 +140,8 @@ def measure_steps(
                 if isinstance(event, Failed):
                     raise event.error
                 num_running -= isinstance(event, Done)
-        for task in tasks:
+        for task in load.tasks:
             llm.cancel(task.id)
             llm.release(task.query)
         steps += measured if number else []
-    llm.close()
     return steps

@@ -1,0 +1,109 @@
+"""Costs of a model on a core of this machine: its steps and its start, measured in processes of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from stretto.core import Segment
+from stretto.costs.fit import MeasuredStep, fit_step_cost
+from stretto.costs.shape import Hardware, LLMModel
+from stretto.costs.step import StepFeatures
+from stretto.tasks import Decode, LLMTask
+
+if TYPE_CHECKING:
+    from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.transformer.measure_steps import MeasuredLLM
+
+WIDTHS = (1, 4, 16, 48)  # sequences at once
+_NUM_TASKS = 2 * max(WIDTHS)
+_PROMPT_WORDS = (8, 128)
+_ANSWER_TOKENS = (16, 240)
+_TOKENS_PER_WORD = 3  # at most, about
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_MAIN_MEMORY_GB_S = 2e10
+_CACHE_GB_S = 1e11
+_FLOPS = 5e10
+
+
+@dataclass(frozen=True, slots=True)
+class CoreCost:
+    """The measured costs of one model on a core.
+
+    Attributes:
+        model: its sizes, in the precision in which it runs.
+        numbers: numbers of its step times, fitted on `core_hardware`.
+        start_s: seconds from the start of a process until the model is loaded.
+    """
+
+    model: LLMModel
+    numbers: Mapping[str, float]
+    start_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as a value of JSON."""
+        return asdict(self)
+
+
+def core_cost_of(found: Mapping[str, Any]) -> CoreCost:
+    """Return the costs that a value of JSON describes. Raises what a wrong value makes Python raise."""
+    numbers = {str(name): float(value) for name, value in found["numbers"].items()}
+    return CoreCost(LLMModel(**found["model"]), numbers, float(found["start_s"]))
+
+
+def core_hardware(memory_bytes: float) -> Hardware:
+    """Return a core as hardware. Its peak figures are typical; they only set the units of fitted numbers."""
+    return Hardware("a core", memory_bytes, _MAIN_MEMORY_GB_S, _CACHE_GB_S, _FLOPS)
+
+
+def measure_on_cores(
+    model: LLMModel, config: TransformerConfig, cores: Sequence[int], max_s: float
+) -> CoreCost:
+    """Measure a model on all these cores at the same time, because in a run all are busy.
+
+    Args:
+        max_s: seconds for steps; starts are not in it.
+
+    Raises:
+        EngineFailure: a process died.
+        ConfigError: the model cannot be used.
+    """
+    from stretto.engines.transformer.measure_steps import StepLoad, measure_apart
+
+    load = StepLoad(_tasks(random.Random(0), model.max_context_tokens), WIDTHS, max_s)
+
+    def measured(core: int) -> MeasuredLLM:
+        return measure_apart(config, load, devices=(f"cpu:{core}",), threads=1)
+
+    with ThreadPoolExecutor(len(cores)) as pool:
+        found = list(pool.map(measured, cores))
+    steps = [step for one in found for step in one.steps]
+    start_s = sum(one.start_s for one in found) / len(found)
+    return CoreCost(model, _numbers(model, steps), start_s)
+
+
+def _numbers(model: LLMModel, steps: Sequence[MeasuredStep]) -> dict[str, float]:
+    """Fit the numbers of step times, so that the total of all steps is right too: the fit of each step hardly
+    sees rare slow ones.
+    """
+    cost = fit_step_cost(StepFeatures(model, core_hardware(1.0)), steps)
+    scale = sum(step.seconds for step in steps) / sum(cost.step_s(step.shape) for step in steps)
+    return {name: scale * number for name, number in cost.numbers.items()}
+
+
+def _tasks(numbers: random.Random, context_tokens: int) -> list[LLMTask]:
+    """Return tasks whose texts have nothing in common, of several lengths that the context has room for."""
+    longest = max(1, min(_PROMPT_WORDS[1], context_tokens // (2 * _TOKENS_PER_WORD)))
+    most = max(1, min(_ANSWER_TOKENS[1], context_tokens // 2))
+    tasks = []
+    for at in range(_NUM_TASKS):
+        words = (
+            "".join(numbers.choices(_LETTERS, k=numbers.randint(3, 6)))
+            for _ in range(numbers.randint(min(_PROMPT_WORDS[0], longest), longest))
+        )
+        decode = Decode(max_tokens=numbers.randint(min(_ANSWER_TOKENS[0], most), most), ignore_eos=True)
+        tasks.append(LLMTask(at, f"query {at}", "", (Segment(" ".join(words)),), decode))
+    return tasks

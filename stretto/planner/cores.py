@@ -1,0 +1,110 @@
+"""The cores of this machine as devices of a plan: a replica is a process with one thread on a core."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from stretto.costs.loading import LoadingCost
+from stretto.costs.presets import Preset
+from stretto.costs.shape import LLMModel, model_of
+from stretto.costs.step import Kernels
+from stretto.deployment import Replica
+from stretto.engines.catalogue import SMALL_MODEL, llm_replica
+from stretto.errors import ConfigError
+from stretto.models import MINI
+from stretto.planner.application import Application
+from stretto.planner.core_costs import CoreCost, core_hardware
+from stretto.planner.machine import Machine
+
+if TYPE_CHECKING:
+    from stretto.engines.transformer.engine import TransformerConfig
+
+CPU = "cpu"
+"""Name of the machine whose devices are the cores of this one."""
+_FLOAT32_BYTES = 4
+_MOST_BYTES = 16 * 2**30
+"""Most memory of a core: models that a core serves well do not need more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreModel:
+    """A model that can run on a core.
+
+    Attributes:
+        folder: its checkpoint.
+        sizes: its sizes, in the precision in which it runs.
+        replica: a replica of it with default settings.
+    """
+
+    folder: Path
+    sizes: LLMModel
+    replica: Replica
+
+    @property
+    def config(self) -> TransformerConfig:
+        """Configuration of its engine."""
+        return cast("TransformerConfig", self.replica.config)
+
+
+def usable_cores() -> tuple[int, ...]:
+    """Return the numbers of the cores that this process may use."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def core_models(app: Application) -> dict[str, CoreModel]:
+    """Return the models of an application, by the name that its nodes give: "mini" or a folder.
+
+    Raises:
+        ConfigError: a model is neither, or the in-process engine cannot run it, or packages are missing.
+    """
+    found: dict[str, CoreModel] = {}
+    for node in app.nodes:
+        if node.model not in found:
+            try:
+                found[node.model] = _core_model(node.model)
+            except ConfigError as error:
+                raise ConfigError(f"node {node.name!r}: {error.message}") from error
+    return found
+
+
+def _core_model(name: str) -> CoreModel:
+    folder = MINI if name == SMALL_MODEL else Path(name)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"model {name!r} is no directory of a checkpoint, as models on cores must be, nor {SMALL_MODEL!r}"
+        )
+    replica = llm_replica(name)
+    from stretto.engines.transformer.engine import TransformerConfig
+
+    if not isinstance(replica.config, TransformerConfig):
+        raise ConfigError(f"model {name!r} is of a kind that cannot be planned on cores")
+    sizes = model_of(name, json.loads((folder / "config.json").read_text("utf-8")))
+    return CoreModel(folder, replace(sizes, dtype_bytes=_FLOAT32_BYTES), replica)
+
+
+def cores_machine(costs: Mapping[str, CoreCost], num_cores: int) -> Machine:
+    """Return the machine of this many cores, with measured costs of models by the names that applications
+    give them.
+    """
+    main_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    measured = {f"{name}|tp1": cost for name, cost in costs.items()}
+    starts = {key: cost.start_s for key, cost in measured.items()}
+    preset = Preset(
+        name="a core of this machine",
+        about="measured on this machine",
+        hardware=core_hardware(min(main_bytes / num_cores, _MOST_BYTES)),
+        kernels=Kernels(),
+        models={name: replace(cost.model, name=name) for name, cost in costs.items()},
+        numbers={key: cost.numbers for key, cost in measured.items()},
+        shared={},
+        regressions={},
+        loading=LoadingCost(max(starts.values()), 0.0, 0.0, starts),
+        engines={},
+    )
+    cores = "1 core" if num_cores == 1 else f"{num_cores} cores"
+    return Machine(f"{cores} of this machine", num_cores, preset)
