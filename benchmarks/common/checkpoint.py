@@ -28,11 +28,20 @@ TINY = Shape(hidden=64, intermediate=192, layers=3, heads=4, kv_heads=2, vocabul
 
 
 def build_checkpoint(
-    folder: Path, texts: Iterable[str], *, shape: Shape | None = None, seed: int = 0
+    folder: Path,
+    texts: Iterable[str],
+    *,
+    shape: Shape | None = None,
+    seed: int = 0,
+    has_all_bytes: bool = True,
 ) -> Path:
     """Write the checkpoint into `folder` and return it; the byte-level BPE is trained on `texts`.
 
     Equal arguments give equal files.
+
+    Args:
+        has_all_bytes: whether there is a token for each byte; if not, answers have characters of `texts`
+            only, so they have about as many tokens when another model reads them.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -47,7 +56,7 @@ def build_checkpoint(
     trainer = trainers.BpeTrainer(
         vocab_size=shape.vocabulary,
         special_tokens=[BOS, EOS],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()) if has_all_bytes else [],
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)

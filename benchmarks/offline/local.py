@@ -80,13 +80,13 @@ def measure_machine(folder: Path, max_s: float) -> LocalMachine:
     """
     cores = usable_cores()[:NUM_DEVICES]
     folders = {
-        name: build_checkpoint(folder / name, [" ".join(WORDS)], shape=shape, seed=at)
+        name: build_checkpoint(folder / name, [" ".join(WORDS)], shape=shape, seed=at, has_all_bytes=False)
         for at, (name, shape) in enumerate(SHAPES.items())
     }
     app = Application("all", [Node(name, str(path), _CAP) for name, path in folders.items()])
     found = core_models(app)
     models = {name: found[str(path)] for name, path in folders.items()}
-    costs = {name: measure_on_cores(one.sizes, one.config, cores, max_s) for name, one in models.items()}
+    costs = {name: measure_on_cores(one, cores, max_s) for name, one in models.items()}
     return LocalMachine(models, cores_machine(costs, len(cores)))
 
 

@@ -15,7 +15,7 @@ from stretto.planner.core_costs import CoreCost, core_cost_of, measure_on_cores
 from stretto.planner.cores import CoreModel, cores_machine, usable_cores
 from stretto.planner.machine import Machine
 
-MEASURING_S = 8.0
+MEASURING_S = 12.0
 """Seconds for the steps of a model."""
 
 
@@ -48,7 +48,7 @@ def core_costs(models: Mapping[str, CoreModel], say: Callable[[str], None]) -> d
             say(
                 f"measuring model {name} on {len(cores)} cores, about {MEASURING_S + 4:.0f} s; kept in {path}"
             )
-            kept[key] = measure_on_cores(model.sizes, model.config, cores, MEASURING_S).as_json()
+            kept[key] = measure_on_cores(model, cores, MEASURING_S).as_json()
             _keep(path, kept)
         try:
             found[name] = core_cost_of(kept[key])

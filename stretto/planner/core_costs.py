@@ -12,21 +12,24 @@ from stretto.core import Segment
 from stretto.costs.fit import MeasuredStep, fit_step_cost
 from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step import StepFeatures
+from stretto.planner.machine import scheduler_config
 from stretto.tasks import Decode, LLMTask
 
 if TYPE_CHECKING:
-    from stretto.engines.transformer.engine import TransformerConfig
     from stretto.engines.transformer.measure_steps import MeasuredLLM
+    from stretto.planner.cores import CoreModel
 
 WIDTHS = (1, 4, 16, 48)  # sequences at once
 _NUM_TASKS = 2 * max(WIDTHS)
-_PROMPT_WORDS = (8, 128)
+_PROMPT_WORDS = (4, 256)
 _ANSWER_TOKENS = (16, 240)
 _TOKENS_PER_WORD = 3  # at most, about
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _MAIN_MEMORY_GB_S = 2e10
 _CACHE_GB_S = 1e11
 _FLOPS = 5e10
+_STEPS_OF_KIND = 200
+_KV_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,7 @@ def core_hardware(memory_bytes: float) -> Hardware:
     return Hardware("a core", memory_bytes, _MAIN_MEMORY_GB_S, _CACHE_GB_S, _FLOPS)
 
 
-def measure_on_cores(
-    model: LLMModel, config: TransformerConfig, cores: Sequence[int], max_s: float
-) -> CoreCost:
+def measure_on_cores(model: CoreModel, cores: Sequence[int], max_s: float) -> CoreCost:
     """Measure a model on all these cores at the same time, because in a run all are busy.
 
     Args:
@@ -73,7 +74,8 @@ def measure_on_cores(
     """
     from stretto.engines.transformer.measure_steps import StepLoad, measure_apart
 
-    load = StepLoad(_tasks(random.Random(0), model.max_context_tokens), WIDTHS, max_s)
+    load = StepLoad(_tasks(random.Random(0), model.sizes.max_context_tokens), WIDTHS, max_s)
+    config = model.config(scheduler_config(model.sizes, _KV_BYTES // model.sizes.kv_bytes_per_token))
 
     def measured(core: int) -> MeasuredLLM:
         return measure_apart(config, load, devices=(f"cpu:{core}",), threads=1)
@@ -82,28 +84,37 @@ def measure_on_cores(
         found = list(pool.map(measured, cores))
     steps = [step for one in found for step in one.steps]
     start_s = sum(one.start_s for one in found) / len(found)
-    return CoreCost(model, _numbers(model, steps), start_s)
+    return CoreCost(model.sizes, _numbers(model.sizes, steps), start_s)
 
 
 def _numbers(model: LLMModel, steps: Sequence[MeasuredStep]) -> dict[str, float]:
-    """Fit the numbers of step times, so that the total of all steps is right too: the fit of each step hardly
-    sees rare slow ones.
+    """Fit the numbers of step times, so that totals are right too: the fit of each step hardly sees rare slow
+    ones.
     """
-    cost = fit_step_cost(StepFeatures(model, core_hardware(1.0)), steps)
-    scale = sum(step.seconds for step in steps) / sum(cost.step_s(step.shape) for step in steps)
+    chosen = _balanced(steps)
+    cost = fit_step_cost(StepFeatures(model, core_hardware(1.0)), chosen)
+    scale = sum(step.seconds for step in chosen) / sum(cost.step_s(step.shape) for step in chosen)
     return {name: scale * number for name, number in cost.numbers.items()}
+
+
+def _balanced(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
+    """Return as many steps with few sequences as with many, of which there are less, and prefills."""
+    kinds: dict[int, list[MeasuredStep]] = {}
+    for step in steps:
+        kind = 0 if step.shape.num_prefills else step.shape.num_decodes.bit_length()
+        kinds.setdefault(kind, []).append(step)
+    return [step for same in kinds.values() for step in same[:: -(-len(same) // _STEPS_OF_KIND)]]
 
 
 def _tasks(numbers: random.Random, context_tokens: int) -> list[LLMTask]:
     """Return tasks whose texts have nothing in common, of several lengths that the context has room for."""
     longest = max(1, min(_PROMPT_WORDS[1], context_tokens // (2 * _TOKENS_PER_WORD)))
+    shortest = min(_PROMPT_WORDS[0], longest)
     most = max(1, min(_ANSWER_TOKENS[1], context_tokens // 2))
     tasks = []
     for at in range(_NUM_TASKS):
-        words = (
-            "".join(numbers.choices(_LETTERS, k=numbers.randint(3, 6)))
-            for _ in range(numbers.randint(min(_PROMPT_WORDS[0], longest), longest))
-        )
+        num_words = round(shortest * (longest / shortest) ** numbers.random())
+        words = ("".join(numbers.choices(_LETTERS, k=numbers.randint(3, 6))) for _ in range(num_words))
         decode = Decode(max_tokens=numbers.randint(min(_ANSWER_TOKENS[0], most), most), ignore_eos=True)
         tasks.append(LLMTask(at, f"query {at}", "", (Segment(" ".join(words)),), decode))
     return tasks

@@ -16,6 +16,7 @@ from stretto.costs.step import Kernels
 from stretto.deployment import Replica
 from stretto.engines.catalogue import SMALL_MODEL, llm_replica
 from stretto.errors import ConfigError
+from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.models import MINI
 from stretto.planner.application import Application
 from stretto.planner.core_costs import CoreCost, core_hardware
@@ -45,10 +46,16 @@ class CoreModel:
     sizes: LLMModel
     replica: Replica
 
-    @property
-    def config(self) -> TransformerConfig:
-        """Configuration of its engine."""
-        return cast("TransformerConfig", self.replica.config)
+    def config(self, scheduler: SchedulerConfig) -> TransformerConfig:
+        """Return the configuration of its engine that schedules steps so."""
+        return replace(
+            cast("TransformerConfig", self.replica.config),
+            max_running=scheduler.max_running,
+            max_batch_tokens=scheduler.max_batch_tokens,
+            block_tokens=scheduler.block_tokens,
+            policy=scheduler.policy,
+            kv_bytes=scheduler.num_blocks * scheduler.block_tokens * self.sizes.kv_bytes_per_token,
+        )
 
 
 def usable_cores() -> tuple[int, ...]:

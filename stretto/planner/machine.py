@@ -131,6 +131,18 @@ def model_of(name: str, machine: Machine) -> LLMModel:
     return llm_model(name, machine.costs)
 
 
+def scheduler_config(model: LLMModel, num_tokens: int) -> SchedulerConfig:
+    """Return how planners take a replica to schedule its steps, if it has KV room for `num_tokens` tokens."""
+    return SchedulerConfig(
+        num_tokens // _BLOCK_TOKENS,
+        _BLOCK_TOKENS,
+        _MAX_RUNNING,
+        max(2048, model.max_context_tokens),
+        "prefill_first",
+        lookahead=_MAX_RUNNING,
+    )
+
+
 def costs_by_tp(
     model: LLMModel, machine: Machine, max_tokens: int, weights: Source = "cache"
 ) -> dict[int, ReplicaCost]:
@@ -146,7 +158,7 @@ def costs_by_tp(
         ConfigError: there is none; the message says what would fit.
     """
     preset, found, reasons = machine.costs, {}, []
-    max_batch_tokens = max(2048, model.max_context_tokens)
+    max_batch_tokens = scheduler_config(model, 0).max_batch_tokens
     assert preset.hardware is not None
     for tp in _TP_DEGREES:
         if tp > machine.num_devices:
@@ -160,14 +172,7 @@ def costs_by_tp(
         if num_tokens < max_tokens + _BLOCK_TOKENS:
             reasons.append(f"on {tp} devices there is KV room for {num_tokens} tokens, not for {max_tokens}")
             continue
-        scheduler = SchedulerConfig(
-            num_tokens // _BLOCK_TOKENS,
-            _BLOCK_TOKENS,
-            _MAX_RUNNING,
-            max_batch_tokens,
-            "prefill_first",
-            lookahead=_MAX_RUNNING,
-        )
+        scheduler = scheduler_config(model, num_tokens)
         key = f"{model.name}|tp{tp}"
         is_known = key in preset.numbers or key in preset.regressions
         is_start_known = preset.loading is not None and key in preset.loading.measured_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
@@ -114,7 +115,8 @@ def measure_steps(llm: TransformerLLM, load: StepLoad) -> list[MeasuredStep]:
     """Measure the steps of an engine in this process.
 
     For each number in `side_by_side`, that many tasks run at the same time until all are done, or until its
-    share of `max_s` is used up; but at least eight steps.
+    share of `max_s` is used up; but at least eight steps. Larger numbers have larger shares, because their
+    steps take longer.
     """
     schedule = llm.scheduler.schedule
     batches: list[StepBatch] = []
@@ -125,9 +127,11 @@ def measure_steps(llm: TransformerLLM, load: StepLoad) -> list[MeasuredStep]:
 
     llm.scheduler.schedule = watched  # type: ignore[method-assign]
     steps: list[MeasuredStep] = []
-    for number, width in enumerate((load.side_by_side[0], *load.side_by_side)):  # the first warms up
+    widths = (load.side_by_side[0], *load.side_by_side)
+    share_s = load.max_s / sum(map(_share, widths))
+    for number, width in enumerate(widths):  # the first warms up
         waiting, num_running, measured = list(load.tasks), 0, list[MeasuredStep]()
-        due_s = time.perf_counter() + load.max_s / (1 + len(load.side_by_side))
+        due_s = time.perf_counter() + share_s * _share(width)
         while (waiting or num_running) and (len(measured) < _LEAST_STEPS or time.perf_counter() < due_s):
             while waiting and num_running < width:
                 llm.admit(waiting.pop(0), ())
@@ -145,3 +149,7 @@ def measure_steps(llm: TransformerLLM, load: StepLoad) -> list[MeasuredStep]:
             llm.release(task.query)
         steps += measured if number else []
     return steps
+
+
+def _share(width: int) -> float:
+    return 1 + math.log2(width)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stretto.costs.presets import write_preset
+from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
 from stretto.deployment import Replica
 from stretto.emulate.fleet import check_fleet
@@ -28,6 +29,7 @@ _GRACE_S = 2.0
 _SILENCE_S = 300.0
 """Longest silence of a server: it says nothing until an answer has ended, which may be a long one."""
 _TYPICAL_CONTEXT = 512
+_TYPICAL_RUNNING = 32
 _VLLM_RUNNING = 256  # sequences at once
 _START_VLLM = (
     "import sys, runpy; sys.argv[1:2] = ['--model']; "
@@ -81,23 +83,15 @@ def core_replicas(problem: Problem, models: Mapping[str, CoreModel]) -> MakeRepl
 def core_replica(model: CoreModel, cost: ReplicaCost, core: int) -> Replica:
     """Return a replica of a model on a core, whose scheduler is the one that was planned with."""
     scheduler = cost.scheduler
-    num_tokens = scheduler.num_blocks * scheduler.block_tokens
-    config = replace(
-        model.config,
-        max_running=scheduler.max_running,
-        max_batch_tokens=scheduler.max_batch_tokens,
-        block_tokens=scheduler.block_tokens,
-        policy=scheduler.policy,
-        kv_bytes=num_tokens * model.sizes.kv_bytes_per_token,
-    )
     return replace(
         model.replica,
-        config=config,
+        config=model.config(scheduler),
         runs_in="process",
         devices=(f"cpu:{core}",),
         threads=1,
-        kv_tokens=num_tokens,
+        kv_tokens=scheduler.num_blocks * scheduler.block_tokens,
         loading_s=cost.loading_s,
+        profile=profile_of(cost),
     )
 
 
@@ -152,6 +146,7 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
             num_slots=scheduler.max_running,
             kv_tokens=scheduler.num_blocks * scheduler.block_tokens,
             loading_s=cost.loading_s / speed,
+            profile=profile_of(cost, speed),
         )
 
     return make
@@ -195,6 +190,7 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
             tp=planned.tp,
             kv_tokens=cost.scheduler.num_blocks * cost.scheduler.block_tokens,
             loading_s=cost.loading_s,
+            profile=profile_of(cost),
         )
 
     return make
@@ -211,6 +207,30 @@ def _token_s(cost: ReplicaCost) -> float:
     """Return the predicted seconds of a token where as many sequences run as there is room for."""
     config = cost.scheduler
     num = min(config.max_running, config.num_blocks * config.block_tokens // _TYPICAL_CONTEXT)
+    return _decode_s(cost, num)
+
+
+def profile_of(cost: ReplicaCost, speed: float = 1.0) -> Profile:
+    """Return the costs of a replica by which the runtime chooses among a node's replicas.
+
+    Args:
+        speed: seconds of the machine per second of real time.
+    """
+    shortest_s, longest_s = (_prefill_s(cost, tokens) for tokens in (1, _TYPICAL_CONTEXT))
+    alone_s, beside_s = (_decode_s(cost, num) for num in (1, _TYPICAL_RUNNING))
+    return Profile(
+        base_s=shortest_s / speed,
+        per_unit_s=max(0.0, longest_s - shortest_s) / (_TYPICAL_CONTEXT - 1) / speed,
+        per_output_s=alone_s / speed,
+        per_neighbour_s=max(0.0, beside_s - alone_s) / (_TYPICAL_RUNNING - 1) / speed,
+    )
+
+
+def _prefill_s(cost: ReplicaCost, tokens: int) -> float:
+    return cost.step.step_s(StepShape(1, tokens, tokens, tokens * (tokens + 1) // 2, 0, 0, 0))
+
+
+def _decode_s(cost: ReplicaCost, num: int) -> float:
     return cost.step.step_s(StepShape(0, 0, 0, 0, num, num * _TYPICAL_CONTEXT, _TYPICAL_CONTEXT))
 
 
