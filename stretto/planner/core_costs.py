@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from stretto.engines.transformer.measure_steps import MeasuredLLM
     from stretto.planner.cores import CoreModel
 
-WIDTHS = (1, 4, 16, 48)  # sequences at once
+WIDTHS = (48, 16, 4, 1)
+"""Sequences at once. The most come first, so that KV blocks of the others are scattered, as in long runs."""
 _NUM_TASKS = 2 * max(WIDTHS)
-_PROMPT_WORDS = (4, 256)
+_PROMPT_WORDS = (8, 320)
 _ANSWER_TOKENS = (16, 240)
 _TOKENS_PER_WORD = 3  # at most, about
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -74,7 +75,9 @@ def measure_on_cores(model: CoreModel, cores: Sequence[int], max_s: float) -> Co
     """
     from stretto.engines.transformer.measure_steps import StepLoad, measure_apart
 
-    load = StepLoad(_tasks(random.Random(0), model.sizes.max_context_tokens), WIDTHS, max_s)
+    load = StepLoad(
+        _tasks(random.Random(0), model.sizes.max_context_tokens), WIDTHS, max_s, keeps_prompts=True
+    )
     config = model.config(scheduler_config(model.sizes, _KV_BYTES // model.sizes.kv_bytes_per_token))
 
     def measured(core: int) -> MeasuredLLM:

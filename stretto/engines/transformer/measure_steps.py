@@ -44,11 +44,13 @@ class StepLoad:
     Attributes:
         side_by_side: numbers of tasks that run at the same time, one number after the other.
         max_s: seconds for all of them.
+        keeps_prompts: whether prompts are still cached when tasks run with the next number.
     """
 
     tasks: Sequence[LLMTask]
     side_by_side: Sequence[int]
     max_s: float
+    keeps_prompts: bool = False
 
 
 def measure_apart(
@@ -127,7 +129,7 @@ def measure_steps(llm: TransformerLLM, load: StepLoad) -> list[MeasuredStep]:
 
     llm.scheduler.schedule = watched  # type: ignore[method-assign]
     steps: list[MeasuredStep] = []
-    widths = (load.side_by_side[0], *load.side_by_side)
+    widths = (min(load.side_by_side), *load.side_by_side)
     share_s = load.max_s / sum(map(_share, widths))
     for number, width in enumerate(widths):  # the first warms up
         waiting, num_running, measured = list(load.tasks), 0, list[MeasuredStep]()
@@ -146,7 +148,8 @@ def measure_steps(llm: TransformerLLM, load: StepLoad) -> list[MeasuredStep]:
                 num_running -= isinstance(event, Done)
         for task in load.tasks:
             llm.cancel(task.id)
-            llm.release(task.query)
+            if not load.keeps_prompts:
+                llm.release(task.query)
         steps += measured if number else []
     return steps
 
