@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.call_ends import CallEnds, result_of
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
+from stretto.planner.running.call_queue import CallQueue
 from stretto.planner.running.calls import Answer, Call, CallBook, Ended
 from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, Lost, Placed, PlanCarrier
 from stretto.planner.running.fleet_watch import FleetWatch
@@ -103,7 +103,7 @@ class _Driver:
         self._watch = watch
         self._graphs = CallGraphs()
         self._carrier = PlanCarrier(run.app, run.plan, run.book.num_left)
-        self._queues: dict[str, deque[Call]] = {node.name: deque() for node in run.app.nodes}
+        self._queues = {node.name: CallQueue() for node in run.app.nodes}
         self._calls: dict[str, dict[Call, Callable[[], None]]] = {name: {} for name in self._queues}
         self._abandoned: dict[str, StrettoError] = {}
         self._new = self._book.ready()
@@ -169,9 +169,10 @@ class _Driver:
 
     def _fill_window(self, name: str) -> None:
         queue, running = self._queues[name], self._calls[name]
-        most = min(_WINDOW, self._num_allowed(name))
+        share = self._share_at_hand(name)
+        most = min(_WINDOW, math.ceil(self._book.num_left[name] * share))
         while queue and len(running) < most:
-            call = queue.popleft()
+            call = queue.take(share)
             if not self._book.has(call):
                 continue
             if name in self._abandoned:
@@ -185,17 +186,17 @@ class _Driver:
             except StrettoError as error:
                 self._note(call, error)
 
-    def _num_allowed(self, name: str) -> int:
-        """Return how many calls of a node its replicas that are ready may have: their share of those that are
-        left. The others are for replicas that are still to start.
+    def _share_at_hand(self, name: str) -> float:
+        """Return the share of a node's calls that its replicas that are ready may have. The others are for
+        replicas that are still to start.
         """
-        left, weights = self._book.num_left[name], self._carrier.weights(name)
+        weights = self._carrier.weights(name)
         if name in self._abandoned:
-            return left
+            return 1.0
         if not weights:
-            return 0
+            return 0.0
         at_hand = sum(weights[placed] for placed in weights if self._watch.is_ready(self._runtime, placed))
-        return math.ceil(left * (at_hand / sum(weights.values())))
+        return at_hand / sum(weights.values())
 
     def _begin(
         self, call: Call, prompt: Sequence[Message], decode: Mapping[str, object]
