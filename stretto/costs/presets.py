@@ -72,6 +72,13 @@ class Preset:
         """Whether it has step times of LLMs."""
         return self.hardware is not None and bool(self.numbers or self.shared or self.regressions)
 
+    def has_steps_on(self, tensor_parallel: int) -> bool:
+        """Return whether it has step times of some LLM on so many devices."""
+        by_model = (*self.numbers, *self.regressions)
+        return tensor_parallel in self.shared or any(
+            key.endswith(f"|tp{tensor_parallel}") for key in by_model
+        )
+
     def model(self, name: str) -> LLMModel:
         """Return the sizes of one of the LLMs that this preset (known costs of one kind of machine) has, by
         the model's name.

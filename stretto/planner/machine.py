@@ -157,11 +157,12 @@ def costs_by_tp(
     Raises:
         ConfigError: there is none; the message says what would fit.
     """
-    preset, found, reasons = machine.costs, {}, []
+    preset, found = machine.costs, {}
+    reasons = [f"{machine.costs.name} has no step costs of models on as many devices"]
     max_batch_tokens = scheduler_config(model, 0).max_batch_tokens
     assert preset.hardware is not None
     for tp in _TP_DEGREES:
-        if tp > machine.num_devices:
+        if tp > machine.num_devices or not preset.has_steps_on(tp):
             continue
         try:
             num_tokens = check_fits(model, preset.hardware, tp, max_batch_tokens=max_batch_tokens)

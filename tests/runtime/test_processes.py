@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import re
 import signal
@@ -132,6 +133,22 @@ async def test_a_process_that_cannot_start_is_named() -> None:
     )
     assert exits == "engine 'acting': acting/0 died with exit code 5"
     assert refuses == "step 'somewhere': engine 'acting': no such model"
+
+
+class _LeavesANote(Acting):
+    def __init__(self, config: ActingConfig) -> None:
+        super().__init__(config)
+        assert config.folder is not None
+        atexit.register((config.folder / "note").write_text, "ended")
+
+
+@in_real_time
+async def test_what_is_registered_for_the_end_of_a_process_is_done(tmp_path: Path) -> None:
+    engine = deploy("acting", _LeavesANote, ActingConfig(folder=tmp_path), runs_in="process")
+    async with Runtime([engine]) as runtime:
+        assert await runtime.run(SHOUT, {"text": "a"}) == {"loud": "A"}
+        assert not (tmp_path / "note").exists()
+    assert (tmp_path / "note").read_text() == "ended"
 
 
 @in_real_time
