@@ -45,9 +45,7 @@ def core_costs(models: Mapping[str, CoreModel], say: Callable[[str], None]) -> d
     for name, model in models.items():
         key = _key(model, cores)
         if key not in kept:
-            say(
-                f"measuring model {name} on {len(cores)} cores, about {MEASURING_S + 4:.0f} s; kept in {path}"
-            )
+            say(f"measuring model {name} on {len(cores)} cores for {MEASURING_S:.0f} s; kept in {path}")
             kept[key] = measure_on_cores(model, cores, MEASURING_S).as_json()
             _keep(path, kept)
         try:

@@ -75,7 +75,7 @@ def plan(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Plan which models of an application run when, on which GPUs, and predict how long it takes.
+    """Plan which models of an application run when, on which GPUs or cores, and predict how long it takes.
 
     The lengths of answers are not known before, so they are drawn several times. The prediction is the mean
     of the times that the plan takes with each draw, and an interval that holds the time with 90 %. The chart
@@ -124,7 +124,7 @@ def plan(
         bound_s=lower_bound_s(times),
     )
     if html is not None:
-        page = gantt_page(problem.app.name, planned.done, problem.names, problem.machine.num_devices)
+        page = gantt_page(problem.app.name, planned.done, problem.names, problem.machine)
         parsing.write("--html", html, page)
     if as_json:
         print(json.dumps(planned.as_json(), indent=2))
@@ -195,7 +195,7 @@ def _print(planned: _Planned) -> None:
     problem, done, predicted_s = planned.problem, planned.done, planned.predicted_s
     console = Console(markup=False, emoji=False)
     console.print(_table(problem, done))
-    for line in gantt(done, problem.names, problem.machine.num_devices):
+    for line in gantt(done, problem.names, problem.machine):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     low_s, high_s = interval(predicted_s)
     console.print(
@@ -223,7 +223,7 @@ def _table(problem: Problem, done: Execution) -> Table:
     """Return the replicas by start, as a table."""
     names = letters(problem.names)
     table = Table(box=None, pad_edge=False)
-    for heading in ("", "node", "model", "GPUs"):
+    for heading in ("", "node", "model", f"{problem.machine.device}s"):
         table.add_column(heading, overflow="fold")
     for heading in ("share", "start, s", "loaded, s", "end, s"):
         table.add_column(heading, justify="right")

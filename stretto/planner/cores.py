@@ -114,4 +114,4 @@ def cores_machine(costs: Mapping[str, CoreCost], num_cores: int) -> Machine:
         engines={},
     )
     cores = "1 core" if num_cores == 1 else f"{num_cores} cores"
-    return Machine(f"{cores} of this machine", num_cores, preset)
+    return Machine(f"{cores} of this machine", num_cores, preset, device="core")

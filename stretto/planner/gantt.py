@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stretto.planner.execute import Execution, Span
+from stretto.planner.machine import Machine
 
 LOADING = "·"
 IDLE = " "
@@ -17,15 +18,16 @@ def letters(nodes: Sequence[str]) -> dict[str, str]:
     return {node: _LETTERS[at % len(_LETTERS)] for at, node in enumerate(nodes)}
 
 
-def gantt(done: Execution, nodes: Sequence[str], num_devices: int) -> Iterator[str]:
+def gantt(done: Execution, nodes: Sequence[str], machine: Machine) -> Iterator[str]:
     """Yield the lines of the chart: the node's letter while a replica runs, dots while it loads."""
     names = letters(nodes)
-    for device in range(num_devices):
+    width = len(f"{machine.device} {machine.num_devices - 1} ")
+    for device in range(machine.num_devices):
         spans = [span for span in done.spans if device in span.replica.devices]
         cells = (_cell(spans, (at + 0.5) * done.makespan_s / _WIDTH, names) for at in range(_WIDTH))
-        yield f"GPU {device} |{''.join(cells)}|"
+        yield f"{f'{machine.device} {device}':<{width}}|{''.join(cells)}|"
     end = f"{done.makespan_s:.0f} s"
-    yield f"      0{end:>{_WIDTH}}"
+    yield f"{'':{width}}0{end:>{_WIDTH}}"
 
 
 def _cell(spans: Sequence[Span], at_s: float, names: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from stretto.planner.execute import Execution, Span
+from stretto.planner.machine import Machine
 
 _WIDTH, _ROW, _LEFT = 1000, 28, 60
 _STYLE = (
@@ -14,12 +15,14 @@ _STYLE = (
 )
 
 
-def gantt_page(title: str, done: Execution, nodes: Sequence[str], num_devices: int) -> str:
+def gantt_page(title: str, done: Execution, nodes: Sequence[str], machine: Machine) -> str:
     """Return the page; a bar is pale while its replica loads, and has a tooltip."""
     scale = _WIDTH / max(1e-9, done.makespan_s)
     colours = {node: f"hsl({at * 360 // len(nodes)} 55% 62%)" for at, node in enumerate(nodes)}
-    height = _ROW * num_devices + 20
-    rows = [f'<text x="0" y="{_ROW * at + 18}">GPU {at}</text>' for at in range(num_devices)]
+    height = _ROW * machine.num_devices + 20
+    rows = [
+        f'<text x="0" y="{_ROW * at + 18}">{machine.device} {at}</text>' for at in range(machine.num_devices)
+    ]
     for span in done.spans:
         for device in span.replica.devices:
             rows += _bar(span, device, scale, colours[span.replica.node])

@@ -42,6 +42,7 @@ class Machine:
         memory_bytes: memory of each device; None for that of the GPU.
         has_nvlink: whether devices exchange data as where their costs were measured; else they do over the
             links to the host.
+        device: word for one of its devices.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Machine:
     storage: Storage = USUAL_STORAGE
     memory_bytes: float | None = None
     has_nvlink: bool = True
+    device: str = "GPU"
 
     @property
     def costs(self) -> Preset:
