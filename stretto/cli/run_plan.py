@@ -31,6 +31,7 @@ from stretto.planner.problem import Problem
 from stretto.planner.running.batch_lines import read_batch_application
 from stretto.planner.running.calls import CallBook
 from stretto.planner.running.forecast import Forecast
+from stretto.planner.running.prompt_lengths import PromptLengths
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import (
     core_replicas,
@@ -150,6 +151,10 @@ def run_plan(
     with TemporaryDirectory(prefix="stretto-") as folder, bar(errors) as progress:
         plan: Callable[[CallBook], Plan] | Replanner = _one_each(application, at_once)
         try:
+            if serve is Serve.LOCAL:
+                lengths = PromptLengths(application)
+                lengths.check(asked)
+                asked.count_with(lengths.counted)
             problem = None if machine is None else _problem(application, asked, machine, say)
             match serve:
                 case Serve.LOCAL if problem is not None:

@@ -49,7 +49,7 @@ def machine_from(gpus: str, topology: str) -> Machine:
     rows = [line.rpartition(",") for line in gpus.splitlines() if line.strip()]
     if not rows:
         raise ConfigError(
-            f"machine 'here': nvidia-smi lists no GPU; take 'cpu' for the cores of this machine, or {_INSTEAD}"
+            f"machine 'here': nvidia-smi lists no GPU; take 'cpu', for this machine's cores, or {_INSTEAD}"
         )
     names = [_short(name) for name, _, _ in rows]
     if len(set(names)) > 1:

@@ -40,6 +40,9 @@ class RequestStore:
 
     Args:
         get: returns a request by its number, whenever it is needed.
+
+    Attributes:
+        longest_line: bytes of the longest line of a request, which its texts are part of.
     """
 
     def __init__(self, get: Callable[[int], RunRequest]) -> None:
@@ -51,6 +54,8 @@ class RequestStore:
         self._id_ends = array("Q", [0])
         self._hash = sha256()
         self._planned: Sequence[Request] | None = None
+        self._count: Callable[[RunRequest], Request] = _as_read
+        self.longest_line = 0
 
     def add(self, request: RunRequest, data: bytes) -> None:
         """Add the next request. `data` decides all that the request is; no line break is in it."""
@@ -65,6 +70,7 @@ class RequestStore:
         self._ids += request.id.encode()
         self._id_ends.append(len(self._ids))
         self._hash.update(data + b"\n")
+        self.longest_line = max(self.longest_line, len(data))
 
     def __len__(self) -> int:
         return len(self._kind_of)
@@ -81,15 +87,23 @@ class RequestStore:
         """Return all kinds, each with the number of its requests."""
         return [(self._kinds[kind], count) for kind, count in Counter(self._kind_of).items()]
 
+    def count_with(self, count: Callable[[RunRequest], Request]) -> None:
+        """Have planners see requests as this function makes them of those to run."""
+        self._count = count
+
     def planned(self) -> Sequence[Request]:
         """Return all requests as planners see them. They are read once, and kept."""
         if self._planned is None:
-            self._planned = [self.get(number).planned for number in range(len(self))]
+            self._planned = [self._count(self.get(number)) for number in range(len(self))]
         return self._planned
 
     def digest(self) -> str:
         """Return a hash of all requests."""
         return self._hash.hexdigest()
+
+
+def _as_read(request: RunRequest) -> Request:
+    return request.planned
 
 
 def stored(requests: Sequence[RunRequest]) -> RequestStore:

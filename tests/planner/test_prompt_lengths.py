@@ -1,0 +1,98 @@
+"""Prompts in the tokens of models on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from stretto.core import Segment
+from stretto.engines.prompt_tokens import PromptTokenizer
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.errors import CapacityError
+from stretto.models import MINI
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.running.prompt_lengths import PromptLengths
+from stretto.planner.running.request_store import stored
+from stretto.planner.running.run_request import Message, RunRequest
+from stretto.tasks import Decode, Failed, LLMTask
+
+CONTEXT = 4096
+NODE = Node("writer", "mini", 8)
+
+
+def app_of(*nodes: Node) -> Application:
+    return Application("app", nodes)
+
+
+def request_of(
+    text: str, chunks: Sequence[str] = (), decode: Mapping[str, object] | None = None
+) -> RunRequest:
+    return RunRequest(Request("1", 1, (1,) * len(chunks)), (Message(None, text),), tuple(chunks), decode)
+
+
+def num_tokens(text: str) -> int:
+    tokenizer = PromptTokenizer(MINI)
+    prompt = (Segment(text, "message0"),)
+    return len(tokenizer.encode(prompt)) + len(tokenizer.end_of(prompt))
+
+
+def check(app: Application, request: RunRequest) -> None:
+    PromptLengths(app).check(stored([request]))
+
+
+def text_of(tokens: int) -> str:
+    """Return a text that has exactly so many tokens, with the template."""
+    text = "river " * tokens
+    while num_tokens(text) > tokens:
+        text = text[: -6 * max(1, (num_tokens(text) - tokens) // 2)]
+    while num_tokens(text) < tokens:
+        text += "."
+    assert num_tokens(text) == tokens
+    return text
+
+
+def test_a_prompt_may_fill_the_context_as_the_engine_has_it() -> None:
+    text = text_of(CONTEXT - NODE.max_tokens)
+    check(app_of(NODE), request_of(text))
+    llm = TransformerLLM(TransformerConfig(MINI))
+    for number, max_tokens in enumerate((8, 9)):
+        segments = (Segment(text, "message0"),)
+        llm.admit(LLMTask(number, "query", "", segments, Decode(max_tokens=max_tokens)), ())
+    refused = [event.task for event in llm.step() if isinstance(event, Failed)]
+    llm.close()
+    assert refused == [1]
+
+
+def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
+    text = text_of(CONTEXT - NODE.max_tokens + 1)
+    with pytest.raises(CapacityError) as refusal:
+        check(app_of(NODE), request_of(text))
+    assert refusal.value.message == (
+        "request '1': its prompt for node 'writer' has 4089 tokens, and its answer up to 8; "
+        "the context of mini is 4096 tokens"
+    )
+    check(app_of(NODE), request_of(text, decode={"max_tokens": 7}))
+
+
+def test_each_chunk_and_the_prompt_of_a_node_count() -> None:
+    node = Node("quote", "mini", 8, chain=True, prompt="{chunk} {prompt}")
+    long = "river " * 5000
+    with pytest.raises(CapacityError, match="for node 'quote'"):
+        check(app_of(node), request_of("Quote.", ["short", long]))
+    check(app_of(Node("quote", "mini", 8, chain=True, prompt="{prompt}")), request_of("Quote.", [long]))
+
+
+def test_models_without_weights_are_not_checked() -> None:
+    check(app_of(Node("writer", "stand-in", 8)), request_of("river " * 5000))
+
+
+def test_plans_count_in_tokens_of_the_model() -> None:
+    found = PromptLengths(app_of(NODE)).counted(request_of("The river runs to the sea.", ["The mill."]))
+    assert found.prompt_tokens == num_tokens("The river runs to the sea.")
+    (chunk,) = found.chunks
+    assert chunk == num_tokens("The mill.") - num_tokens("")
+    assert found.id == "1"
