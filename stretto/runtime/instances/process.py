@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
-from stretto.messages import BatchFailed, Event, InstanceLost, LLMReport
+from stretto.messages import BatchFailed, Event, InstanceLost, InstanceReady, LLMReport
 from stretto.references import load_task
 from stretto.runtime.devices import Sealed
 from stretto.runtime.instances.frames import READ_BYTES, Frames
@@ -63,6 +63,7 @@ class ProcessInstance:
         finally:
             theirs.close()
         self._is_closing = False
+        self._has_engine = False
         self._job, self._post = job, post
         name = f"{job.engine}/{job.instance}"
         self._outbox = Outbox(self._pipe, name, self._refuse)
@@ -87,8 +88,10 @@ class ProcessInstance:
             self._outbox.send(sendable)
 
     async def close(self) -> None:
-        """End the process and wait until it has ended. It is asked to close its engine first."""
+        """End the process and wait until it has ended. If it has an engine, it is asked to close it first."""
         self._is_closing = True
+        if not self._has_engine:
+            self._process.kill()
         self.send(CloseEngine())
         self._outbox.end()
         await asyncio.to_thread(self._end)
@@ -152,8 +155,13 @@ class ProcessInstance:
             self._loop.remove_reader(self._pipe.fileno())
 
     def _receive(self, event: Event) -> None:
-        if isinstance(event, InstanceLost):
-            self._is_closing = True
+        match event:
+            case InstanceReady():
+                self._has_engine = True
+            case InstanceLost():
+                self._is_closing = True
+            case _:
+                pass
         self._post(event)
 
     def _lose(self, error: BaseException | None) -> None:
