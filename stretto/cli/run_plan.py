@@ -131,6 +131,7 @@ def run_plan(
     """Run an application of several LLMs over a file of requests. The same command again goes on where an
     earlier one was ended.
     """
+    checked_target("--out", out)
     failures = failures or out.with_name(out.name + ".failed")
     journal = journal or out.with_name(out.name + ".journal")
     _check_files({"--requests": requests, "--out": out, "--failures": failures, "--journal": journal})

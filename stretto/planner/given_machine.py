@@ -19,8 +19,6 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-import yaml
-
 from stretto.costs.gpus import GPUS, peak_figures
 from stretto.costs.loading import Storage
 from stretto.costs.shape import Hardware
@@ -29,6 +27,7 @@ from stretto.errors import ConfigError
 from stretto.nearest_name import nearest_name
 from stretto.planner.detected import detect_machine
 from stretto.planner.machine import USUAL_STORAGE, Machine, machine_of
+from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
 
 HERE = "here"
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -56,7 +55,8 @@ def given_machine(text: str) -> Machine:
         return machine_of(text)
     except ConfigError as error:
         raise ConfigError(
-            f"{error.message}; or name a machine file (.yaml), or '{HERE}' for this machine"
+            f"{error.message}; or name a machine file (.yaml), '{HERE}' for the GPUs of this machine, or "
+            "'cpu' for its cores"
         ) from error
 
 
@@ -67,8 +67,8 @@ def read_machine(path: Path) -> Machine:
         ConfigError: it cannot be read, or a field is missing, unknown or impossible; the message names it.
     """
     try:
-        found = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        found = read_yaml(path)
+    except YAML_ERRORS as error:
         raise ConfigError(f"machine {path}: {error}") from error
     try:
         return _machine(found, path)

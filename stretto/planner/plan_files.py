@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any, BinaryIO, TypeVar, get_type_hints
 
-import yaml
-
 from stretto.errors import ConfigError, UserError
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.prompt_slots import constant_text, known_slots, slots_of
+from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
 
 T = TypeVar("T")
 
@@ -49,8 +48,8 @@ def read_application(path: Path) -> Application:
         ConfigError: it cannot be read, or a field or name is missing, unknown or of the wrong kind.
     """
     try:
-        found = yaml.load(path.read_text("utf-8"), _Loader)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        found = read_yaml(path)
+    except YAML_ERRORS as error:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("nodes"), list):
         raise ConfigError(f"{path}: an application is a mapping with a list of `nodes`")
@@ -63,23 +62,6 @@ def read_application(path: Path) -> Application:
         return Application(name, nodes)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}") from error
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Reads YAML as `yaml.safe_load` does, but refuses a key that a mapping has twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Return the mapping. Raises ConstructorError, which names the line, if a key is there twice."""
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} is there twice", key.start_mark
-                    )
-                seen.add((key.tag, key.value))
-        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return found
 
 
 def _node(fields: Any, place: str) -> Node:

@@ -114,6 +114,7 @@ def test_a_file_with_measured_costs_beside_it(tmp_path: Path) -> None:
         ("7", "must be a mapping with name, gpu"),
         ("{gpu: L4}", "count must be a number of GPUs from 1 to 1024, got None"),
         ("{gpu: L4, count: 0}", "count must be"),
+        ("{gpu: L4, count: 1, count: 2}", "the key 'count' is there twice"),
         ("{gpu: L4, count: true}", "count must be"),
         ("{gpu: L4, count: 1, colour: red}", "unknown field 'colour'; known are name, gpu"),
         ("{count: 1}", "needs either gpu or costs"),
