@@ -8,7 +8,8 @@ same in all of them:
 - request: number of a request in the order in which they come.
 - size: tokens of a KV block.
 - available: KV blocks that running requests do not use.
-- outstanding: blocks that running requests still need for their next tokens.
+- outstanding: blocks that running requests still need for their prompts and their next tokens.
+- room: available blocks without the outstanding ones.
 - counts: decoding requests by the step, modulo the size of a block, in which they fill one.
 - num_acquired: blocks acquired in this step that are not yet taken off the available ones.
 
@@ -49,7 +50,8 @@ waits for the next step; those whose prefill is in this step; and a heap of (las
 also of some that were cut."""
 
 Cache: TypeAlias = tuple[Column, Column, Column, Column]
-"""By request: full blocks that are left, and the stamp of their last use; the heap of idle runs; the trail."""
+"""By request: full blocks that are left, and the stamp of their last use; then the heap of the stamps of idle
+runs, and the trail."""
 
 
 def simulate(
@@ -175,48 +177,58 @@ def steps(
     available = free = num_blocks
     step = upcoming = running = decoding = num_prefill_steps = num_preemptions = 0
     outstanding_begun = 0  # blocks that prefills which wait for the next step need
+    num = 0  # requests so far
     while running or back or upcoming < len(prompts):
-        num = len(prompts)
-        num_new = num - len(start)  # numba refuses `:=` in a generator
-        if num_new:
-            generated.extend([0] * num_new)
-            start.extend([0] * num_new)
-            stay_of.extend([-1] * num_new)
-            last_steps.extend([-1] * num_new)
-            kept.extend([0] * num_new)
-            used.extend([0] * num_new)
+        if num < len(prompts):
+            num = make_room(requests, cache)
         now, before = step % size, (step - 1) % size
+        room = available - counts[now] - counts[before] - outstanding_begun
         is_prefill = len(begun) > 0
         if not is_prefill and running < max_running and (back or upcoming < num):
             request = back[-1] if back else upcoming
-            num_needed = (prompts[request] + generated[request]) // size + 1 + counts[now] + counts[before]
-            is_prefill = running == 0 or num_needed <= available
+            is_prefill = running == 0 or (prompts[request] + generated[request]) // size < room
         if is_prefill:
             tick = (step + num_prefill_steps) << _TICK
-            budget, num_acquired, outstanding = max_batch_tokens, 0, counts[now] + counts[before]
+            budget, num_acquired, num_stacked = max_batch_tokens, 0, len(stack)
             slices.clear()
             if begun:
-                budget, num_acquired, num_next, outstanding_begun = go_on(
-                    requests, queues, size, budget, outstanding_begun
+                budget, num_acquired, outstanding_begun = go_on(
+                    requests, begun, slices, size, budget, outstanding_begun
                 )
-                outstanding += num_next + outstanding_begun
             most = min(lookahead, max_running - running)
-            num_admitted, upcoming, num_put_off, available, free = admit(
-                requests,
-                queues,
-                cache,
-                size,
-                tick,
-                (budget, most, running, upcoming, num_acquired, outstanding),
-                available,
-                free,
-            )
+            if back:
+                budget, num_acquired, outstanding, room, available, free = resume(
+                    requests,
+                    queues,
+                    cache,
+                    size,
+                    tick,
+                    budget,
+                    most,
+                    running,
+                    num_acquired,
+                    room,
+                    available,
+                    free,
+                )
+                outstanding_begun += outstanding
+                most -= len(stack) - num_stacked
+                running += len(stack) - num_stacked
+                num_stacked = len(stack)
+            if upcoming < num and not back:
+                upcoming, num_first, outstanding = admit(
+                    prompts, stack, begun, slices, upcoming, size, budget, most, running, room
+                )
+                num_acquired += num_first
+                outstanding_begun += outstanding
+                running += len(stack) - num_stacked
+            available -= num_acquired
+            trail.append(-num_acquired)
             num_stays = len(stays)
             available += prefill(requests, slices, due, cache, log, counts, size, tick, step)
             num_stays = len(stays) - num_stays
-            outstanding_begun += num_put_off
             decoding += num_stays
-            running += num_admitted - (len(slices) - num_stays)
+            running -= len(slices) - num_stays
             first_steps.append(step)
             repeats.append(1)
             num_decodes.append(0)
@@ -233,9 +245,13 @@ def steps(
                 decoding -= num_back
                 running -= num_back
             else:
-                while last_steps[due[0] & _MASK] != due[0] >> _BITS:  # this stay was cut
+                first = due[0]
+                while last_steps[first & _MASK] != first >> _BITS:  # this stay was cut
                     heappop(due)
-                num_steps = min((due[0] >> _BITS) - step + 1, most_steps[0])
+                    first = due[0]
+                num_steps = (first >> _BITS) - step + 1
+                if num_steps > most_steps[0]:
+                    num_steps = most_steps[0]
                 if num_steps > 1:
                     num_steps, num_needed = steps_that_fit(counts, before, decoding, num_steps, available)
                 available -= num_needed
@@ -257,103 +273,136 @@ def steps(
     yield num_preemptions, 0
 
 
+def make_room(requests: Requests, cache: Cache) -> int:
+    """Make room for requests that were added to the prompts. Returns how many there are."""
+    prompts, _, generated, start, stay_of, last_steps = requests
+    kept, used, _, _ = cache
+    num = len(prompts)
+    num_new = num - len(start)
+    nothing, none = [0] * num_new, [-1] * num_new
+    generated.extend(nothing)
+    start.extend(nothing)
+    stay_of.extend(none)
+    last_steps.extend(none)
+    kept.extend(nothing)
+    used.extend(nothing)
+    return num
+
+
 def go_on(
-    requests: Requests, queues: Queues, size: int, budget: int, outstanding_begun: int
-) -> tuple[int, int, int, int]:
+    requests: Requests, begun: list[int], slices: list[int], size: int, budget: int, outstanding: int
+) -> tuple[int, int, int]:
     """Let the admitted requests whose prefill has waited into this step, as far as the budget goes.
 
-    Returns the budget that is left, the blocks that their prefills acquire and those that they need for the
-    next token, and the outstanding blocks of prefills that wait again.
+    Returns the budget that is left, the blocks that their prefills acquire, and the outstanding blocks of
+    prefills that wait again.
     """
     prompts, _, generated, start, _, _ = requests
-    _, _, begun, slices, _ = queues
-    num_acquired = num_next = 0
+    num_acquired = 0
     waiting = begun.copy()
     begun.clear()
     for request in waiting:
         length = prompts[request] + generated[request]
-        num_held = start[request] // size
         num_missing = length - start[request]
         if num_missing <= budget or not slices:
+            num_held = start[request] // size
             slices.append(request)
             budget -= num_missing
             num_acquired += -(-length // size) - num_held
-            outstanding_begun -= length // size + 1 - num_held
-            if length % size == 0:
-                num_next += 1
+            outstanding -= length // size + 1 - num_held
         else:
             begun.append(request)
-    return budget, num_acquired, num_next, outstanding_begun
+    return budget, num_acquired, outstanding
 
 
-def admit(
+def resume(
     requests: Requests,
     queues: Queues,
     cache: Cache,
     size: int,
     tick: int,
-    limits: tuple[int, int, int, int, int, int],
+    budget: int,
+    most: int,
+    running: int,
+    num_acquired: int,
+    room: int,
     available: int,
     free: int,
-) -> tuple[int, int, int, int, int]:
-    """Admit waiting requests while they fit, preempted ones first, and acquire the blocks of all prefills of
-    this step.
+) -> tuple[int, int, int, int, int, int]:
+    """Admit preempted requests while they fit, at most so many: each finds what the cache still has of it.
 
-    Args:
-        limits: tokens that the step may still compute, most requests to admit, running requests, number of
-            the next request that was never started, blocks that other prefills of this step acquire, and
-            outstanding blocks.
-
-    Returns how many were admitted, the number of the next request that was never started, the outstanding
-    blocks of admitted ones whose prefill waits for the next step, and the blocks that are available and free.
+    Returns the budget, the blocks that are acquired, the outstanding ones of prefills that wait for the next
+    step, and the blocks that there is room for, that are available and free.
     """
     prompts, _, generated, start, _, _ = requests
     back, stack, begun, slices, _ = queues
-    kept, used, idle, trail = cache
-    budget, most, running, upcoming, num_acquired, outstanding = limits
-    num, num_admitted, num_put_off = len(prompts), 0, 0
-    while num_admitted < most and budget > 0:
-        if back:
-            request = back[-1]
-        elif upcoming < num:
-            request = upcoming
-        else:
-            break
+    kept, used, _, trail = cache
+    outstanding = 0
+    while back and most and budget > 0:
+        request = back[-1]
         length = prompts[request] + generated[request]
-        num_full = length // size
-        if num_full + 1 + outstanding + num_acquired > available and running + num_admitted:
+        room -= length // size + 1
+        if room < 0 and running:
             break
-        num_admitted += 1
+        most -= 1
+        running += 1
+        back.pop()
         stack.append(request)
-        num_held = 0
-        if back:
-            back.pop()
-            trail.append(-num_acquired)  # first: this may evict blocks of this request
-            available -= num_acquired
-            num_acquired = 0
-            free = replay(cache, free)
-            num_held = kept[request]
-            kept[request] = 0
-            used[request] = tick | _HELD | request
-            available -= num_held
-            start[request] = num_held * size
-        else:
-            upcoming += 1
+        trail.append(-num_acquired)  # first: this may evict blocks of this request
+        available -= num_acquired
+        num_acquired = 0
+        free = replay(cache, free)
+        num_held = kept[request]
+        available -= num_held
+        kept[request] = 0
+        used[request] = tick | _HELD | request
+        start[request] = num_held * size
         num_missing = length - num_held * size
-        if num_missing > budget and slices:
-            outstanding += num_full + 1 - num_held
-            num_put_off += num_full + 1 - num_held
-            begun.append(request)
-            continue
-        slices.append(request)
-        budget -= num_missing
-        if num_full * size < length:
-            num_acquired += num_full + 1 - num_held
+        if num_missing <= budget or not slices:
+            slices.append(request)
+            budget -= num_missing
+            num_acquired = -(-length // size) - num_held
         else:
-            num_acquired += num_full - num_held
-            outstanding += 1
-    trail.append(-num_acquired)
-    return num_admitted, upcoming, num_put_off, available - num_acquired, free
+            begun.append(request)
+            outstanding += length // size + 1 - num_held
+    return budget, num_acquired, outstanding, room, available, free
+
+
+def admit(
+    prompts: list[int],
+    stack: list[int],
+    begun: list[int],
+    slices: list[int],
+    upcoming: int,
+    size: int,
+    budget: int,
+    most: int,
+    running: int,
+    room: int,
+) -> tuple[int, int, int]:
+    """Admit requests that were never started while they fit, from `upcoming` on, at most so many.
+
+    Returns the next one, the blocks that prefills of this step acquire, and the outstanding ones of those
+    that wait for the next step.
+    """
+    num, num_acquired, outstanding = min(len(prompts), upcoming + most), 0, 0
+    while upcoming < num and budget > 0:
+        length = prompts[upcoming]
+        num_needed = length // size + 1
+        room -= num_needed
+        if room < 0 and running:
+            break
+        running += 1
+        stack.append(upcoming)
+        if length <= budget or not slices:
+            slices.append(upcoming)
+            budget -= length
+            num_acquired += -(-length // size)
+        else:
+            begun.append(upcoming)
+            outstanding += num_needed
+        upcoming += 1
+    return upcoming, num_acquired, outstanding
 
 
 def prefill(
@@ -388,7 +437,7 @@ def prefill(
             num_tokens += num_missing
             if num_missing > longest:
                 longest = num_missing
-            num_pairs += num_missing * begin + num_missing * (num_missing + 1) // 2
+            num_pairs += num_missing * (begin + length + 1) // 2
         num_full = length // size
         if num_full > begin // size:
             used[request] = stored | request
@@ -550,16 +599,32 @@ def replay(cache: Cache, free: int) -> int:
     """Let happen to the idle blocks what is on the trail, and clear it. Returns the free blocks after it."""
     kept, used, idle, trail = cache
     for entry in trail:
-        if entry > 0:
-            heappush(idle, entry)
-        else:
+        if entry <= 0:
             free += entry
-            if free < 0:
-                evict(idle, kept, used, -free)
-                free = 0
+            continue
+        if free < 0:
+            evict(idle, kept, used, -free)
+            free = 0
+        heappush(idle, entry)
+    if free < 0:
+        evict(idle, kept, used, -free)
+        free = 0
     trail.clear()
     return free
 
 
-PARTS = replay, finish, steps_that_fit, preempt, prefill, admit, go_on, steps, followers, _nothing
+PARTS = (
+    replay,
+    finish,
+    steps_that_fit,
+    preempt,
+    prefill,
+    admit,
+    resume,
+    go_on,
+    make_room,
+    steps,
+    followers,
+    _nothing,
+)
 """The functions that `simulate` calls; each calls none but those before it."""
