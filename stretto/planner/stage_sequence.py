@@ -33,7 +33,7 @@ class PresentStage:
     """What a stage runs.
 
     Attributes:
-        replicas: those that stay, then those of the stage, each after those of its inputs.
+        replicas: replicas that stay, then those of the stage, each after those of its inputs.
         roots: nodes whose inputs do not run in the stage.
         ends_at_first: whether it ends when the first of `roots` is done; else when all its nodes are.
     """

@@ -115,10 +115,7 @@ def _largest(begins: Ints, ends: Ints, values: Ints, num: int) -> Ints:
     covered = np.full(num, lowest, np.int64)
     for level in range(int(levels.max(initial=0)), -1, -1):
         width = 1 << level
-        if covered_above := level < int(levels.max(initial=0)):
-            shifted = np.full(num, lowest, np.int64)
-            shifted[width:] = covered[: num - width] if width < num else shifted[width:]
-            covered = np.maximum(covered, shifted) if covered_above else covered
+        covered[width:] = np.maximum(covered[width:], covered[:-width])  # from ranges twice as wide
         chosen = levels == level
         np.maximum.at(covered, begins[chosen], values[chosen])
         np.maximum.at(covered, ends[chosen] - width, values[chosen])

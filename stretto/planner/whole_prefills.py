@@ -31,18 +31,16 @@ from typing import TypeAlias
 import numpy as np
 
 from stretto.costs.step_arrays import Ints
-from stretto.planner.idle_blocks import ENDED, HELD, STORED, evict
+from stretto.planner.idle_blocks import ENDED, HELD, PHASE_BITS, REQUEST_BITS, REQUEST_MASK, STORED, evict
 from stretto.planner.step_log import Column, Log
 
-_BITS = 24
-_MASK = (1 << _BITS) - 1
-_HELD, _STORED, _ENDED = HELD << _BITS, STORED << _BITS, ENDED << _BITS
-_TICK = _BITS + 2
+_HELD, _STORED, _ENDED = HELD << REQUEST_BITS, STORED << REQUEST_BITS, ENDED << REQUEST_BITS
+_TICK = REQUEST_BITS + PHASE_BITS
 
 Simulated: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, int]
 Requests: TypeAlias = tuple[Column, Column, Column, Column, Column, Column]
-"""By request: tokens of prompts and of answers, tokens generated when it was last preempted, tokens that its
-prefill finds in the cache, its stay while it decodes (else -1), and the last step of that stay."""
+"""Columns by request: tokens of its prompt and of its answer, tokens generated when it was last preempted,
+tokens that its prefill finds in the cache, its stay while it decodes (else -1), last step of that stay."""
 
 Queues: TypeAlias = tuple[Column, Column, Column, Column, Column]
 """Preempted requests, the first on top; running ones, also some that have ended; admitted ones whose prefill
@@ -50,8 +48,8 @@ waits for the next step; those whose prefill is in this step; and a heap of (las
 also of some that were cut."""
 
 Cache: TypeAlias = tuple[Column, Column, Column, Column]
-"""By request: full blocks that are left, and the stamp of their last use; then the heap of the stamps of idle
-runs, and the trail."""
+"""Columns by request: full blocks that are left, and the stamp of their last use. Then the heap of stamps of
+idle runs, and the trail."""
 
 
 def simulate(
@@ -246,10 +244,10 @@ def steps(
                 running -= num_back
             else:
                 first = due[0]
-                while last_steps[first & _MASK] != first >> _BITS:  # this stay was cut
+                while last_steps[first & REQUEST_MASK] != first >> REQUEST_BITS:  # this stay was cut
                     heappop(due)
                     first = due[0]
-                num_steps = (first >> _BITS) - step + 1
+                num_steps = (first >> REQUEST_BITS) - step + 1
                 if num_steps > most_steps[0]:
                     num_steps = most_steps[0]
                 if num_steps > 1:
@@ -261,7 +259,7 @@ def steps(
             num_decodes.append(decoding)
             prefills_before.extend([num_prefill_steps] * num_steps)
             step += num_steps
-            if due and due[0] >> _BITS < step:
+            if due and due[0] >> REQUEST_BITS < step:
                 num_ended = len(ended)
                 tick = (step - 1 + num_prefill_steps) << _TICK
                 available += finish(requests, due, cache, log, counts, prefills_before, size, tick, step)
@@ -446,7 +444,7 @@ def prefill(
             offset = length + 1 - step
             stay_of[request] = len(stays)
             last = last_steps[request] = step + num_more - 1
-            heappush(due, last << _BITS | request)
+            heappush(due, last << REQUEST_BITS | request)
             stays.append(request)
             begins.append(interval + 1)
             ends.append(-1)
@@ -568,10 +566,10 @@ def finish(
     kept, used, _, trail = cache
     repeats, ends, offsets, ended = log[1], log[7], log[8], log[9]
     interval, num_left = len(repeats), 0
-    while due and due[0] >> _BITS < step:
+    while due and due[0] >> REQUEST_BITS < step:
         last = heappop(due)
-        request = last & _MASK
-        if last_steps[request] != last >> _BITS:  # this stay was cut
+        request = last & REQUEST_MASK
+        if last_steps[request] != last >> REQUEST_BITS:  # this stay was cut
             continue
         stay = stay_of[request]
         offset = offsets[stay]
