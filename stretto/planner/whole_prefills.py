@@ -169,7 +169,7 @@ def steps(
     requests = prompts, outputs, generated, start, stay_of, last_steps
     queues = back, stack, begun, slices, due
     cache = kept, used, idle, trail
-    first_steps, repeats, num_decodes, stays, ended = log[0], log[1], log[2], log[5], log[9]
+    first_steps, repeats, num_decodes = log[0], log[1], log[2]
     prefills_before = no.copy()  # steps with prefills before each decode step
     counts = [0] * size
     available = free = num_blocks
@@ -187,14 +187,17 @@ def steps(
             is_prefill = running == 0 or (prompts[request] + generated[request]) // size < room
         if is_prefill:
             tick = (step + num_prefill_steps) << _TICK
-            budget, num_acquired, num_stacked = max_batch_tokens, 0, len(stack)
+            budget, num_acquired = max_batch_tokens, 0
             slices.clear()
             if begun:
                 budget, num_acquired, outstanding_begun = go_on(
                     requests, begun, slices, size, budget, outstanding_begun
                 )
-            most = min(lookahead, max_running - running)
+            most = max_running - running
+            if most > lookahead:
+                most = lookahead
             if back:
+                num_back = len(back)
                 budget, num_acquired, outstanding, room, available, free = resume(
                     requests,
                     queues,
@@ -210,23 +213,24 @@ def steps(
                     free,
                 )
                 outstanding_begun += outstanding
-                most -= len(stack) - num_stacked
-                running += len(stack) - num_stacked
-                num_stacked = len(stack)
+                most -= num_back - len(back)
+                running += num_back - len(back)
             if upcoming < num and not back:
-                upcoming, num_first, outstanding = admit(
+                first = upcoming
+                upcoming, num_more, outstanding = admit(
                     prompts, stack, begun, slices, upcoming, size, budget, most, running, room
                 )
-                num_acquired += num_first
+                num_acquired += num_more
                 outstanding_begun += outstanding
-                running += len(stack) - num_stacked
+                running += upcoming - first
             available -= num_acquired
             trail.append(-num_acquired)
-            num_stays = len(stays)
-            available += prefill(requests, slices, due, cache, log, counts, size, tick, step)
-            num_stays = len(stays) - num_stays
+            num_stays, num_ended, num_left = prefill(
+                requests, slices, due, cache, log, counts, size, tick, step
+            )
             decoding += num_stays
-            running -= len(slices) - num_stays
+            running -= num_ended
+            available += num_left
             first_steps.append(step)
             repeats.append(1)
             num_decodes.append(0)
@@ -243,11 +247,11 @@ def steps(
                 decoding -= num_back
                 running -= num_back
             else:
-                first = due[0]
-                while last_steps[first & REQUEST_MASK] != first >> REQUEST_BITS:  # this stay was cut
+                last = due[0]
+                while last_steps[last & REQUEST_MASK] != last >> REQUEST_BITS:  # this stay was cut
                     heappop(due)
-                    first = due[0]
-                num_steps = (first >> REQUEST_BITS) - step + 1
+                    last = due[0]
+                num_steps = (last >> REQUEST_BITS) - step + 1
                 if num_steps > most_steps[0]:
                     num_steps = most_steps[0]
                 if num_steps > 1:
@@ -260,12 +264,13 @@ def steps(
             prefills_before.extend([num_prefill_steps] * num_steps)
             step += num_steps
             if due and due[0] >> REQUEST_BITS < step:
-                num_ended = len(ended)
                 tick = (step - 1 + num_prefill_steps) << _TICK
-                available += finish(requests, due, cache, log, counts, prefills_before, size, tick, step)
-                num_ended = (len(ended) - num_ended) // 2
+                num_ended, num_left = finish(
+                    requests, due, cache, log, counts, prefills_before, size, tick, step
+                )
                 decoding -= num_ended
                 running -= num_ended
+                available += num_left
         if pauses:
             yield num_preemptions, len(back) + num - upcoming
     yield num_preemptions, 0
@@ -413,15 +418,17 @@ def prefill(
     size: int,
     tick: int,
     step: int,
-) -> int:
+) -> tuple[int, int, int]:
     """Log the prefills of a step, and let their requests decode from the decode step `step` on.
 
-    Returns how many blocks those leave whose only token the prefill has chosen.
+    Returns how many do, how many have ended, as the prefill has chosen their only token, and how many blocks
+    those leave.
     """
     prompts, outputs, generated, start, stay_of, last_steps = requests
     kept, used, _, trail = cache
     _, repeats, _, prefills, singles, stays, begins, ends, offsets, ended = log
     interval, stored = len(repeats), tick | _STORED
+    first_stay = stay = len(stays)
     num_prompts = num_tokens = longest = num_pairs = num_left = 0
     for request in slices:
         begin = start[request]
@@ -442,7 +449,8 @@ def prefill(
         num_more = outputs[request] - generated[request] - 1
         if num_more:
             offset = length + 1 - step
-            stay_of[request] = len(stays)
+            stay_of[request] = stay
+            stay += 1
             last = last_steps[request] = step + num_more - 1
             heappush(due, last << REQUEST_BITS | request)
             stays.append(request)
@@ -466,7 +474,8 @@ def prefill(
         prefills.append(num_tokens)
         prefills.append(longest)
         prefills.append(num_pairs)
-    return num_left
+    num_stays = stay - first_stay
+    return num_stays, len(slices) - num_stays, num_left
 
 
 def preempt(
@@ -560,12 +569,12 @@ def finish(
     size: int,
     tick: int,
     step: int,
-) -> int:
-    """End the requests whose last step was before `step`. Returns how many blocks they leave."""
+) -> tuple[int, int]:
+    """End the requests whose last step was before `step`. Returns their number, and that of their blocks."""
     prompts, _, generated, _, stay_of, last_steps = requests
     kept, used, _, trail = cache
     repeats, ends, offsets, ended = log[1], log[7], log[8], log[9]
-    interval, num_left = len(repeats), 0
+    interval, num_ended, num_left = len(repeats), 0, 0
     while due and due[0] >> REQUEST_BITS < step:
         last = heappop(due)
         request = last & REQUEST_MASK
@@ -590,7 +599,8 @@ def finish(
         ended.append(interval - 1)
         counts[-offset % size] -= 1
         stay_of[request] = last_steps[request] = -1
-    return num_left
+        num_ended += 1
+    return num_ended, num_left
 
 
 def replay(cache: Cache, free: int) -> int:
