@@ -20,7 +20,7 @@ def compiled() -> Simulation | None:
         import numba
     except ImportError:  # it is not installed, or refuses this version of Python or numpy
         return None
-    for part in (idle_blocks.evict, whole_prefills.replay, whole_prefills.steps):
+    for part in (idle_blocks.evict, *whole_prefills.PARTS):
         numba.extending.register_jitable(part)
     simulation: Simulation = numba.njit(cache=True)(whole_prefills.simulate)
     return simulation

@@ -2,8 +2,8 @@
 
 All planners are compared by this one simulation. Calls are dealt to the replicas of their node request by
 request. At the end of a stage, a node whose replicas and inputs stay as they are goes on undisturbed; the
-calls of other nodes that have begun go on from the tokens they have, which are prefilled again. A node that
-is not done although no later stage has it keeps its devices until it is done.
+calls of other nodes that have begun go on from the tokens they have, which are prefilled again. What a stage
+runs is said by `StageSequence`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
 from stretto.errors import InternalError
-from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.plan import Plan, PlannedReplica
 from stretto.planner.problem import Problem
 from stretto.planner.replica_run import ReplicaLoad, ReplicaRun, run_replica
+from stretto.planner.stage_sequence import PresentStage, StageSequence
 from stretto.planner.starts import Starts
 from stretto.planner.workload import DrawnCalls
 
@@ -109,104 +110,66 @@ class _Executor:
 
     def run(self, plan: Plan) -> Execution:
         now_s = 0.0
-        for number, stage in enumerate(plan.stages):
-            later = {replica.node for rest in plan.stages[number + 1 :] for replica in rest.replicas}
-            now_s = self._stage(stage, now_s, later)
-        last = {replica.node: stage for stage in plan.stages for replica in stage.replicas}
-        rest = [
-            replica
-            for name, stage in last.items()
-            for replica in stage.replicas
-            if replica.node == name and not self.progress[name].is_done
-        ]
-        self._stage(Stage(tuple(rest)), now_s, set())  # lengths that the plan did not expect
+        stages = StageSequence(self.problem.app, plan)
+        while (stage := stages.next(self._replicas, self._is_done)) is not None:
+            now_s = self._stage(stage, now_s)
         if left := [name for name, progress in self.progress.items() if not progress.is_done]:
             raise InternalError(f"plan {plan.planner} leaves calls of {', '.join(left)} undone")
         ended_s = {name: float(one.ended_s.max(initial=0.0)) for name, one in self.progress.items()}
         return Execution(max(ended_s.values()), tuple(self.spans), ended_s)
 
-    def _stage(self, stage: Stage, now_s: float, later: set[str]) -> float:
+    @property
+    def _replicas(self) -> list[PlannedReplica]:
+        """Replicas that run now."""
+        return [one.replica for runs in self.running.values() for one in runs]
+
+    def _is_done(self, name: str) -> bool:
+        return self.progress[name].is_done
+
+    def _stage(self, stage: PresentStage, now_s: float) -> float:
         """Run one stage from `now_s` on; return when it ends."""
-        mine: dict[str, list[PlannedReplica]] = {}
-        for replica in stage.replicas:
-            if not self.progress[replica.node].is_done:
-                mine.setdefault(replica.node, []).append(replica)
-        stays = {
-            name: [one.replica for one in runs]
-            for name, runs in self.running.items()
-            if name not in mine and name not in later
-        }
-        together = self._that_can_run({**stays, **mine})
-        if not mine.keys() & together.keys() and (later or not stays):
-            return now_s
-        order = [*(one for replicas in stays.values() for one in replicas), *stage.replicas]
         before, self.running = self.running, {}
-        self._begin([one for one in order if one.node in together], before, now_s)
+        self._begin(stage.replicas, before, now_s)
         for name, runs in before.items():
             if name not in self.running:
                 self._cut(name, runs, now_s)
-        end_s = self._end_of(stage, bool(later))
+        end_s = self._end_of(stage)
         for name, runs in self.running.items():
             for one in runs:
                 self.progress[name].ended_s[one.calls] = np.where(
                     one.run.ended_s <= end_s, one.run.ended_s, inf
                 )
-        for name in [name for name in self.running if self.progress[name].is_done]:
+        for name in list(filter(self._is_done, self.running)):
             self._close(self.running.pop(name), end_s)
         return end_s
 
-    def _that_can_run(self, wanted: dict[str, list[PlannedReplica]]) -> dict[str, list[PlannedReplica]]:
-        """Return the nodes, in topological order, whose inputs are done or run too."""
-        found: dict[str, list[PlannedReplica]] = {}
-        for node in self.problem.app.nodes:
-            if node.name in wanted and all(
-                name in found or self.progress[name].is_done for name in node.inputs
-            ):
-                found[node.name] = wanted[node.name]
-        return found
-
-    def _end_of(self, stage: Stage, has_later: bool) -> float:
+    def _end_of(self, stage: PresentStage) -> float:
         ends_s = {name: max(one.end_s for one in runs) for name, runs in self.running.items()}
-        if not stage.ends_at_first or not has_later:
-            return max(ends_s.values())
-        roots = [
-            end_s
-            for name, end_s in ends_s.items()
-            if not set(self.problem.app.node(name).inputs) & set(ends_s)
-        ]
-        return min(roots)
+        return min(ends_s[name] for name in stage.roots) if stage.ends_at_first else max(ends_s.values())
 
     def _begin(
         self, replicas: Sequence[PlannedReplica], before: dict[str, list[_Running]], now_s: float
     ) -> None:
-        """Start replicas in their order, or let all of a node go on undisturbed.
-
-        A replica that is listed before those of its inputs starts after them.
-        """
+        """Start replicas in their order, or let all of a node go on undisturbed."""
         free_s = [now_s] * self.problem.machine.num_devices
         dealt: dict[str, Iterator[Ints]] = {}
         ready_s: dict[str, Floats] = {}
-        waiting = list(replicas)
-        while waiting:
-            names = {one.node for one in waiting}
-            replica = next(one for one in waiting if names.isdisjoint(self.problem.app.node(one.node).inputs))
+        for replica in replicas:
             name = replica.node
-            if name not in dealt:
-                mine = [one for one in waiting if one.node == name]
+            held = before.get(name, [])
+            if name not in self.running:
+                mine = [one for one in replicas if one.node == name]
                 ready_s[name] = self._ready_s(name, now_s)
-                if self._goes_on(before.get(name, []), mine, ready_s[name], now_s):
-                    self.running[name] = before[name]
-                    for running in before[name]:
+                if self._goes_on(held, mine, ready_s[name], now_s):
+                    self.running[name] = held
+                    for running in held:
                         _hold(free_s, running)
-                    waiting = [one for one in waiting if one.node != name]
                     continue
-                self._cut(name, before.get(name, []), now_s)
+                self._cut(name, held, now_s)
                 self.running[name] = []
                 dealt[name] = iter(self._deal(name, mine))
-            waiting.remove(replica)
-            calls = next(dealt[name])
-            if len(calls):
-                known = {one.replica.devices: one for one in before.get(name, [])}
+            if name in dealt and len(calls := next(dealt[name])):
+                known = {one.replica.devices: one for one in held}
                 running = self._start(replica, calls, ready_s[name], free_s, known.get(replica.devices))
                 self.running[name].append(running)
                 _hold(free_s, running)

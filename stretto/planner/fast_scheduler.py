@@ -22,11 +22,17 @@ from sys import maxsize
 
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.planner.idle_blocks import ENDED, HELD, MAX_REQUESTS, STORED, IdleBlocks, stamp
+from stretto.planner.idle_blocks import (
+    ENDED,
+    HELD,
+    MAX_REQUESTS,
+    REQUEST_BITS,
+    REQUEST_MASK,
+    STORED,
+    IdleBlocks,
+    stamp,
+)
 from stretto.planner.step_log import StepLog
-
-_SHIFT = 24
-_MASK = (1 << _SHIFT) - 1
 
 
 class FastScheduler:
@@ -150,9 +156,9 @@ class FastScheduler:
         """Do as many decode steps as nothing interrupts: up to the next end, or until blocks run out."""
         step, size, counts = self.step, self._size, self._by_remainder
         ends, end = self._ends, self._end
-        while end[ends[0] & _MASK] != ends[0] >> _SHIFT:  # it was preempted
+        while end[ends[0] & REQUEST_MASK] != ends[0] >> REQUEST_BITS:  # it was preempted
             heappop(ends)
-        num_steps = (ends[0] >> _SHIFT) - step + 1
+        num_steps = (ends[0] >> REQUEST_BITS) - step + 1
         if num_steps > max_steps:
             num_steps = max_steps
         rounds, rest = divmod(num_steps, size)
@@ -177,17 +183,17 @@ class FastScheduler:
     def _finish_due(self) -> None:
         """End the requests whose last step this was."""
         ends, step = self._ends, self.step
-        if not ends or ends[0] >> _SHIFT >= step:
+        if not ends or ends[0] >> REQUEST_BITS >= step:
             return
         log, stays, end, counts = self.log, self._stay, self._end, self._by_remainder
         size, interval, offsets = self._size, len(log.repeats), log.offsets
         used, leave = self._idle.used, self._idle.leave
         tail = stamp(step - 1, True, 0, ENDED, 0)
         num_ended = num_blocks = 0
-        while ends and (due := ends[0]) >> _SHIFT < step:
+        while ends and (due := ends[0]) >> REQUEST_BITS < step:
             heappop(ends)
-            request = due & _MASK
-            if end[request] != due >> _SHIFT:  # it was preempted
+            request = due & REQUEST_MASK
+            if end[request] != due >> REQUEST_BITS:  # it was preempted
                 continue
             stay = stays[request]
             offset = offsets[stay]
@@ -368,7 +374,7 @@ class FastScheduler:
         self._num_decoding += 1
         self._by_remainder[-offset % self._size] += 1
         end = self._end[request] = first + num_left - 1
-        heappush(self._ends, end << _SHIFT | request)
+        heappush(self._ends, end << REQUEST_BITS | request)
 
     def _preempt(self) -> None:
         """Acquire the blocks of the next decode step; preempt the last requests until they suffice."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
 
-_REQUEST_BITS = 24
-_REQUEST = (1 << _REQUEST_BITS) - 1
-_PHASE_BITS = 2
+REQUEST_BITS = 24
+REQUEST_MASK = (1 << REQUEST_BITS) - 1
+PHASE_BITS = 2
 _PREFILL_BITS = 24
 HELD, STORED, ENDED = 0, 1, 2
 """Phases of a step in which blocks are used: found again, filled, or left as the tail of an ended request."""
-MAX_REQUESTS = _REQUEST
+MAX_REQUESTS = REQUEST_MASK
 
 
 def stamp(step: int, is_decode: bool, prefill: int, phase: int, request: int) -> int:
@@ -30,7 +30,7 @@ def stamp(step: int, is_decode: bool, prefill: int, phase: int, request: int) ->
         prefill: number of the step among those with prefills alone.
     """
     moment = (2 * step + is_decode) << _PREFILL_BITS | prefill
-    return (moment << _PHASE_BITS | phase) << _REQUEST_BITS | request
+    return (moment << PHASE_BITS | phase) << REQUEST_BITS | request
 
 
 class IdleBlocks:
@@ -85,8 +85,8 @@ def evict(idle: list[int], kept: list[int], used: list[int], num_blocks: int) ->
     """
     while num_blocks:
         first = idle[0]
-        request = first & _REQUEST
-        if first >> _REQUEST_BITS & 3 == ENDED:
+        request = first & REQUEST_MASK
+        if first >> REQUEST_BITS & 3 == ENDED:
             num_blocks -= 1
             if kept[request]:
                 heapreplace(idle, used[request])

@@ -25,6 +25,7 @@ from stretto.nearest_name import nearest_name
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 512
 _TP_DEGREES = (1, 2, 4, 8)
+_MEMORY_SHARE = 0.9  # of each device, for weights and KV blocks together
 
 
 USUAL_STORAGE = Storage(disk_bytes_s=3e9, link_bytes_s=25e9)
@@ -159,9 +160,10 @@ def costs_by_tp(
     Raises:
         ConfigError: there is none; the message says what would fit.
     """
-    preset, found = machine.costs, {}
-    reasons = [f"{machine.costs.name} has no step costs of models on as many devices"]
+    preset = machine.costs
     max_batch_tokens = scheduler_config(model, 0).max_batch_tokens
+    found: dict[int, ReplicaCost] = {}
+    reasons = [f"{preset.name} has no step costs of models on as many devices"]
     assert preset.hardware is not None
     for tp in _TP_DEGREES:
         if tp > machine.num_devices or not preset.has_steps_on(tp):
@@ -176,18 +178,25 @@ def costs_by_tp(
             reasons.append(f"on {tp} devices there is KV room for {num_tokens} tokens, not for {max_tokens}")
             continue
         scheduler = scheduler_config(model, num_tokens)
-        key = f"{model.name}|tp{tp}"
-        is_known = key in preset.numbers or key in preset.regressions
-        is_start_known = preset.loading is not None and key in preset.loading.measured_s
         start = preset.start(model, tp, weights, machine.storage)
-        found[tp] = ReplicaCost(scheduler, step, start, not (is_known and is_start_known))
+        found[tp] = ReplicaCost(scheduler, step, start, not _is_measured(preset, model, tp))
     if not found:
-        room = 0.9 * preset.hardware.memory_bytes * machine.num_devices
-        fitting = [
-            one.name
-            for one in sorted({**KNOWN_MODELS, **preset.models}.values(), key=lambda one: -one.weight_bytes)
-            if one.weight_bytes < room and one.weight_bytes < model.weight_bytes
-        ]
-        hint = f"; {fitting[0]} would fit" if fitting else ""
+        hint = _hint(preset, machine, model)
         raise ConfigError(f"{machine.name} cannot run {model.name}: {reasons[-1]}{hint}")
     return found
+
+
+def _is_measured(preset: Preset, model: LLMModel, tp: int) -> bool:
+    """Return whether steps and starts of a model were measured on `tp` devices."""
+    key = f"{model.name}|tp{tp}"
+    are_steps_known = key in preset.numbers or key in preset.regressions
+    return are_steps_known and preset.loading is not None and key in preset.loading.measured_s
+
+
+def _hint(preset: Preset, machine: Machine, model: LLMModel) -> str:
+    """Return words that name the largest known model which is smaller, and whose weights would fit."""
+    assert preset.hardware is not None
+    room = _MEMORY_SHARE * preset.hardware.memory_bytes * machine.num_devices
+    models = {**KNOWN_MODELS, **preset.models}.values()
+    fitting = [one for one in models if one.weight_bytes < min(room, model.weight_bytes)]
+    return f"; {max(fitting, key=lambda one: one.weight_bytes).name} would fit" if fitting else ""

@@ -85,7 +85,8 @@ class Plan:
             begin = "start"
             if number:
                 names = sorted({replica.node for replica in self.stages[number - 1].replicas})
-                begin = f"the first of {', '.join(names)} is done"
+                ends_at_first = self.stages[number - 1].ends_at_first
+                begin = f"the first of {', '.join(names)} is done" if ends_at_first else "all before are done"
             wanted = {replica.key for replica in stage.replicas}
             for key in list(running):
                 if key not in wanted:

@@ -24,7 +24,7 @@ class Problem:
         costs: costs of one replica, by node that has calls and number of its devices.
         preempts: whether a stage of a plan may end replicas that still have calls.
         loaded: seconds until each replica that runs now is ready, by node and devices. Plans need not load
-            them again.
+            them again. Whoever knows such replicas sets it; there are none at first.
 
     Args:
         weights: place of all models' weights before the first start.
@@ -45,7 +45,6 @@ class Problem:
         seed: int = 0,
         preempts: bool = True,
         answers: AnswersSoFar = NO_ANSWERS,
-        loaded: Mapping[ReplicaKey, float] | None = None,
         weights: Source = "cache",
     ) -> None:
         models = {node.name: _model(node, machine) for node in app.nodes}
@@ -57,7 +56,7 @@ class Problem:
             for name in self.names
         }
         self.preempts = preempts
-        self.loaded = dict(loaded or {})
+        self.loaded: Mapping[ReplicaKey, float] = {}
         self._seeds = [seed * 1000 + number for number in range(num_draws)]
         self._drawn: dict[int, dict[str, DrawnCalls]] = {}
 

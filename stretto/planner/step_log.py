@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from stretto.costs.step_arrays import Ints, ShapeArrays
 
 _WIDTHS = {"prefills": 5, "single": 2, "ended": 2}
+
+Column: TypeAlias = list[int]
+Log: TypeAlias = tuple[Column, Column, Column, Column, Column, Column, Column, Column, Column, Column]
+"""The lists of a `StepLog`. Simulations that are compiled know tuples, but no classes."""
 
 
 @dataclass(slots=True)
@@ -40,6 +45,11 @@ class StepLog:
     ends: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
+
+    def lists(self) -> Log:
+        """Return the lists themselves, in their order."""
+        sizes = self.first, self.repeats, self.num_decodes, self.prefills, self.single
+        return (*sizes, self.requests, self.begins, self.ends, self.offsets, self.ended)
 
     def columns(self) -> StepColumns:
         """Return the log as arrays."""
@@ -105,10 +115,7 @@ def _largest(begins: Ints, ends: Ints, values: Ints, num: int) -> Ints:
     covered = np.full(num, lowest, np.int64)
     for level in range(int(levels.max(initial=0)), -1, -1):
         width = 1 << level
-        if covered_above := level < int(levels.max(initial=0)):
-            shifted = np.full(num, lowest, np.int64)
-            shifted[width:] = covered[: num - width] if width < num else shifted[width:]
-            covered = np.maximum(covered, shifted) if covered_above else covered
+        covered[width:] = np.maximum(covered[width:], covered[:-width])  # from ranges twice as wide
         chosen = levels == level
         np.maximum.at(covered, begins[chosen], values[chosen])
         np.maximum.at(covered, ends[chosen] - width, values[chosen])

@@ -76,10 +76,10 @@ class WholePrefills:
             self._prompts,
             self._outputs,
             self._most_steps,
-            *(log.first, log.repeats, log.num_decodes, log.prefills, log.single),
-            *(log.requests, log.begins, log.ends, log.offsets, log.ended),
+            log.lists(),
             *(config.num_blocks, config.block_tokens, config.max_running),
             *(config.max_batch_tokens, config.lookahead),
+            pauses=True,
         )
 
     def add(self, prompts: Sequence[int], outputs: Sequence[int]) -> None:

@@ -78,7 +78,7 @@ class Workload:
 
     Attributes:
         calls: calls by node, in topological order.
-        feeds: for each node, which answers of each of its inputs its prompts take.
+        feeds: answers of each input that the prompts of each node take.
         estimated: nodes whose lengths of answers are those of another model or kind of prompt.
         beliefs: what is believed about the lengths of each node's answers.
 

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,25 +95,22 @@ def told(log: StepColumns, num_preemptions: int) -> tuple[list[StepShape], dict[
     return expanded(shapes), ended, num_preemptions
 
 
-def at_once(load: Load, run: Callable[..., Simulated]) -> tuple[list[StepShape], dict[int, int], int]:
+def at_once(
+    load: Load, run: Callable[..., Simulated], previous: list[int] | None = None
+) -> tuple[list[StepShape], dict[int, int], int]:
+    """Simulate all calls at once, each from the end of the call `previous` on."""
     config, prompts, outputs = load
+    before = [-1] * len(prompts) if previous is None else previous
     *columns, order, num_preemptions = run(
-        prompts,
-        outputs,
-        none_before(prompts),
+        *((prompts, outputs, before) if run is simulate else map(np.array, (prompts, outputs, before))),
         config.num_blocks,
         config.block_tokens,
         config.max_running,
         config.max_batch_tokens,
         config.lookahead,
     )
-    assert order.tolist() == list(range(len(prompts)))
-    return told(StepColumns(*columns), num_preemptions)
-
-
-def none_before(prompts: Any) -> Any:
-    """Return that no call waits for another, as a list or an array like the prompts."""
-    return np.full(len(prompts), -1) if isinstance(prompts, np.ndarray) else [-1] * len(prompts)
+    steps, ended, num_preemptions = told(StepColumns(*columns), num_preemptions)
+    return steps, {int(order[request]): step for request, step in ended.items()}, num_preemptions
 
 
 @pytest.mark.parametrize("first", range(0, NUM_LOADS, 25))
@@ -131,9 +129,44 @@ def test_the_compiled_simulation_is_the_same() -> None:
     run = compiled()
     assert run is not None
     for seed in range(NUM_LOADS):
-        config, prompts, outputs = load = random_load(seed)
-        arrays = config, np.array(prompts), np.array(outputs)
-        assert at_once(arrays, run) == at_once(load, simulate), f"seed {seed}: {load}"
+        load = random_load(seed)
+        assert at_once(load, run) == at_once(load, simulate), f"seed {seed}: {load}"
+
+
+def random_chains(seed: int) -> tuple[Load, list[int]]:
+    """Return a random load for whole prefills, and the call that each of its calls follows."""
+    config, prompts, outputs = random_load(seed)
+    draw = random.Random(seed)
+    share = draw.choice([0.2, 0.8])
+    previous = [draw.randrange(at) if at and draw.random() < share else -1 for at in range(len(prompts))]
+    return (replace(config, policy="prefill_first"), prompts, outputs), previous
+
+
+def followed(load: Load, previous: list[int]) -> tuple[list[StepShape], dict[int, int], int]:
+    """Simulate interval by interval, and add the calls that follow those which have ended."""
+    config, prompts, outputs = load
+    instance = stepwise(config)
+    order: list[int] = []
+    num_seen, coming = 0, [call for call, before in enumerate(previous) if before < 0]
+    while coming or instance.has_work():
+        order += coming
+        instance.add([prompts[call] for call in coming], [outputs[call] for call in coming])
+        instance.advance(sys.maxsize)
+        ended = {order[request] for request in instance.log.ended[num_seen::2]}
+        num_seen = len(instance.log.ended)
+        coming = [call for call, before in enumerate(previous) if before in ended]
+    steps, ends, num_preemptions = told(instance.log.columns(), instance.num_preemptions)
+    return steps, {order[request]: step for request, step in ends.items()}, num_preemptions
+
+
+def test_chains_take_the_same_steps_at_once_and_interval_by_interval() -> None:
+    runs = [simulate] if compiled() is None else [simulate, compiled()]
+    for seed in range(NUM_LOADS):
+        load, previous = random_chains(seed)
+        expected = followed(load, previous)
+        for run in runs:
+            assert run is not None
+            assert at_once(load, run, previous) == expected, f"seed {seed}: {load}, {previous}"
 
 
 def test_a_numba_that_refuses_its_surroundings_is_as_good_as_none(

@@ -118,6 +118,21 @@ def test_a_node_that_no_later_stage_has_keeps_its_replica() -> None:
     assert run.gone("a0") == ["add c0"]
 
 
+def test_a_replica_stays_while_a_stage_that_cannot_run_is_left_out() -> None:
+    """The stage of c waits for d. The one of d and b follows at once, and b is not loaded again."""
+    stages = [
+        Stage((replica("a", 0), replica("b", 1)), ends_at_first=True),
+        Stage((replica("c", 0),)),
+        Stage((replica("d", 0), replica("b", 1))),
+    ]
+    run = Carried(app_of(a="", b="", d="", c="d"), stages, a=5, b=5, c=5, d=5)
+    run.advance()
+    assert run.advance(a=0) == ["finish a0"]
+    assert run.gone("a0") == ["add d0"]
+    assert run.advance(d=0, b=0) == ["finish d0", "finish b1"]
+    assert run.gone("d0") == ["add c0"]
+
+
 def test_what_a_plan_leaves_is_done_after_it() -> None:
     """The plan has b before its input a; b's replica is added once more at the end."""
     run = Carried(app_of(a="", b="a"), [Stage((replica("b", 0),)), Stage((replica("a", 1),))], a=5, b=5)

@@ -156,7 +156,8 @@ def test_a_replica_that_runs_is_not_loaded_again() -> None:
     plan = Plan("test", (Stage((PlannedReplica("only", (1,)),)),))
     cold = Problem(app, requests, MACHINE, LENGTHS)
     loading_s = cold.costs["only"][1].loading_s
-    warm = Problem(app, requests, MACHINE, LENGTHS, loaded={("only", (1,)): 2.0, ("only", (0,)): 0.0})
+    warm = Problem(app, requests, MACHINE, LENGTHS)
+    warm.loaded = {("only", (1,)): 2.0, ("only", (0,)): 0.0}
     cold_s, warm_s = (execute(one, plan, one.draws[0]).makespan_s for one in (cold, warm))
     assert cold_s - warm_s == pytest.approx(loading_s - 2.0)
 

@@ -23,20 +23,29 @@ def moldable_list(times: RunTimes) -> Plan:
     return plan_of_list(times, *best_list(times))
 
 
+def useful(times: RunTimes, name: str) -> list[tuple[int, int]]:
+    """Return the (dp, tp) of a node that no other beats with as few devices."""
+    plans = sorted(times.plans(name), key=lambda plan: (plan[0] * plan[1], times.alone_s(name, plan)))
+    useful: list[tuple[int, int]] = []
+    for plan in plans:
+        if not useful or times.alone_s(name, plan) < times.alone_s(name, useful[-1]):
+            useful.append(plan)
+    return useful
+
+
 def best_list(
     times: RunTimes,
     num_tries: int = _NUM_TRIES,
-    options_of: Callable[[RunTimes, str], list[tuple[int, int]]] | None = None,
+    options_of: Callable[[RunTimes, str], list[tuple[int, int]]] = useful,
 ) -> tuple[Choice, list[str]]:
     """Search the (dp, tp) of each node, and the order in which nodes are placed.
 
     Args:
         num_tries: number of random changes in each search.
-        options_of: returns the (dp, tp) that a node may have, those with the fewest devices first; by default
-            `useful`.
+        options_of: returns the (dp, tp) that a node may have, those with the fewest devices first.
     """
     random = Random(0)
-    options = {name: (options_of or useful)(times, name) for name in times.problem.names}
+    options = {name: options_of(times, name) for name in times.problem.names}
     found = []
     for number in range(_NUM_SEARCHES):
         choice = {name: ways[-(number % 2)] for name, ways in options.items()}
@@ -83,16 +92,6 @@ def list_devices(free_s: list[float], dp: int, tp: int) -> tuple[list[int], floa
         ready_s = [max(free_s[at : at + tp]) for at in range(0, len(free_s) - tp + 1, tp)]
     groups = sorted(range(len(ready_s)), key=ready_s.__getitem__)[:dp]
     return [at * tp for at in groups], ready_s[groups[-1]]
-
-
-def useful(times: RunTimes, name: str) -> list[tuple[int, int]]:
-    """Return the (dp, tp) of a node that no other beats with as few devices."""
-    plans = sorted(times.plans(name), key=lambda plan: (plan[0] * plan[1], times.alone_s(name, plan)))
-    useful: list[tuple[int, int]] = []
-    for plan in plans:
-        if not useful or times.alone_s(name, plan) < times.alone_s(name, useful[-1]):
-            useful.append(plan)
-    return useful
 
 
 def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:

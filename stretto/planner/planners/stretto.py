@@ -20,14 +20,13 @@ from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.planners.heuristics import max_heuristic, min_heuristic
 from stretto.planner.planners.moldable_list import best_list, narrow, plan_of_list
 from stretto.planner.planners.samullm_greedy import samullm_greedy
-from stretto.planner.planners.wrapped import wrapped
+from stretto.planner.planners.wrapped import LEAST_SHARE, wrapped
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 from stretto.planner.starts import Starts
 
 _NUM_TRIES = 3000
 _NUM_NARROW_TRIES = 200
-_LEAST_SHARE = 0.02
 _MIN_DRAWS = 2
 _MAX_CALLS = 50_000
 _MARGIN = 10.0
@@ -202,7 +201,7 @@ def _balanced(times: RunTimes, jobs: list[_Job], placed: _Placed, random: Random
     last = max(mine, key=placed.ends_s.__getitem__)
     first = min(mine, key=placed.ends_s.__getitem__)
     moved = jobs[last].share * random.choice((0.02, 0.05, 0.1, 0.25))
-    if last == first or jobs[last].share - moved < _LEAST_SHARE:
+    if last == first or jobs[last].share - moved < LEAST_SHARE:
         return None
     changed = list(jobs)
     changed[last] = _job(times, node, jobs[last].tp, jobs[last].share - moved)
@@ -218,7 +217,7 @@ def _changed(times: RunTimes, jobs: list[_Job], random: Random) -> list[_Job] | 
     mine = [other for other, one in enumerate(jobs) if one.node == job.node and other != at]
     kind = random.random()
     if kind < 0.25:
-        if job.share < 2 * _LEAST_SHARE:
+        if job.share < 2 * LEAST_SHARE:
             return None
         part = job.share * random.choice((0.25, 0.5, 0.75))
         changed[at] = _job(times, job.node, job.tp, job.share - part)

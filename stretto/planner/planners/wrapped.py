@@ -16,7 +16,8 @@ from random import Random
 from stretto.planner.run_times import RunTimes
 
 _NUM_TRIES = 1500
-_LEAST_SHARE = 0.02
+LEAST_SHARE = 0.02
+"""Least share of a node's calls that a replica gets."""
 
 
 def wrapped(times: RunTimes) -> list[tuple[str, int, float]]:
@@ -97,9 +98,9 @@ def _filled(
                 share, end_s = left, start_s + loading_s + times.run_s(node, tp, left)
             else:
                 end_s = limit_s
-                if left - share < _LEAST_SHARE:
-                    share = left - _LEAST_SHARE
-            if share >= _LEAST_SHARE or share >= left:
+                if left - share < LEAST_SHARE:
+                    share = left - LEAST_SHARE
+            if share >= LEAST_SHARE or share >= left:
                 parts.append((start_s, (node, tp, share)))
                 free_s[device : device + tp] = [end_s] * tp
                 left -= share

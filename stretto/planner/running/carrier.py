@@ -1,28 +1,27 @@
 """Carries out a plan as a state machine: which replicas to add and to drain as calls and replicas end.
 
-Rules, as `execute` has them in virtual time:
+Rules:
 
-- A replica is added when its devices are free of all replicas before it in the stage. Those of a node come
-  after those of its inputs, so no replica waits for one that waits for it.
+- `StageSequence` says what each stage runs.
+- A replica is added when its devices are free of all replicas before it in the stage.
 - A replica is drained when its node has no more calls. If another one waits for its devices, it is drained
   when the node's replicas have together done what this one's share leaves to them: all replicas of a node
   are taken to do calls equally fast, and each up to its weight.
-- At the end of a stage, replicas that the next one does not have are suspended. A node that is not done
-  although no later stage has it keeps its replicas.
-- After the last stage, nodes with calls left get the replicas of their last stage once more.
+- At the end of a stage, replicas that the next one does not run are suspended.
 - A replica that is lost for good is not replaced. The driver is told, and gives another plan to `switch` to,
   or abandons the node if it has no other replica.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from stretto.cluster.messages import DrainHow
 from stretto.planner.application import Application
-from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.plan import Plan, PlannedReplica
+from stretto.planner.stage_sequence import PresentStage, StageSequence
 from stretto.record import record
 
 
@@ -86,10 +85,11 @@ class PlanCarrier:
         self._present: dict[Placed, State] = {}
         self._at_begin: dict[str, int] = {}
         self._weights: dict[str, list[float]] = {}
-        self._roots: list[str] = []
         self._weight_of: dict[Placed, float] = {}
         self._abandoned: set[str] = set()
-        self._begin(plan)
+        self._stages = StageSequence(app, plan)
+        self._stage: PresentStage | None = None
+        self._planner = plan.planner
 
     @property
     def running(self) -> list[Placed]:
@@ -104,22 +104,17 @@ class PlanCarrier:
     @property
     def rest(self) -> Plan:
         """The rest of the plan, from the present stage on."""
-        present = tuple(
+        present = [
             replace(placed.replica, weight=self._weight_of[placed])
             for placed, state in self._present.items()
             if state != "draining"
-        )
-        now = (Stage(present, self._stages[self._at].ends_at_first),) if present else ()
-        stages = (*now, *self._stages[self._at + 1 : self._num_planned])
-        names = {one.node for stage in stages for one in stage.replicas}
-        again = (one for one in self._stages[-1].replicas if not self._is_done(one.node))
-        if missing := tuple(one for one in again if one.node not in names):
-            stages = (*stages, Stage(missing))
-        return Plan(self._planner, stages)
+        ]
+        return Plan(self._planner, self._stages.rest(present, self._is_done))
 
     def switch(self, plan: Plan) -> list[CarrierAction]:
         """Carry out another plan from now on. Replicas with which it begins on the same devices stay."""
-        self._begin(plan)
+        self._stages = StageSequence(self._app, plan)
+        self._planner = plan.planner
         return self._begin_next() + self._drain_done() + self._add_free()
 
     def abandon(self, node: str, reason: str = "") -> list[CarrierAction]:
@@ -141,19 +136,9 @@ class PlanCarrier:
         """Return whether a node has replicas that run, or wait for their devices."""
         return any(one.node == node and state != "draining" for one, state in self._present.items())
 
-    def _begin(self, plan: Plan) -> None:
-        last = {one.node: stage for stage in plan.stages for one in stage.replicas}
-        rest = (one for name, stage in last.items() for one in stage.replicas if one.node == name)
-        self._planner = plan.planner
-        self._stages = (*plan.stages, Stage(tuple(rest)))
-        self._num_planned = len(plan.stages)
-        self._at = -1
-
     def advance(self) -> list[CarrierAction]:
         """Return what is to be done now; to be called at the beginning and whenever calls have ended."""
-        actions: list[CarrierAction] = []
-        while self._is_stage_over() and self._at + 1 < len(self._stages):
-            actions += self._begin_next()
+        actions = self._begin_next() if self._is_stage_over() else []
         return actions + self._drain_done() + self._add_free()
 
     def gone(self, placed: Placed) -> list[CarrierAction]:
@@ -169,22 +154,15 @@ class PlanCarrier:
         nodes = {placed.node for placed, state in self._present.items() if state != "draining"}
         if all(map(self._is_done, nodes)):
             return True
-        is_cut = self._stages[self._at].ends_at_first and self._at + 1 < self._num_planned
-        return is_cut and any(map(self._is_done, self._roots))
+        stage = self._stage
+        return stage is not None and stage.ends_at_first and any(map(self._is_done, stage.roots))
 
     def _begin_next(self) -> list[CarrierAction]:
-        """Begin the next stage: suspend what it does not have, and let the rest wait for its devices."""
-        self._at += 1
-        stage = self._stages[self._at]
-        rest = self._stages[self._at + 1 : self._num_planned]
-        later = {one.node for other in rest for one in other.replicas}
-        wanted = [one for one in stage.replicas if not self._is_done(one.node)]
-        nodes = {one.node for one in wanted}
-        held = [placed for placed, state in self._present.items() if state == "running"]
-        stays = [one for one in held if one.node not in nodes | later and not self._is_done(one.node)]
-        together = self._that_can_run(nodes | {one.node for one in stays})
-        together_now = (one for one in (*(one.replica for one in stays), *wanted) if one.node in together)
-        order, actions = self._ordered(list(together_now)), list[CarrierAction]()
+        """Begin the next stage: suspend what it does not run, and let the rest wait for its devices."""
+        held = self.staying
+        self._stage = self._stages.next([one.replica for one in held], self._is_done)
+        order = self._stage.replicas if self._stage else ()
+        actions: list[CarrierAction] = []
         places: list[Placed] = []
         taken: set[int] = set()
         for replica in order:
@@ -204,26 +182,7 @@ class PlanCarrier:
             self._weights.setdefault(one.node, []).append(one.weight)
             self._weight_of[placed] = one.weight
         self._at_begin = {one.node: self._num_left[one.node] for one in order}
-        self._roots = [name for name in together if not set(self._app.node(name).inputs) & set(together)]
         return actions
-
-    def _that_can_run(self, nodes: Iterable[str]) -> list[str]:
-        """Return the nodes, in topological order, whose inputs are done or run too."""
-        wanted, found = set(nodes), list[str]()
-        for node in self._app.nodes:
-            if node.name in wanted and all(one in found or self._is_done(one) for one in node.inputs):
-                found.append(node.name)
-        return found
-
-    def _ordered(self, replicas: Sequence[PlannedReplica]) -> list[PlannedReplica]:
-        """Return replicas in their order, but each after those of its inputs."""
-        waiting, ordered = list(replicas), list[PlannedReplica]()
-        while waiting:
-            names = {one.node for one in waiting}
-            first = next(one for one in waiting if names.isdisjoint(self._app.node(one.node).inputs))
-            waiting.remove(first)
-            ordered.append(first)
-        return ordered
 
     def _drain_done(self) -> list[CarrierAction]:
         actions: list[CarrierAction] = []
