@@ -53,7 +53,7 @@ def calibrate(
 ) -> MachineCosts:
     """Measure the costs of each engine alone, and the slowdown of two together."""
     from benchmarks.common.scripted_transformer import ScriptedTransformer
-    from stretto.engines.transformer.measure_steps import StepLoad, measure_apart
+    from stretto.planner.measure_steps import StepLoad, measure_apart
 
     say("twin: measuring the LLM's steps")
     config = machine.llm_config

@@ -16,8 +16,8 @@ from stretto.planner.machine import scheduler_config
 from stretto.tasks import Decode, LLMTask
 
 if TYPE_CHECKING:
-    from stretto.engines.transformer.measure_steps import MeasuredLLM
     from stretto.planner.cores import CoreModel
+    from stretto.planner.measure_steps import MeasuredLLM
 
 WIDTHS = (48, 16, 4, 1)
 """Sequences at once. The most come first, so that KV blocks of the others are scattered, as in long runs."""
@@ -38,7 +38,7 @@ class CoreCost:
     """The measured costs of one model on a core.
 
     Attributes:
-        model: its sizes, in the precision in which it runs.
+        model: sizes of the model, in the precision in which it runs.
         numbers: numbers of its step times, fitted on `core_hardware`.
         start_s: seconds from the start of a process until the model is loaded.
     """
@@ -73,7 +73,7 @@ def measure_on_cores(model: CoreModel, cores: Sequence[int], max_s: float) -> Co
         EngineFailure: a process died.
         ConfigError: the model cannot be used.
     """
-    from stretto.engines.transformer.measure_steps import StepLoad, measure_apart
+    from stretto.planner.measure_steps import StepLoad, measure_apart
 
     load = StepLoad(
         _tasks(random.Random(0), model.sizes.max_context_tokens), WIDTHS, max_s, keeps_prompts=True

@@ -37,9 +37,9 @@ class CoreModel:
     """A model that can run on a core.
 
     Attributes:
-        folder: its checkpoint.
-        sizes: its sizes, in the precision in which it runs.
-        replica: a replica of it with default settings.
+        folder: folder of the checkpoint.
+        sizes: sizes of the model, in the precision in which it runs.
+        replica: replica of the model with default settings.
     """
 
     folder: Path
