@@ -169,11 +169,16 @@ def _kind(device: str) -> str:
         ) from cause
 
 
+def checkpoint_folder(where: str) -> Path:
+    """Return the folder of a checkpoint that is named by its folder, or as "mini"."""
+    return MINI if where == SMALL_MODEL else Path(where)
+
+
 def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
     """Return the in-process engine if it supports the kind of model, else the reference engine."""
     if where == STAND_IN:
         return StandIn, StandInConfig()
-    folder = MINI if where == SMALL_MODEL else Path(where)
+    folder = checkpoint_folder(where)
     try:  # torch, only if it is wanted
         from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
         from stretto.engines.transformer.config import is_supported

@@ -26,8 +26,8 @@ _PROMPT_WORDS = (8, 320)
 _ANSWER_TOKENS = (16, 240)
 _TOKENS_PER_WORD = 3  # at most, about
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_MAIN_MEMORY_GB_S = 2e10
-_CACHE_GB_S = 1e11
+_MAIN_MEMORY_BYTES_S = 2e10
+_CACHE_BYTES_S = 1e11
 _FLOPS = 5e10
 _STEPS_OF_KIND = 200
 _KV_BYTES = 512 * 2**20
@@ -60,7 +60,7 @@ def core_cost_of(found: Mapping[str, Any]) -> CoreCost:
 
 def core_hardware(memory_bytes: float) -> Hardware:
     """Return a core as hardware. Its peak figures are typical; they only set the units of fitted numbers."""
-    return Hardware("a core", memory_bytes, _MAIN_MEMORY_GB_S, _CACHE_GB_S, _FLOPS)
+    return Hardware("a core", memory_bytes, _MAIN_MEMORY_BYTES_S, _CACHE_BYTES_S, _FLOPS)
 
 
 def measure_on_cores(model: CoreModel, cores: Sequence[int], max_s: float) -> CoreCost:

@@ -14,10 +14,9 @@ from stretto.costs.presets import Preset
 from stretto.costs.shape import LLMModel, model_of
 from stretto.costs.step import Kernels
 from stretto.deployment import Replica
-from stretto.engines.catalogue import SMALL_MODEL, llm_replica
+from stretto.engines.catalogue import SMALL_MODEL, checkpoint_folder, llm_replica
 from stretto.errors import ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.models import MINI
 from stretto.planner.application import Application
 from stretto.planner.core_costs import CoreCost, core_hardware
 from stretto.planner.machine import Machine
@@ -80,7 +79,7 @@ def core_models(app: Application) -> dict[str, CoreModel]:
 
 
 def _core_model(name: str) -> CoreModel:
-    folder = MINI if name == SMALL_MODEL else Path(name)
+    folder = checkpoint_folder(name)
     if not folder.is_dir():
         raise ConfigError(
             f"model {name!r} is no directory of a checkpoint, as models on cores must be, nor {SMALL_MODEL!r}"

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stretto.core import Segment
-from stretto.engines.catalogue import SMALL_MODEL, STAND_IN
+from stretto.engines.catalogue import STAND_IN, checkpoint_folder
 from stretto.errors import CapacityError
-from stretto.models import MINI
 from stretto.planner.application import Application, Node, Request
 from stretto.planner.prompt_slots import fill
 from stretto.planner.running.request_store import RequestStore
@@ -117,7 +116,7 @@ def _model(name: str) -> _Model | None:
         return None
     from stretto.engines.transformer.config import is_supported, read_config
 
-    folder = MINI if name == SMALL_MODEL else Path(name)
+    folder = checkpoint_folder(name)
     return _Model(folder, read_config(folder).context_tokens) if is_supported(folder) else None
 
 
