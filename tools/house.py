@@ -1,7 +1,7 @@
-"""Counts what the structure of the package is judged by: `python -m tools.house [--questions] [--json FILE]`.
+"""Counts what the structure of the package is judged by: `python -m tools.house [--question] [--json FILE]`.
 
-Counted are lines, long files, long functions, large classes, public names that several modules define, circles of
-imports, and the modules and files that a command and a question run through.
+Counted are lines, long files, long functions, large classes, public names that several modules define,
+circles of imports, and the modules and files that a command and a question run through.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Count:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, and write all that was found with `--json`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--questions", action="store_true", help="run a question too, to count its files")
+    parser.add_argument("--question", action="store_true", help="run a question too, to count its files")
     parser.add_argument("--json", type=Path, help="write names behind the numbers to this file")
     options = parser.parse_args(arguments)
-    count = count_package(ROOT, with_question=options.questions)
+    count = count_package(ROOT, with_question=options.question)
     print(as_table(count))
     if options.json:
         options.json.write_text(json.dumps(asdict(count), indent=1), "utf-8")
@@ -215,10 +215,11 @@ def _defined_twice(trees: Mapping[str, ast.Module]) -> dict[str, list[str]]:
     """Return public classes and functions at the top of several modules, and these modules."""
     places: dict[str, list[str]] = defaultdict(list)
     for module, tree in trees.items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                if not node.name.startswith("_") and module not in places[node.name]:
-                    places[node.name].append(module)
+        defined = [
+            n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        for name in {node.name for node in defined if not node.name.startswith("_")}:
+            places[name].append(module)
     return {name: modules for name, modules in sorted(places.items()) if len(modules) > 1}
 
 

@@ -18,8 +18,8 @@ from stretto.core import Segment
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.planner.application import Application, Node, Request
-from stretto.planner.core_costs import measure_on_cores
-from stretto.planner.cores import CoreModel, core_models, cores_machine, usable_cores
+from stretto.planner.core_costs import CoreModel, measure_on_cores
+from stretto.planner.cores import core_models, cores_machine, usable_cores
 from stretto.planner.machine import Machine
 from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.problem import Problem

@@ -11,8 +11,8 @@ from typing import Any
 
 from stretto.cli.saved import cache_dir
 from stretto.errors import ConfigError, UserError
-from stretto.planner.core_costs import CoreCost, core_cost_of, measure_on_cores
-from stretto.planner.cores import CoreModel, cores_machine, usable_cores
+from stretto.planner.core_costs import CoreCost, CoreModel, core_cost_of, measure_on_cores
+from stretto.planner.cores import cores_machine, usable_cores
 from stretto.planner.machine import Machine
 
 MEASURING_S = 12.0

@@ -5,18 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from stretto.core import Segment
 from stretto.costs.fit import MeasuredStep, fit_step_cost
 from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step import StepFeatures
+from stretto.deployment import Replica
+from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.planner.machine import scheduler_config
 from stretto.tasks import Decode, LLMTask
 
 if TYPE_CHECKING:
-    from stretto.planner.cores import CoreModel
+    from stretto.engines.transformer.engine import TransformerConfig
     from stretto.planner.measure_steps import MeasuredLLM
 
 WIDTHS = (48, 16, 4, 1)
@@ -31,6 +34,32 @@ _CACHE_BYTES_S = 1e11
 _FLOPS = 5e10
 _STEPS_OF_KIND = 200
 _KV_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class CoreModel:
+    """A model that can run on a core.
+
+    Attributes:
+        folder: folder of the checkpoint.
+        sizes: sizes of the model, in the precision in which it runs.
+        replica: replica of the model with default settings.
+    """
+
+    folder: Path
+    sizes: LLMModel
+    replica: Replica
+
+    def config(self, scheduler: SchedulerConfig) -> TransformerConfig:
+        """Return the configuration of its engine that schedules steps so."""
+        return replace(
+            cast("TransformerConfig", self.replica.config),
+            max_running=scheduler.max_running,
+            max_batch_tokens=scheduler.max_batch_tokens,
+            block_tokens=scheduler.block_tokens,
+            policy=scheduler.policy,
+            kv_bytes=scheduler.num_blocks * scheduler.block_tokens * self.sizes.kv_bytes_per_token,
+        )
 
 
 @dataclass(frozen=True, slots=True)

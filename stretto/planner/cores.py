@@ -5,56 +5,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from dataclasses import replace
 
 from stretto.costs.loading import LoadingCost
 from stretto.costs.presets import Preset
-from stretto.costs.shape import LLMModel, model_of
+from stretto.costs.shape import model_of
 from stretto.costs.step import Kernels
-from stretto.deployment import Replica
 from stretto.engines.catalogue import SMALL_MODEL, checkpoint_folder, llm_replica
 from stretto.errors import ConfigError
-from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.planner.application import Application
-from stretto.planner.core_costs import CoreCost, core_hardware
+from stretto.planner.core_costs import CoreCost, CoreModel, core_hardware
 from stretto.planner.machine import Machine
-
-if TYPE_CHECKING:
-    from stretto.engines.transformer.engine import TransformerConfig
 
 CPU = "cpu"
 """Name of the machine whose devices are the cores of this one."""
 _FLOAT32_BYTES = 4
 _MOST_BYTES = 16 * 2**30
 """Most memory of a core: models that a core serves well do not need more."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoreModel:
-    """A model that can run on a core.
-
-    Attributes:
-        folder: folder of the checkpoint.
-        sizes: sizes of the model, in the precision in which it runs.
-        replica: replica of the model with default settings.
-    """
-
-    folder: Path
-    sizes: LLMModel
-    replica: Replica
-
-    def config(self, scheduler: SchedulerConfig) -> TransformerConfig:
-        """Return the configuration of its engine that schedules steps so."""
-        return replace(
-            cast("TransformerConfig", self.replica.config),
-            max_running=scheduler.max_running,
-            max_batch_tokens=scheduler.max_batch_tokens,
-            block_tokens=scheduler.block_tokens,
-            policy=scheduler.policy,
-            kv_bytes=scheduler.num_blocks * scheduler.block_tokens * self.sizes.kv_bytes_per_token,
-        )
 
 
 def usable_cores() -> tuple[int, ...]:

@@ -9,8 +9,8 @@ from typing import Any
 from stretto.errors import UserError
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.graph import Arg, Ref
-from stretto.programs.current import needed_client
 from stretto.programs.fragment import Build
+from stretto.programs.variable import needed_client
 
 
 class App:

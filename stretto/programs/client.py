@@ -20,11 +20,10 @@ from typing import Any
 from stretto.core import Failure
 from stretto.errors import ConfigError, StrettoError, UserError
 from stretto.programs.connection import Connection, InProcess, ProgramSession
-from stretto.programs.current import CURRENT
 from stretto.programs.fragment import Call, Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
-from stretto.programs.variable import SemanticVariable, produced
+from stretto.programs.variable import CURRENT, ProgramClient, SemanticVariable, produced
 from stretto.runtime.input_checks import check_deadline
 from stretto.runtime.runtime import Runtime
 from stretto.tasks import Criteria
@@ -57,7 +56,7 @@ class Client:
         self._running: dict[str, asyncio.Future[None]] = {}
         self._num_readers: Counter[str] = Counter()
         self._given_up: set[str] = set()
-        self._token: Token[Client | None] | None = None
+        self._token: Token[ProgramClient | None] | None = None
 
     def __enter__(self) -> Client:
         try:

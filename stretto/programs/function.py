@@ -14,13 +14,12 @@ from typing import Any, TypeVar, overload
 from stretto.errors import ConfigError, TemplateError, UserError
 from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Ref, Slot
 from stretto.programs.conversations import Conversation
-from stretto.programs.current import needed_client
 from stretto.programs.fragment import Build, Form
 from stretto.programs.operators import TRANSFORMS
 from stretto.programs.outputs import Input, Output
 from stretto.programs.places import check_places, with_kinds
 from stretto.programs.prompt_text import Place, dedent, parse
-from stretto.programs.variable import SemanticVariable
+from stretto.programs.variable import SemanticVariable, needed_client
 from stretto.tasks import Decode
 
 T = TypeVar("T")

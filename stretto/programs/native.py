@@ -9,9 +9,8 @@ from typing import Any
 
 from stretto.core import ABSENT, Failure
 from stretto.errors import EngineFailure, StrettoError, UserError
-from stretto.programs.current import needed_client
 from stretto.programs.values import checked
-from stretto.programs.variable import SemanticVariable
+from stretto.programs.variable import SemanticVariable, needed_client
 
 
 class NativeFunction:

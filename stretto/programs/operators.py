@@ -10,9 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from stretto.errors import TemplateError, UserError
 from stretto.graph.graph import HINT, WHEN, Arg, Ref
-from stretto.programs.current import needed_client
 from stretto.programs.fragment import Build
-from stretto.programs.variable import SemanticVariable
+from stretto.programs.variable import SemanticVariable, needed_client
 from stretto.transforms.table import steps_of
 
 TRANSFORMS = "transforms"

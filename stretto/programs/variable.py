@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 from stretto.errors import UserError
-from stretto.programs.current import current_client
+from stretto.programs.fragment import Work
+from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
 from stretto.tasks import Criteria
-
-if TYPE_CHECKING:
-    from stretto.programs.client import Client
 
 _UNSET: Any = object()
 
@@ -34,7 +33,7 @@ class SemanticVariable:
     def __init__(self, content: object = _UNSET, *, name: str = "") -> None:
         self._content = content if content is _UNSET else checked(content, "the content of a variable")
         self._stem = name
-        self._client: Client | None = None
+        self._client: ProgramClient | None = None
         self._is_dropped = False
         self._name = ""
         if (client := current_client()) is not None:
@@ -100,7 +99,7 @@ class SemanticVariable:
         self._bound().drop(self._name)
         self._is_dropped = True
 
-    def name_in(self, client: Client) -> str:
+    def name_in(self, client: ProgramClient) -> str:
         """Return the name of the variable in the session of a client, which it belongs to from now on.
 
         Raises:
@@ -118,7 +117,7 @@ class SemanticVariable:
             raise UserError(f"the variable {self._name!r} belongs to another client")
         return self._name
 
-    def _bound(self) -> Client:
+    def _bound(self) -> ProgramClient:
         if self._client is None:
             client = current_client()
             if client is None:
@@ -129,9 +128,75 @@ class SemanticVariable:
         return self._client
 
 
-def produced(client: Client, stem: str) -> SemanticVariable:
+def produced(client: ProgramClient, stem: str) -> SemanticVariable:
     """Return a new variable of a client, for the output of a call."""
     variable = SemanticVariable.__new__(SemanticVariable)
     variable._content, variable._stem, variable._client, variable._is_dropped = _UNSET, stem, client, False
     variable._name = client.ledger.new_name(stem)
     return variable
+
+
+class ProgramClient(Protocol):
+    """What variables and calls need of the client that they belong to; `Client` is the one there is."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The variables of the client, and what produces each."""
+
+    def call(
+        self,
+        work: Work,
+        inputs: Mapping[str, object],
+        outputs: Sequence[str],
+        *,
+        given: Mapping[str, SemanticVariable] | None = None,
+        each: str | None = None,
+        when: SemanticVariable | None = None,
+    ) -> dict[str, SemanticVariable]:
+        """Submit a call, and return the variables that it produces, by output."""
+
+    def run_native(
+        self,
+        name: str,
+        variables: Sequence[SemanticVariable],
+        run: Callable[[list[Any]], Coroutine[Any, Any, object]],
+    ) -> SemanticVariable:
+        """Run a coroutine function with the values of variables, and return the variable of its result."""
+
+    def provide(self, name: str, value: object) -> None:
+        """Set a variable to a value."""
+
+    def get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> Any:
+        """Wait for a variable from code that is not asynchronous."""
+
+    async def aget(self, name: str, perf: Criteria | None, timeout_s: float | None) -> Any:
+        """Wait for a variable."""
+
+    def stream(self, name: str, perf: Criteria | None) -> AsyncIterator[str]:
+        """Return an iterator over the text of a variable as it is generated."""
+
+    def drop(self, name: str) -> None:
+        """Give a variable up."""
+
+
+CURRENT: ContextVar[ProgramClient | None] = ContextVar("current client", default=None)
+"""The client whose `with` block is being executed: calls of semantic functions go there.
+
+It is kept for each thread and each task of asyncio, so that programs of several clients run side by side.
+"""
+
+
+def current_client() -> ProgramClient | None:
+    """Return the client in whose `with` block this is called; None outside of any."""
+    return CURRENT.get()
+
+
+def needed_client(function: str) -> ProgramClient:
+    """Return the client in whose `with` block this is called.
+
+    Raises:
+        UserError: there is none; the message names the function that needs it.
+    """
+    if (client := CURRENT.get()) is None:
+        raise UserError(f"{function} is called without a client: write `with Client(runtime):` around it")
+    return client

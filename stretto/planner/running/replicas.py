@@ -18,7 +18,8 @@ from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.catalogue import llm_replica
 from stretto.errors import ConfigError
 from stretto.planner.application import Application
-from stretto.planner.cores import CoreModel, usable_cores
+from stretto.planner.core_costs import CoreModel
+from stretto.planner.cores import usable_cores
 from stretto.planner.machine import ReplicaCost
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.problem import Problem
