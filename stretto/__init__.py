@@ -1,6 +1,7 @@
 """Stretto runs LLM applications end to end as fast as the hardware allows."""
 
 from stretto.core import ABSENT, Chunk, Document, Failure, Hit, Section
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Engine, Replica, deploy
 from stretto.documents import load_documents
 from stretto.errors import StrettoError
@@ -10,7 +11,7 @@ from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.tasks import Task
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 __all__ = [
     "ABSENT",

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from stretto.cluster.confined import confined
-from stretto.cluster.devices import parse_device
+from stretto.cluster.devices import confined, parse_device
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError
 

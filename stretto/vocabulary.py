@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 from stretto.cluster.placement import Placement
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.components.expansions import EXPANSIONS
 from stretto.errors import ConfigError
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS, Ops, OpSpec
@@ -50,7 +49,7 @@ class Vocabulary:
 
     ops: Ops = field(default_factory=lambda: OPS)
     passes: Mapping[str, Pass] = field(default_factory=lambda: PASSES)
-    expansions: Mapping[str, Expansion] = field(default_factory=lambda: EXPANSIONS)
+    expansions: Mapping[str, Expansion] = field(default_factory=dict)
     policies: Mapping[str, NewOrder] = field(default_factory=lambda: ORDERS)
     placements: Mapping[str, Callable[[], Placement]] = field(default_factory=lambda: PLACEMENTS)
 
@@ -169,5 +168,5 @@ def _check_callable(kind: str, name: object, function: object) -> None:
         raise ConfigError(f"{kind} {name!r} must be a function, got {function!r:.80}")
 
 
-DEFAULT = Vocabulary()
-"""The vocabulary that Stretto comes with."""
+STANDARD = Vocabulary()
+"""The ops, passes, policies and placements of Stretto, without expansions."""

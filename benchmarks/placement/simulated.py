@@ -14,6 +14,7 @@ from benchmarks.placement.machines import Machine, Slower
 from stretto.agent_traces.load_report import RequestTimes
 from stretto.agent_traces.requests import AgentTrace
 from stretto.cluster.placement import Placement
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.scripted.fake import FakeLLM
 from stretto.llm.local_scheduler import SchedulerConfig
@@ -21,7 +22,6 @@ from stretto.messages import Action, Admit
 from stretto.observer import Observer
 from stretto.sim.agent_load import simulate_agents
 from stretto.sim.simulated_model import SimulatedModel
-from stretto.vocabulary import DEFAULT
 
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 128

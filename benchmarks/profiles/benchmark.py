@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Report, Row
 from stretto.core import Chunk, Hit
-from stretto.costs.profile import fit_profile
+from stretto.costs.fit_profile import fit_profile
 from stretto.costs.refine import RefinedProfile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Deployment

@@ -18,6 +18,7 @@ from rich.text import Text
 from stretto.cli import options, parsing
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import EngineOptions, assemble
+from stretto.default_vocabulary import DEFAULT
 from stretto.engines.catalogue import STAND_IN
 from stretto.frontend.choices import Choices
 from stretto.frontend.template import Template
@@ -33,7 +34,6 @@ from stretto.graph.unroll import unroll
 from stretto.runtime.conditions import idle_conditions
 from stretto.trace.drawing import draw_graph
 from stretto.trace.html import graph_page
-from stretto.vocabulary import DEFAULT
 
 _MANY = 8
 """Number of other queries that stands for a high load."""

@@ -1,4 +1,4 @@
-"""Names of devices, and the environment variables that confine a process to them.
+"""Names of devices, and what confines a process and its engine to them.
 
 A device is "cuda:N", the accelerator N of its machine, or "cpu:N", the core N.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 from stretto.errors import ConfigError
 
@@ -47,3 +49,21 @@ def environment_of(devices: Sequence[str], threads: int | None) -> dict[str, str
         found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, numbers))
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return found
+
+
+def confined(config: Any, devices: Sequence[str], threads: int | None) -> Any:
+    """Return a copy of an engine's configuration for a process that is confined to these devices and threads.
+
+    Its fields `device` and `num_threads` are set, if it has them. Such a process sees no other accelerators,
+    so its own is called "cuda" there, whatever its number is on the machine.
+    """
+    cores = cores_of(devices)
+    told: dict[str, object] = {}
+    if devices:
+        told["device"] = "cpu" if cores else "cuda"
+    if threads is not None or cores:
+        told["num_threads"] = threads or len(cores)
+    is_value = is_dataclass(config) and not isinstance(config, type)
+    known = {field.name for field in fields(config)} if is_value else set()
+    changes = {name: value for name, value in told.items() if name in known}
+    return replace(config, **changes) if changes else config

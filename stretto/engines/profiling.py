@@ -15,7 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from stretto.core import Chunk, Document, Hit, Section, Segment
-from stretto.costs.profile import Profile, fit_profile, fit_profile_by_length
+from stretto.costs.fit_profile import fit_profile, fit_profile_by_length
+from stretto.costs.profile import Profile
 from stretto.deployment import Deployment
 from stretto.engines.batch.chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, max_tokens
 from stretto.engines.contract import SteppedLLM

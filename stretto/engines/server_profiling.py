@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stretto.core import Segment
-from stretto.costs.profile import Profile, fit_profile
+from stretto.costs.fit_profile import fit_profile
+from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Replica
 from stretto.engines.contract import AsyncLLM

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
+from stretto.default_vocabulary import DEFAULT
 from stretto.errors import ConfigError
 from stretto.frontend.choices import NAMES
 from stretto.frontend.template import Configuration, Template
@@ -20,7 +21,7 @@ from stretto.graph.passes.conditions import Conditions, rounded_load
 from stretto.graph.passes.pipeline import optimise
 from stretto.graph.passes.weigh import WEIGHED, weigh
 from stretto.graph.verify import verify
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 _MAX_CACHED = 1024
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
+from stretto.default_vocabulary import DEFAULT
 from stretto.errors import ConfigError, GraphError, StrettoError, TemplateError
 from stretto.frontend.choices import NAMES, Choices, with_choices
 from stretto.frontend.component import Builder, Chain, Component, Input, OutPort, Source, configure
@@ -19,7 +20,7 @@ from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Ops
 from stretto.graph.types import accepts
 from stretto.graph.verify import verify
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 Configuration = Mapping[str, Mapping[str, object]]
 """Settings of one query: component name to setting to value."""

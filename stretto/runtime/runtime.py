@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId, StopInstance
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Engine, Replica, check_replica
 from stretto.engines.prompt_spaces import prompt_space
 from stretto.errors import ConfigError, InternalError, UserError
@@ -54,7 +55,7 @@ from stretto.runtime.session import Session
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.system import System
 from stretto.tasks import Objective, QueryRecord
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster

@@ -47,7 +47,7 @@ from stretto.sched.session import Session
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.splicing import Expand
 from stretto.tasks import QueryRecord, Usage
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import STANDARD, Vocabulary
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
 """A function from the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
@@ -69,7 +69,7 @@ class System:
         self,
         deployments: Iterable[Deployment],
         expand: ExpandWith | None = None,
-        vocabulary: Vocabulary = DEFAULT,
+        vocabulary: Vocabulary = STANDARD,
         space_of: SpaceOf = no_space,
     ) -> None:
         """Start no instance yet: `AddInstance` events do, for the deployments' replicas and for others.

@@ -16,6 +16,7 @@ from stretto.agent_traces.plan import AgentPlan
 from stretto.agent_traces.prompts import Conversations
 from stretto.agent_traces.requests import AgentRequest, AgentTrace, ChatPrompt, SizedPrompt
 from stretto.core import Prompt
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Replica
 from stretto.errors import InternalError
 from stretto.messages import Action, Admit, Emit, Event, LLMReport, Reply, Submit
@@ -25,7 +26,7 @@ from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import OutputSource, filler, filler_output, lengths_by_query, token_ids
 from stretto.sim.synthetic_workloads import request_graph
 from stretto.tasks import Done, Usage
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 UNKNOWN_OUTPUT_TOKENS = 256
 """Length of the answers whose length a trace does not tell."""

@@ -22,6 +22,7 @@ from typing import TypeAlias
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import DrainHow, KVReport, StartInstance, StopInstance
 from stretto.cluster.prompt_keys import PromptSpace
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.contract import BatchEngine
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable, StrettoError
@@ -61,7 +62,7 @@ from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
 from stretto.tasks import Failed, LLMTask, Objective
 from stretto.trace.recorder import Recorder
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 BatchCost: TypeAlias = Callable[[StartBatch], float]
 ModelOf: TypeAlias = SimulatedModel | Callable[[Replica], SimulatedModel]

@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from stretto.core import Document, Section
+from stretto.costs.fit_profile import fit_profile
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
-from stretto.costs.profile import LEAST_S, Profile, fit_profile
+from stretto.costs.fit_profile import LEAST_S
+from stretto.costs.profile import Profile
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.plan_cache import PlanCache
@@ -39,7 +42,7 @@ from stretto.trace.run_file import (
     num_chars,
     total_size,
 )
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 _BLOCK_TOKENS = 16
 _NUM_BLOCKS = 1 << 14

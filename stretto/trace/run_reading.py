@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from stretto.costs.profile import Profile
+from stretto.default_vocabulary import DEFAULT
 from stretto.errors import ConfigError, GraphError, UserError
 from stretto.graph.text import parse_graph
 from stretto.tasks import Objective
@@ -38,7 +39,7 @@ from stretto.trace.run_file import (
     RecordedSpan,
     total_size,
 )
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 _MAX_CHARS = 2 * 10**9  # of all texts of a run, which a replay makes anew
 _SLACK_S = 1e-6

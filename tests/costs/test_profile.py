@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.costs.profile import Profile, fit_profile, fit_profile_by_length
+from stretto.costs.fit_profile import fit_profile, fit_profile_by_length
+from stretto.costs.profile import Profile
 from stretto.errors import ConfigError
 
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -8,6 +8,7 @@ import pytest
 
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.costs.profile import Profile
+from stretto.default_vocabulary import DEFAULT
 from stretto.errors import ConfigError, GraphError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
@@ -20,7 +21,6 @@ from stretto.graph.passes.predict import Prediction, predict
 from stretto.graph.passes.steps import Steps
 from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
 from stretto.graph.text import parse_graph, print_graph
-from stretto.vocabulary import DEFAULT
 
 LLM = Profile(0.004, 0.00013, 1, per_output_s=0.004)
 PROFILES = {

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from support.runtime_engines import SHOUT, acting
 
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import deploy
 from stretto.errors import DeadlineExceeded, EngineTimeout
 from stretto.graph.compile import compile_graph
@@ -16,7 +17,6 @@ from stretto.graph.graph import Graph
 from stretto.graph.text import parse_graph
 from stretto.runtime.runtime import Runtime
 from stretto.tasks import Task
-from stretto.vocabulary import DEFAULT
 
 FOREVER = parse_graph('graph forever(%x: text)\n%y = expand(%x) {body="forever"} : any\nreturn %y')
 

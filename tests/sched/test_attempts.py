@@ -9,6 +9,7 @@ import pytest
 from support.machines import CheckedSystem, batch_engine, llm_engine
 from support.systems import error_of, started, steps, submit
 
+from stretto.default_vocabulary import DEFAULT
 from stretto.errors import BadReply, CapacityError, EngineFailure, EngineTimeout, InternalError, UserError
 from stretto.messages import (
     Action,
@@ -23,7 +24,6 @@ from stretto.messages import (
 from stretto.sched.orders.arrival import PerInvocation
 from stretto.sched.request import Entry
 from stretto.tasks import Failed
-from stretto.vocabulary import DEFAULT
 
 DOWN = BadReply("no")
 

@@ -8,6 +8,7 @@ import pytest
 from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 
 from stretto.core import ABSENT, Failure
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment
 from stretto.errors import DeadlineExceeded, EngineFailure, InternalError, QueryCancelled, UserError
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -37,7 +38,6 @@ from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take
 from stretto.sched.request import Entry
 from stretto.sched.session import Session
 from stretto.tasks import Done, QueryRecord
-from stretto.vocabulary import DEFAULT
 
 EMBED = compiled("graph g(%x: text)\n%v = embed(%x) : vector @e\nreturn %v")
 CHAIN = compiled(

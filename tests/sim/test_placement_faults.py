@@ -34,6 +34,7 @@ from stretto.cluster.placements.e2 import E2
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.costs.profile import Profile
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
@@ -45,7 +46,6 @@ from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler, filler_output, lengths_by_query
 from stretto.sim.synthetic_workloads import request_graph
 from stretto.tasks import Objective
-from stretto.vocabulary import DEFAULT
 
 NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "12"))
 PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbour_s=0.001)

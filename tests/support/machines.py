@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from stretto.cluster.messages import StartInstance
 from stretto.core import Segment
 from stretto.costs.profile import Profile
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Replica, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import StrettoError
@@ -24,7 +25,7 @@ from stretto.sched.request import Request
 from stretto.sched.results import Report
 from stretto.sched.system import ExpandWith, System
 from stretto.tasks import Decode
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 _EMBED, _DECODE = compile_graph(
     parse_graph(

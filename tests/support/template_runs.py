@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stretto.costs.profile import Profile
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.scripted.engine import AnswerFunction, ScriptedLLM
@@ -14,7 +15,7 @@ from stretto.frontend.template import Template
 from stretto.messages import Emit
 from stretto.sim.driver import VirtualDriver
 from stretto.tasks import Decode, LLMTask
-from stretto.vocabulary import DEFAULT, Vocabulary
+from stretto.vocabulary import Vocabulary
 
 LLM = Profile(base_s=0.001, per_unit_s=0.001, per_output_s=0.02)
 

@@ -15,10 +15,10 @@ from stretto.cli.documents import read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
 from stretto.core import Document
+from stretto.default_vocabulary import DEFAULT
 from stretto.engines.catalogue import SMALL_MODEL, web_engine
 from stretto.errors import UserError
 from stretto.frontend.template import Template
-from stretto.vocabulary import DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

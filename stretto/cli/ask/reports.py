@@ -13,6 +13,7 @@ from rich.table import Table
 
 from stretto.cli.ask.questions import Questions
 from stretto.cli.indexing import NAME, indexing_template
+from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment
 from stretto.frontend.plan_cache import PlanCache
 from stretto.runtime.conditions import idle_conditions
@@ -20,7 +21,6 @@ from stretto.trace.chrome import chrome_trace
 from stretto.trace.html import write_trace
 from stretto.trace.recorder import Recorder
 from stretto.trace.summary import summarise
-from stretto.vocabulary import DEFAULT
 
 
 def write_traces(
