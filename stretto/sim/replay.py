@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from stretto.core import Document, Section
-from stretto.costs.fit_profile import fit_profile
+from stretto.costs.fit_profile import LEAST_S, fit_profile
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
-from stretto.costs.fit_profile import LEAST_S
 from stretto.costs.profile import Profile
 from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Engine, Replica
