@@ -7,18 +7,23 @@ removed or changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 from stretto.cli.ask.check import Checked
+from stretto.cli.engines import EngineOptions
 from stretto.core import ABSENT, Chunk, Hit
 from stretto.errors import UserError
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.journal.lines import Entry, work_hash
 
 Outputs = Mapping[str, object]
+_BEFORE = (
+    *("file", "llms", "api", "tokenizer", "device", "dtype", "replicas", "runs_in", "policy"),
+    *("embedder", "reranker", "search"),
+)
 
 
 def open_journal(path: Path, checked: Checked) -> JournalFile:
@@ -32,9 +37,22 @@ def open_journal(path: Path, checked: Checked) -> JournalFile:
     options = replace(request.engines, replicas=None, runs_in=None, policy=None, file=None)
     documents = [[document.source, document.sha256] for document in checked.documents]
     settings = [request.app, request.settings, request.collection, checked.recipe]
-    engines = [repr(options), _text_of(request.engines.file)]
-    before = [[list(request.questions), *settings], documents, *engines]
-    return JournalFile(path, work_hash([settings, documents, *engines]), partial(work_hash, before))
+    file = _text_of(request.engines.file)
+    before = [[list(request.questions), *settings], documents, _options_before(options), file]
+    work = [settings, documents, _given(options), file]
+    return JournalFile(path, work_hash(work), partial(work_hash, before))
+
+
+def _given(options: EngineOptions) -> dict[str, str]:
+    """Return the options that were given, so that an option which is new changes no hash until it is used."""
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return {name: repr(value) for name, value in values.items() if value}
+
+
+def _options_before(options: EngineOptions) -> str:
+    """Return the options as hashes of journals without checksums have them."""
+    values = (f"{name}={getattr(options, name)!r}" for name in _BEFORE)
+    return f"EngineOptions({', '.join(values)})"
 
 
 def _text_of(file: Path | None) -> str:
