@@ -8,8 +8,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import uvloop
-
 from stretto.cluster.kv_events import KVEvent
 from stretto.emulate.app import Routes
 from stretto.emulate.batch_metrics import render_batch_metrics
@@ -31,6 +29,7 @@ from stretto.emulate.sglang_metrics import render_sglang_metrics
 from stretto.emulate.sglang_routes import SGLangRoutes
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.errors import ConfigError
+from stretto.interrupts import run_until_interrupted
 
 if TYPE_CHECKING:
     from stretto.emulate.kv_publisher import KVPublisher
@@ -176,7 +175,7 @@ def run_servers(
             say("all servers answer")
             await asyncio.Event().wait()
 
-    uvloop.run(serve())
+    run_until_interrupted(serve())
 
 
 def freeze_heap() -> None:

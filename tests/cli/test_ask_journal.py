@@ -7,13 +7,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
+
+from stretto.errors import JournalError
+from stretto.runtime.journal.file import JournalFile
 
 NUM_QUESTIONS = 6
 
@@ -47,11 +50,58 @@ def test_only_unanswered_questions_are_asked_again(
         asked.clear()
         again = stretto(*command, "--journal", journal)
         assert (again.code, again.out) == (0, plain.out)
-        assert asked == {json.loads(line)[0] for line in lines[3:]}
+        assert asked == {json.loads(line[:-10])[1] for line in lines[3:]}
         assert sorted(journal.read_bytes().splitlines(keepends=True)) == sorted(lines)
         asked.clear()
         last = stretto(*command, "--journal", journal)
         assert (last.code, last.out, asked) == (0, plain.out, set())
+
+
+def test_appended_and_changed_questions_alone_are_asked(
+    stretto: CommandLine, tmp_path: Path, doc: Path, questions: Path
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: Mapping[str, Any]) -> Reply:
+        asked.append(next(name for name in ("harbour", "mayor", "captain") if name in request["prompt"]))
+        return Reply(("There.",))
+
+    journal = tmp_path / "journal"
+    with serving(answer) as url:
+        command = "ask", "--questions", questions, "--docs", doc, "--app", "naive", "--llm", url
+        assert stretto(*command, "--journal", journal).code == 0
+        lines = questions.read_text("utf-8").splitlines()
+        changed = ['"Where is the harbour?"', *lines[2:], '"Who is the mayor?"']
+        questions.write_text("\n".join(changed), "utf-8")
+        asked.clear()
+        assert stretto(*command, "--journal", journal).code == 0
+        assert set(asked) == {"harbour", "mayor"}
+
+
+def test_a_journal_without_checksums_is_gone_on_with(
+    stretto: CommandLine, tmp_path: Path, doc: Path, questions: Path
+) -> None:
+    def answer(request: Mapping[str, Any]) -> Reply:
+        asked.append(request["prompt"])
+        return Reply(("There.",))
+
+    def note(self: JournalFile, path: Path, work: str, work_before: Callable[[], str]) -> None:
+        before.append(work_before())
+        raise JournalError("noted")
+
+    journal, asked, before = tmp_path / "journal", list[str](), list[str]()
+    with serving(answer) as url:
+        command = "ask", "--questions", questions, "--docs", doc, "--app", "naive", "--llm", url
+        whole = stretto(*command, "--journal", journal)
+        lines = [json.loads(line[:-10]) for line in journal.read_bytes().splitlines(keepends=True)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(JournalFile, "__init__", note)
+            stretto.refuses(*command, "--journal", tmp_path / "other")
+        old = [{"journal": 3, "work": before[0]}, *([number, value] for _, number, value in lines[1:])]
+        journal.write_text("".join(json.dumps(line) + "\n" for line in old), "utf-8")
+        asked.clear()
+        again = stretto(*command, "--journal", journal)
+        assert (again.code, again.out, asked) == (0, whole.out, [])
 
 
 def test_an_interrupted_batch_goes_on(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -36,7 +36,7 @@ def emulate(*options: str) -> Iterator[tuple[list[str], subprocess.Popen[str]]]:
         yield [process.stderr.readline()], process
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(100)
         process.stderr.close()
         if process.stdout is not None:
             process.stdout.close()
@@ -75,6 +75,21 @@ def test_servers_run_until_interrupted() -> None:
         for number in range(2):
             wait_for(f"http://127.0.0.1:{port + number}")
     assert process.returncode == 130
+
+
+def test_a_signal_amid_answers_ends_the_servers() -> None:
+    """uvloop drops an exception that a signal handler raises in the callback of a protocol."""
+    port = free_ports(1)
+    body = {"model": "llama-2-7b", "prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with emulate("--port", str(port)) as (_, process), httpx.Client(timeout=100) as client:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(url)
+        with ExitStack() as streams:
+            for _ in range(16):
+                stream = client.stream("POST", f"{url}/v1/completions", json=body)
+                next(streams.enter_context(stream).iter_lines())
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(100) == 128 + signal.SIGTERM
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> None:

@@ -107,8 +107,9 @@ class Memory:
 
 def live(faults: Faults, saved: list[Entry], killed_s: float | None) -> list[Ended]:
     """Run from what is saved until the end, or until killed; return the requests that have ended."""
-    book = CallBook(APP, stored(REQUESTS))
-    ended = list(book.resume(calls_of(list(saved))))
+    requests = stored(REQUESTS)
+    book = CallBook(APP, requests)
+    ended = list(book.resume(calls_of(list(saved), requests)))
 
     async def main() -> None:
         memory: Any = Memory(saved)

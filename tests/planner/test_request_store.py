@@ -16,7 +16,6 @@ from stretto.planner.running.batch_lines import read_batch_application
 from stretto.planner.running.request_store import RequestStore, stored
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.run_request import Message
-from stretto.planner.running.saved_calls import hash_of
 
 APP = Application("app", [Node("write", "m", 50), Node("sum", "n", 40, chain=True)])
 LINES = [
@@ -76,11 +75,21 @@ def test_a_file_that_is_replaced_is_read_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_hash_is_of_what_lines_say_and_of_their_order(tmp_path: Path) -> None:
-    first = hash_of(APP, read(written(tmp_path / "in", LINES)), "x")
-    assert first == hash_of(APP, read(written(tmp_path / "gaps", LINES, "\n\n  ")), "x")
+    first = read(written(tmp_path / "in", LINES)).digest()
+    assert first == read(written(tmp_path / "gaps", LINES, "\n\n  ")).digest()
     others = [LINES[::-1], LINES[1:], [*LINES[:2], {**LINES[2], "prompt": "two"}]]
-    hashes = {hash_of(APP, read(written(tmp_path / "in", lines)), "x") for lines in others}
+    hashes = {read(written(tmp_path / "in", lines)).digest() for lines in others}
     assert len(hashes | {first}) == 4
+
+
+def test_a_request_is_found_again_wherever_it_stands(tmp_path: Path) -> None:
+    before = read(written(tmp_path / "in", LINES))
+    marks = [before.mark(number) for number in range(3)]
+    changed = {**LINES[1], "chunks": ["a"]}
+    after = read(written(tmp_path / "in", [LINES[2], changed, LINES[0], LINES[2] | {"custom_id": "4"}]))
+    assert [after.find(mark, number) for number, mark in enumerate(marks)] == [2, None, 0]
+    appended = read(written(tmp_path / "in", [*LINES, changed | {"custom_id": "5"}]))
+    assert [appended.find(mark, number) for number, mark in enumerate(marks)] == [0, 1, 2]
 
 
 def test_requests_in_memory_are_stored_alike(tmp_path: Path) -> None:

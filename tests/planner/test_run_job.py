@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from stretto.planner.running.forecast import Forecast
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import Job, Outcome, run_job
 from stretto.planner.running.run_request import Message, RunRequest
+from stretto.runtime.journal.lines import work_hash
 from stretto.tasks import LLMTask
 
 REQUESTS = run_requests(7)
@@ -104,10 +105,57 @@ def test_only_requests_that_are_left_are_planned(whole: Path, tmp_path: Path) ->
         return PLAN
 
     lines = (whole / "journal").read_bytes().splitlines(keepends=True)
-    (tmp_path / "journal").write_bytes(b"".join(line for line in lines if b'["3","judge"' not in line))
+    (tmp_path / "journal").write_bytes(b"".join(line for line in lines if b'"3","judge"' not in line))
     assert run(job(tmp_path, plan=plan)) == Outcome(NUM_CALLS - 1, 7, 0)
     assert planned == ["r3"]
     assert answers(tmp_path) == answers(whole)
+
+
+def test_a_journal_without_checksums_is_gone_on_with(whole: Path, tmp_path: Path) -> None:
+    """Such a journal belongs to all its requests, so an appended one is refused."""
+    lines = [line[:-10] + b"\n" for line in (whole / "journal").read_bytes().splitlines(keepends=True)[1:]]
+    nodes = [asdict(node) for node in APP.nodes]
+    header = {"journal": 3, "work": work_hash(["fake", nodes, stored(REQUESTS).digest()])}
+    old = [json.dumps(header).encode() + b"\n", *(b"[" + line.split(b",", 1)[1] for line in lines)]
+    (tmp_path / "journal").write_bytes(b"".join(old[:-2]))
+    assert run(job(tmp_path)) == Outcome(NUM_CALLS - 2, 7, 0)
+    assert answers(tmp_path) == answers(whole)
+    assert run(job(tmp_path)) == Outcome(NUM_CALLS, 7, 0)
+    with pytest.raises(JournalError, match="other work"):
+        run(job(tmp_path, requests=stored([*REQUESTS, REQUESTS[0]])))
+
+
+def test_a_journal_serves_requests_that_are_appended_moved_or_changed(whole: Path, tmp_path: Path) -> None:
+    first = REQUESTS[0]
+    other = replace(first, planned=replace(first.planned, id="r7"))
+    for requests, num_new in (([*REQUESTS, other], 1), (REQUESTS[::-1], 0), (REQUESTS[2:], 0), ([other], 1)):
+        (tmp_path / "journal").write_bytes((whole / "journal").read_bytes())
+        outcome = run(job(tmp_path, requests=stored(requests)))
+        book = CallBook(APP, stored(requests[len(requests) - num_new :] if num_new else []))
+        num_calls = sum(CallBook(APP, stored(requests)).num_left.values())
+        assert outcome == Outcome(num_calls - sum(book.num_left.values()), len(requests), 0)
+
+
+def test_a_damaged_line_is_named_and_asked_again(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = (whole / "journal").read_bytes()
+    first = data.index(b"\n") + 1
+    for place in range(first, len(data) - 1, 97):
+        caplog.clear()
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << (place % 7)
+        (tmp_path / "journal").write_bytes(flipped)
+        outcome = run(job(tmp_path))
+        assert NUM_CALLS - 2 <= outcome.num_resumed < NUM_CALLS
+        assert answers(tmp_path) == answers(whole)
+        assert f"made again: {data[:place].count(10) + 1}" in caplog.text
+
+
+def test_only_the_owner_reads_answers(tmp_path: Path) -> None:
+    run(job(tmp_path))
+    modes = {(tmp_path / name).stat().st_mode & 0o777 for name in ("out", "failed", "journal")}
+    assert modes == {0o600}
 
 
 def test_a_failed_call_fails_its_request_alone_and_is_tried_again(whole: Path, tmp_path: Path) -> None:
@@ -144,16 +192,19 @@ def test_requests_fail_when_a_node_cannot_be_served(tmp_path: Path) -> None:
     broken, fake = Replica(cannot, FakeLLMConfig()), Replica(FakeLLM, FakeLLMConfig())
     wanted = job(tmp_path, make=lambda planned: broken if planned.node == "judge" else fake)
     assert run(wanted).num_failed == 7
-    errors = {line["error"]["message"] for line in answers(tmp_path, "failed")}
+    failed = answers(tmp_path, "failed")
+    healthy = [["draft", "sum"]] * 4 + [["sum"]] + [["draft", "sum"]] * 2
+    assert [sorted(line["answers"]) for line in failed] == healthy
+    errors = {line["error"]["message"] for line in failed}
     assert len(errors) == 1
     assert "node 'judge' has no replica any more" in errors.pop()
     again = run(job(tmp_path))
     assert (again.num_resumed, again.num_answered) == (NUM_CALLS - 7, 7)
 
 
-def test_a_journal_of_other_requests_is_refused(whole: Path, tmp_path: Path) -> None:
+def test_a_journal_of_another_application_or_engine_is_refused(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes((whole / "journal").read_bytes())
-    for changes in ({"requests": stored(REQUESTS[1:])}, {"served_by": "others"}):
+    for changes in ({"app": Application("app", APP.nodes[:2])}, {"served_by": "others"}):
         with pytest.raises(JournalError, match="other work"):
             run(job(tmp_path, **changes))
     assert not (tmp_path / "out").exists()

@@ -63,6 +63,25 @@ def test_a_line_that_the_disk_has_lost_is_skipped(tmp_path: Path) -> None:
     assert written(path, []) == [ENTRIES[0], *ENTRIES[2:]]
 
 
+@given(st.builds(Entry, st.lists(st.text(), min_size=1).map(tuple), VALUES), st.integers(min_value=0))
+def test_no_flipped_bit_comes_out_as_a_result(entry: Entry, bit: int) -> None:
+    line = bytearray(entry_line(entry))
+    place, of_byte = divmod(bit % (8 * len(line)), 8)
+    line[place] ^= 1 << of_byte
+    assert [parse_entry(part) for part in bytes(line).splitlines(keepends=True)].count(None) > 0
+    assert parse_entry(bytes(line)) is None
+
+
+def test_a_damaged_header_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    written(path, ENTRIES)
+    data = bytearray(path.read_bytes())
+    data[data.index(WORK.encode())] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match="first line is damaged"):
+        JournalFile(path, WORK)
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [

@@ -172,7 +172,7 @@ class Questions:
                 if outputs is None:
                     outputs = await (await self._submit(runtime, question))
                     if committer is not None:
-                        await committer.save(entry_of(number, outputs))
+                        await committer.save(entry_of(number, question, outputs))
                 return self.printer.answer(question, outputs)
             except NotSaved:
                 raise

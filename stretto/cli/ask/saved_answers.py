@@ -1,30 +1,58 @@
-"""How the answers of `stretto ask --journal` stand in a journal, and which questions it belongs to."""
+"""The answers of `stretto ask --journal` in a journal.
+
+A question is known by a hash of its text, so that a journal still serves when questions are appended,
+removed or changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from stretto.cli.ask.check import Checked
+from stretto.cli.engines import EngineOptions
 from stretto.core import ABSENT, Chunk, Hit
 from stretto.errors import UserError
+from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.journal.lines import Entry, work_hash
 
 Outputs = Mapping[str, object]
+_BEFORE = (
+    *("file", "llms", "api", "tokenizer", "device", "dtype", "replicas", "runs_in", "policy"),
+    *("embedder", "reranker", "search"),
+)
 
 
-def questions_hash(checked: Checked) -> str:
-    """Return the hash of all that decides the answers: questions, documents, app, settings and engines.
+def open_journal(path: Path, checked: Checked) -> JournalFile:
+    """Open a journal, which belongs to all that decides the answers: documents, app, settings and engines.
 
     Raises:
         UserError: the engines file cannot be read.
+        JournalError, NotSaved: see `JournalFile`.
     """
     request = checked.request
     options = replace(request.engines, replicas=None, runs_in=None, policy=None, file=None)
     documents = [[document.source, document.sha256] for document in checked.documents]
-    asked = [list(request.questions), request.app, request.settings, request.collection, checked.recipe]
-    return work_hash([asked, documents, repr(options), _text_of(request.engines.file)])
+    settings = [request.app, request.settings, request.collection, checked.recipe]
+    file = _text_of(request.engines.file)
+    before = [[list(request.questions), *settings], documents, _options_before(options), file]
+    work = [settings, documents, _given(options), file]
+    return JournalFile(path, work_hash(work), partial(work_hash, before))
+
+
+def _given(options: EngineOptions) -> dict[str, str]:
+    """Return the options that were given, so that an option which is new changes no hash until it is used."""
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return {name: repr(value) for name, value in values.items() if value}
+
+
+def _options_before(options: EngineOptions) -> str:
+    """Return the options as hashes of journals without checksums have them."""
+    values = (f"{name}={getattr(options, name)!r}" for name in _BEFORE)
+    return f"EngineOptions({', '.join(values)})"
 
 
 def _text_of(file: Path | None) -> str:
@@ -34,20 +62,35 @@ def _text_of(file: Path | None) -> str:
         raise UserError(f"{file}: {error}") from error
 
 
-def entry_of(number: int, outputs: Outputs) -> Entry:
-    """Return the entry of the answer to question `number`, made from the outputs of the app's run."""
+def entry_of(number: int, question: str, outputs: Outputs) -> Entry:
+    """Return the entry of the answer to a question, made from the outputs of the app's run."""
     text, sources = outputs["answer"], outputs["sources"]
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
     saved = [[hit.score, asdict(hit.chunk)] for hit in hits]
-    return Entry((str(number),), [None if text is ABSENT else str(text), saved])
+    return Entry((_mark(question), str(number)), [None if text is ABSENT else str(text), saved])
 
 
-def outputs_of(entries: Iterable[Entry]) -> dict[int, Outputs]:
-    """Return the outputs that entries hold, by number of the question."""
+def outputs_of(entries: Iterable[Entry], questions: Sequence[str]) -> dict[int, Outputs]:
+    """Return the outputs that entries hold for these questions, by number of the question."""
+    numbers: dict[str, list[int]] = {}
+    for at, question in enumerate(questions):
+        numbers.setdefault(_mark(question), []).append(at)
     found: dict[int, Outputs] = {}
     for entry in entries:
         match entry:
-            case Entry((number,), [text, list() as saved]):
+            case Entry((mark, _), value):
+                asked = numbers.get(mark, [])
+            case Entry((number,), value):  # of a journal without checksums, which has these very questions
+                asked = [int(number)]
+            case _:
+                continue
+        match value:
+            case [text, list() as saved]:
                 hits = [Hit(Chunk(**chunk), score) for score, chunk in saved]
-                found[int(number)] = {"answer": ABSENT if text is None else text, "sources": hits}
+                for at in asked:
+                    found[at] = {"answer": ABSENT if text is None else text, "sources": hits}
     return found
+
+
+def _mark(question: str) -> str:
+    return sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -25,9 +25,8 @@ from stretto.planner.running.calls import Call, CallBook, Ended
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.run import Outcome
-from stretto.planner.running.saved_calls import calls_of, hash_of
+from stretto.planner.running.saved_calls import calls_of, open_journal
 from stretto.runtime.journal.committer import Committer
-from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.runtime import Runtime
 
 _WINDOW = 512
@@ -70,12 +69,12 @@ async def run_beside(job: OfflineJob, runtime: Runtime) -> Outcome:
         NotSaved: an answer cannot be written; the job can be done again later.
     """
     job.check(name for name, one in runtime.deployments.items() if one.engine.is_llm)
-    with JournalFile(job.journal, hash_of(job.app, job.requests, "beside")) as journal:
+    with open_journal(job.journal, job.app, job.requests, "beside") as journal:
         book = CallBook(job.app, job.requests)
         total = sum(book.num_left.values())
         results = ResultFiles(job.answers, job.failures, job.app)
         try:
-            for ended in book.resume(calls_of(journal.entries())):
+            for ended in book.resume(calls_of(journal.entries(), job.requests)):
                 results.write(ended)
             left = sum(book.num_left.values())
             async with Committer(journal) as committer:

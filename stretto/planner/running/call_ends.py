@@ -48,7 +48,7 @@ class CallEnds:
             self._show(self._book.failed(call, result).ended)
             return ()
         progress = self._book.answered(call, result)
-        self._committer.add(entry_of(call, result), partial(self._show, progress.ended))
+        self._committer.add(entry_of(call, result, self._book.requests), partial(self._show, progress.ended))
         return progress.ready
 
     def _show(self, ended: Ended | None) -> None:

@@ -1,7 +1,7 @@
 """The calls of a run as a state machine: which can be made now, with which prompts, and which requests end.
 
-A request ends when the last call of each of its nodes is answered, or when its first call fails. Answers are
-kept until their request ends.
+A call that fails takes away the other calls of its node and of all nodes that need this one's answers. A
+request ends when no call of it is left. Answers are kept until their request ends.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class Call:
 
 @record
 class Ended:
-    """The end of a request: its answers by node, or the error of the call that failed first.
+    """The end of a request: its answers by node, and the error of the call that failed first, if any has.
 
     Attributes:
         id: the request's `custom_id`.
+        answers: answers of the nodes all of whose calls were answered.
     """
 
     id: str
@@ -74,7 +75,9 @@ class _Live:
     """A request that has not ended: its answers by node (None while there is none), and calls under way.
 
     Attributes:
-        num_left: calls of each node without an answer.
+        num_left: calls of each node without an answer that are still wanted.
+        error: error of the call that failed first.
+        failed: nodes that calls are not made for any more.
         request: the request with its texts, once a call has needed them.
     """
 
@@ -82,6 +85,8 @@ class _Live:
     num_left: dict[str, int]
     request: RunRequest | None = None
     started: set[Call] = field(default_factory=set)
+    error: StrettoError | None = None
+    failed: set[str] = field(default_factory=set)
 
 
 class CallBook:
@@ -98,7 +103,7 @@ class CallBook:
         self._takers = {
             node.name: [one for one in app.nodes if node.name in one.inputs] for node in app.nodes
         }
-        self._requests = requests
+        self.requests = requests
         self._live: dict[int, _Live] = {}  # of requests that have begun
         self._has_ended = bytearray(len(requests))
         self.num_requests_left = len(requests)
@@ -114,7 +119,7 @@ class CallBook:
 
     def left(self) -> list[Request]:
         """Return the requests that have not ended, as planners see them."""
-        requests = zip(self._requests.planned(), self._has_ended, strict=True)
+        requests = zip(self.requests.planned(), self._has_ended, strict=True)
         return [request for request, has_ended in requests if not has_ended]
 
     def ended(self) -> dict[str, dict[tuple[int, int], int]]:
@@ -178,13 +183,22 @@ class CallBook:
         return Progress(ready=tuple(self._new_of(live, self._released(live, call))))
 
     def failed(self, call: Call, error: StrettoError) -> Progress:
-        """Note that a call failed, which ends its request. It is ignored if the request has ended."""
+        """Note that a call failed: its node, and nodes that need its answers, make no more calls for the
+        request. It is ignored if the request has ended.
+        """
         live = self._begun(call.request)
         if live is None:
             return Progress()
-        for name, num_left in live.num_left.items():
-            self.num_left[name] -= num_left
-        return Progress(ended=self._end(call.request, error))
+        live.error = live.error or error
+        lost = [call.node]
+        while lost:
+            name = lost.pop()
+            if name in live.num_left and name not in live.failed:
+                live.failed.add(name)
+                self.num_left[name] -= live.num_left[name]
+                live.num_left[name] = 0
+                lost += [taker.name for taker in self._takers[name]]
+        return Progress(ended=self._ended(call.request))
 
     def resume(self, answers: Iterable[tuple[Call, Answer]]) -> Iterator[Ended]:
         """Note answers of an earlier run; yield the requests that end with them. To be called before `ready`,
@@ -198,15 +212,17 @@ class CallBook:
                 yield ended
 
     def has(self, call: Call) -> bool:
-        """Return whether there is such a call, whose request has not ended."""
+        """Return whether there is such a call, and it is still wanted."""
         live = self._begun(call.request)
-        return live is not None and 0 <= call.number < len(live.answers.get(call.node, ()))
+        if live is None or call.node in live.failed:
+            return False
+        return 0 <= call.number < len(live.answers.get(call.node, ()))
 
     def _texts(self, number: int) -> RunRequest:
         """Return a request that has begun, with its texts."""
         live = self._live[number]
         if live.request is None:
-            live.request = self._requests.get(number)
+            live.request = self.requests.get(number)
         return live.request
 
     def _calls_of(self, kind: Kind) -> Iterator[tuple[str, int]]:
@@ -216,7 +232,7 @@ class CallBook:
                 yield node.name, node.num_calls(kind.num_chunks)
 
     def _reached(self) -> Iterator[Sequence[Call]]:
-        for number in range(len(self._requests)):
+        for number in range(len(self.requests)):
             if not self._has_ended[number]:
                 for name in self._first(number):
                     self.num_to_begin[name] -= 1
@@ -225,7 +241,7 @@ class CallBook:
 
     def _first(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""
-        kind, live = self._requests.kind(number), self._live.get(number)
+        kind, live = self.requests.kind(number), self._live.get(number)
         if live is not None:  # an earlier run has answered calls of it
             return list(dict.fromkeys(call.node for call in self._able(number, live)))
         key = kind.nodes, bool(kind.num_chunks)
@@ -293,7 +309,7 @@ class CallBook:
     def _begin(self, number: int) -> _Live:
         live = self._live.get(number)
         if live is None:
-            num_left = dict(self._calls_of(self._requests.kind(number)))
+            num_left = dict(self._calls_of(self.requests.kind(number)))
             answers: dict[str, list[Answer | None]] = {name: [None] * num for name, num in num_left.items()}
             live = self._live[number] = _Live(answers, num_left)
         return live
@@ -313,7 +329,7 @@ class CallBook:
     def _note(self, call: Call, answer: Answer) -> bool:
         """Note an answer; return whether it is wanted, and the first to its call."""
         live = self._begun(call.request)
-        if live is None or live.answers[call.node][call.number] is not None:
+        if live is None or call.node in live.failed or live.answers[call.node][call.number] is not None:
             return False
         live.answers[call.node][call.number] = answer
         live.num_left[call.node] -= 1
@@ -323,25 +339,28 @@ class CallBook:
     def _ended_at_once(self, call: Call, answer: Answer) -> Ended | None:
         """End a request of a single call, which has not begun, by its answer. None if it is no such one."""
         number = call.request
-        kind = self._requests.kind(number)
+        kind = self.requests.kind(number)
         if self._num_calls[kind] != 1 or self._has_ended[number] or number in self._live:
             return None
         self.num_left[call.node] -= 1
         self._has_ended[number] = True
         self.num_requests_left -= 1
-        return Ended(self._requests.id(number), kind, {call.node: (answer,)})
+        return Ended(self.requests.id(number), kind, {call.node: (answer,)})
 
     def _ended(self, number: int) -> Ended | None:
-        """End a request if all its calls are answered."""
-        is_done = not any(self._live[number].num_left.values())
-        return self._end(number, None) if is_done else None
-
-    def _end(self, number: int, error: StrettoError | None) -> Ended:
-        live = self._live.pop(number)
+        """End a request if no call of it is left."""
+        live = self._live[number]
+        if any(live.num_left.values()):
+            return None
+        del self._live[number]
         self._has_ended[number] = True
         self.num_requests_left -= 1
-        given = {name: [one for one in answers if one is not None] for name, answers in live.answers.items()}
-        return Ended(self._requests.id(number), self._requests.kind(number), given, error)
+        given = {
+            name: [one for one in answers if one is not None]
+            for name, answers in live.answers.items()
+            if name not in live.failed
+        }
+        return Ended(self.requests.id(number), self.requests.kind(number), given, live.error)
 
 
 def _text(answer: Answer | None) -> str:

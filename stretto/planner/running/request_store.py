@@ -8,12 +8,14 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from hashlib import sha256
+from hashlib import blake2b, sha256
 
 from stretto.engines.openai_wire.paths import Api
 from stretto.planner.application import Request
 from stretto.planner.running.run_request import RunRequest
 from stretto.record import record
+
+_MARK_BYTES = 8
 
 
 @record(eq=False)
@@ -36,7 +38,7 @@ class Kind:
 
 
 class RequestStore:
-    """The requests of a run in their order. A request takes about 30 bytes, and those of its id.
+    """The requests of a run in their order. A request takes about 40 bytes, and those of its id.
 
     Args:
         get: returns a request by its number, whenever it is needed.
@@ -53,6 +55,8 @@ class RequestStore:
         self._ids = bytearray()
         self._id_ends = array("Q", [0])
         self._hash = sha256()
+        self._marks = bytearray()
+        self._number_of: dict[str, int] | None = None
         self._planned: Sequence[Request] | None = None
         self._count: Callable[[RunRequest], Request] = _as_read
         self.longest_line = 0
@@ -70,6 +74,7 @@ class RequestStore:
         self._ids += request.id.encode()
         self._id_ends.append(len(self._ids))
         self._hash.update(data + b"\n")
+        self._marks += blake2b(data, digest_size=_MARK_BYTES).digest()
         self.longest_line = max(self.longest_line, len(data))
 
     def __len__(self) -> int:
@@ -100,6 +105,20 @@ class RequestStore:
     def digest(self) -> str:
         """Return a hash of all requests."""
         return self._hash.hexdigest()
+
+    def mark(self, number: int) -> str:
+        """Return a hash of one request, by which a journal tells it from others."""
+        return self._marks[number * _MARK_BYTES : (number + 1) * _MARK_BYTES].hex()
+
+    def find(self, mark: str, number: int) -> int | None:
+        """Return the number of the request with this mark, which had `number` in an earlier run; None if
+        there is none any more.
+        """
+        if number < len(self) and self.mark(number) == mark:
+            return number
+        if self._number_of is None:
+            self._number_of = {self.mark(at): at for at in range(len(self))}
+        return self._number_of.get(mark)
 
 
 def _as_read(request: RunRequest) -> Request:

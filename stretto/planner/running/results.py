@@ -2,7 +2,7 @@
 
 A request of a Batch file gets the body of its API. Another one gets its answers by node: a text, or a list of
 texts where the node is called several times or by chunk. A line stands in the file of answers, or in the
-file of failures.
+file of failures. There it has the answers of the nodes that did not fail beside the error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stretto.engines.openai_wire.answers import Choice, TokenCounts, whole_json
 from stretto.errors import ConfigError
 from stretto.planner.application import Application
 from stretto.planner.running.calls import Ended
-from stretto.runtime.journal.file import not_saved
+from stretto.runtime.journal.file import not_saved, owners_file
 
 _encode = json.JSONEncoder(check_circular=False).encode
 
@@ -69,7 +69,7 @@ def _flush(file: TextIO) -> None:
 
 def _opened(path: Path) -> TextIO:
     try:
-        return path.open("w", encoding="utf-8")
+        return open(path, "w", encoding="utf-8", opener=owners_file)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
 
@@ -83,17 +83,14 @@ def result_line(ended: Ended, app: Application) -> str:
     else:
         response = {"status_code": 200, "request_id": ended.id, "body": _body(ended, app)}
     line = {"custom_id": ended.id, "response": response, "error": error}
+    if ended.error is not None and ended.answers:
+        line["answers"] = _answers(ended, app)
     return _encode({"id": f"batch_req_{ended.id}", **line}) + "\n"
 
 
 def _body(ended: Ended, app: Application) -> dict[str, Any]:
     if ended.kind.api is None:
-        return {
-            "answers": {
-                name: answers[0].text if _is_single(app, name) else [one.text for one in answers]
-                for name, answers in ended.answers.items()
-            }
-        }
+        return {"answers": _answers(ended, app)}
     (node,) = ended.answers
     answers = ended.answers[node]
     cap = ended.kind.max_tokens
@@ -107,6 +104,14 @@ def _body(ended: Ended, app: Application) -> dict[str, Any]:
     counts = TokenCounts(num_prompt, num_output)
     answer = WireAnswer(id=ended.id, model=ended.kind.model, choices=tuple(choices), counts=counts)
     return whole_json(ended.kind.api, answer)
+
+
+def _answers(ended: Ended, app: Application) -> dict[str, str | list[str]]:
+    """Return the texts of the nodes that were answered."""
+    return {
+        name: answers[0].text if _is_single(app, name) else [one.text for one in answers]
+        for name, answers in ended.answers.items()
+    }
 
 
 def _is_single(app: Application, name: str) -> bool:

@@ -19,7 +19,7 @@ from stretto.planner.running.replanner import Replanner, Situation
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
-from stretto.planner.running.saved_calls import calls_of, hash_of
+from stretto.planner.running.saved_calls import calls_of, open_journal
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
 
@@ -77,13 +77,13 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
         JournalError: the journal belongs to other work, or another run uses it.
         NotSaved: an answer cannot be written; the job can be done again later.
     """
-    with JournalFile(job.journal, hash_of(job.app, job.requests, job.served_by)) as journal:
+    with open_journal(job.journal, job.app, job.requests, job.served_by) as journal:
         book = CallBook(job.app, job.requests)
         total = sum(book.num_left.values())
         results = ResultFiles(job.answers, job.failures, job.app)
         try:
             answers = AnswersWatch()
-            saved = _noted(calls_of(journal.entries()), answers)
+            saved = _noted(calls_of(journal.entries(), job.requests), answers)
             for ended in book.resume(saved):
                 results.write(ended)
             begun = sum(book.num_left.values())

@@ -1,35 +1,59 @@
-"""How the calls of a run stand in its journal: requests by their numbers, as the journal is of these requests
-alone.
+"""The calls of a run in its journal.
+
+A request is known by a hash of its own, so that a journal still serves when requests are appended, removed or
+changed: only those that are new or changed are asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 
 from stretto.planner.application import Application
 from stretto.planner.running.calls import Answer, Call
 from stretto.planner.running.request_store import RequestStore
+from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.journal.lines import Entry, work_hash
 
 _ANSWER = [str, int, int]
 
 
-def hash_of(app: Application, requests: RequestStore, served_by: str) -> str:
-    """Return the hash of a run: its application, its requests, and the engines that answer."""
-    return work_hash([served_by, [asdict(node) for node in app.nodes], requests.digest()])
+def open_journal(path: Path, app: Application, requests: RequestStore, served_by: str) -> JournalFile:
+    """Open the journal of a run, which belongs to its application and to the engines that answer.
+
+    Raises:
+        JournalError, NotSaved: see `JournalFile`.
+    """
+    nodes = [asdict(node) for node in app.nodes]
+    before = partial(_hash_before, served_by, nodes, requests)
+    return JournalFile(path, work_hash([served_by, nodes]), before)
 
 
-def entry_of(call: Call, answer: Answer) -> Entry:
+def _hash_before(served_by: str, nodes: list[dict[str, object]], requests: RequestStore) -> str:
+    """Return the hash of a run as journals without checksums have it: all requests are part of it."""
+    return work_hash([served_by, nodes, requests.digest()])
+
+
+def entry_of(call: Call, answer: Answer, requests: RequestStore) -> Entry:
     """Return the entry of a call that was answered."""
-    key = str(call.request), call.node, str(call.number)
+    key = requests.mark(call.request), str(call.request), call.node, str(call.number)
     return Entry(key, [answer.text, answer.num_prompt, answer.num_output])
 
 
-def calls_of(entries: Iterable[Entry]) -> Iterator[tuple[Call, Answer]]:
-    """Yield the calls and answers of a journal's entries."""
+def calls_of(entries: Iterable[Entry], requests: RequestStore) -> Iterator[tuple[Call, Answer]]:
+    """Yield the calls and answers of a journal's entries, for the requests that there are."""
     for entry in entries:
         value = entry.value
-        if isinstance(value, list) and len(entry.key) == 3 and [*map(type, value)] == _ANSWER:
-            request, node, number = entry.key
-            yield Call(int(request), node, int(number)), Answer(*value)
+        if not isinstance(value, list) or [*map(type, value)] != _ANSWER:
+            continue
+        match entry.key:
+            case (mark, number, node, at):
+                request = requests.find(mark, int(number))
+            case (number, node, at):  # of a journal without checksums, which belongs to these very requests
+                request = int(number)
+            case _:
+                continue
+        if request is not None:
+            yield Call(request, node, int(at)), Answer(*value)

@@ -6,21 +6,28 @@ What `write` has returned from is on the disk. A write that fails is taken back,
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from stretto.errors import JournalError, NotSaved
-from stretto.runtime.journal.lines import Entry, check_header, entry_line, header_line, parse_entry
+from stretto.runtime.journal.lines import Entry, entry_line, header_line, needs_checksums, parse_entry
+
+_MOST_NAMED = 10
+_log = logging.getLogger(__name__)
 
 
 class JournalFile:
     """The journal of a run, in a file that is made if it is missing.
 
+    Only its owner may read a file that is made.
+
     Args:
         work: hash of the work that it belongs to.
+        work_before: returns that hash as journals without checksums have it.
 
     Raises:
         JournalError: the file cannot be opened, is no journal, belongs to other work, or another run uses
@@ -28,10 +35,12 @@ class JournalFile:
         NotSaved: the header cannot be written.
     """
 
-    def __init__(self, path: Path, work: str) -> None:
+    def __init__(self, path: Path, work: str, work_before: Callable[[], str] = str) -> None:
         self._path = path
+        self._work_before = work_before
+        self._is_checked = True
         try:
-            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+            self._file = os.fdopen(owners_file(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}") from error
         try:
@@ -55,15 +64,21 @@ class JournalFile:
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries of earlier runs. To be read to the end before `write`, which cuts off a line that
-        was torn.
+        was torn. A line that is damaged is named in a warning.
         """
+        damaged: list[int] = []
         with self._path.open("rb") as file:
             file.seek(self._begins)
-            for line in file:
-                if line.endswith(b"\n"):
-                    self._end += len(line)
-                if (entry := parse_entry(line)) is not None:
+            for number, line in enumerate(file, 2):
+                is_whole = line.endswith(b"\n")
+                self._end += len(line) if is_whole else 0
+                if (entry := parse_entry(line, is_checked=self._is_checked)) is not None:
                     yield entry
+                elif is_whole:
+                    damaged.append(number)
+        if damaged:
+            named = ", ".join(map(str, damaged[:_MOST_NAMED])) + (", …" if damaged[_MOST_NAMED:] else "")
+            _log.warning("%s: damaged lines, whose results are made again: %s", self._path, named)
 
     def write(self, entries: Iterable[Entry]) -> None:
         """Append entries, and return when the disk has them.
@@ -99,12 +114,14 @@ class JournalFile:
         self._end = 0
         with self._path.open("rb") as file:
             first = file.readline(2 * len(wanted))
-        if first != wanted and wanted.startswith(first):
+        if first == wanted:
+            return len(wanted)
+        if wanted.startswith(first):
             self._append(wanted)
             self._sync_folder()
-        else:
-            check_header(first, work, self._path)
-        return len(wanted)
+            return len(wanted)
+        self._is_checked = needs_checksums(first, work, self._work_before(), self._path)
+        return len(first)
 
     def _sync_folder(self) -> None:
         folder = os.open(self._path.parent, os.O_RDONLY)
@@ -112,6 +129,11 @@ class JournalFile:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def owners_file(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file, an opener for `open`: if it is made, only its owner may read it, as it holds answers."""
+    return os.open(path, flags, 0o600)
 
 
 def not_saved(path: Path, error: OSError) -> NotSaved:
