@@ -81,7 +81,7 @@ def run_documented_command(name: str) -> str:
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
