@@ -127,12 +127,13 @@ def test_the_answer_of_the_processor_is_asked_for() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_bfloat16_answers_questions_on_each_processor(limit: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The Larch Mill makes blue paper. It stands at the river Aven.", "utf-8")
     stretto = (sys.executable, "-c", "from stretto.cli.main import main; main()")
     command = (*stretto, "ask", "What does the Larch Mill make?", "--docs", tmp_path, "--dtype", "bfloat16")
-    done = subprocess.run(command, capture_output=True, text=True, env=limited(limit), timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, env=limited(limit), timeout=800)
     assert done.returncode == 0, done.stderr
     assert "paper" in done.stdout
 
