@@ -38,7 +38,7 @@ WRITE_ON = graph(
     """
 )
 TEXTS = [f"river {number}" for number in range(6)]
-PATIENT = 250.0
+PATIENT = 800.0
 """Seconds: only a hang takes longer, also where other programs have the cores."""
 
 
