@@ -88,7 +88,6 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.long  # six processes load torch
-@pytest.mark.timeout(900)
 def test_models_are_measured_once_and_answer_as_without_a_plan(
     stretto: CommandLine, files: tuple[Path, Path], tmp_path: Path
 ) -> None:

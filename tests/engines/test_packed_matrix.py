@@ -127,7 +127,6 @@ def test_the_answer_of_the_processor_is_asked_for() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_bfloat16_answers_questions_on_each_processor(limit: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The Larch Mill makes blue paper. It stands at the river Aven.", "utf-8")
