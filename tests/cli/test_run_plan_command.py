@@ -175,7 +175,7 @@ def test_a_killed_run_goes_on(files: tuple[Path, Path, Path]) -> None:
             while run.poll() is None and _num_lines(journal) < num_saved + 50:
                 time.sleep(0.01)
             run.send_signal(number)
-            run.communicate(timeout=60)
+            run.communicate(timeout=800)
             assert run.returncode in (130 if number == signal.SIGINT else -number, 0)
             with pytest.raises(ProcessLookupError):
                 os.killpg(run.pid, 0)
