@@ -96,7 +96,7 @@ lint: env ## mend format and what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-long-tests: env ## whole benchmarks at toy size and other checks that take too long for every run of the tests (about ten minutes)
+long-tests: env ## whole benchmarks at toy size and other checks that take too long for every run of the tests (about a quarter of an hour)
 	$(BIN)/pytest -m long
 
 property-tests: env ## the same-result properties, with many more examples

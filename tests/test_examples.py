@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
-import subprocess
+import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,34 +61,25 @@ def test_per_query_configuration(paths: list[Path], capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == wanted
 
 
-def documented_command(name: str) -> list[str]:
-    """The command that the docstring of an example shows, with this interpreter."""
-    docstring = load(name).__doc__ or ""
-    python, *arguments = next(line.split() for line in docstring.splitlines() if line.startswith("python "))
-    assert python == "python"
-    return [sys.executable, *arguments]
-
-
-def run_documented_command(name: str) -> str:
+def run_documented_command(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
     """Run an example as its docstring shows it, with the models that ship; return what it prints."""
-    pytest.importorskip("sentence_transformers")
-    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(
-        documented_command(name),
-        cwd=EXAMPLES.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=110,
+    docstring = load(name).__doc__ or ""
+    python, script, *rest = next(
+        line.split() for line in docstring.splitlines() if line.startswith("python ")
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert (python, script) == ("python", f"examples/{name}.py")
+    monkeypatch.chdir(EXAMPLES.parent)
+    monkeypatch.setattr(sys, "argv", [script, *rest])
+    with models_loaded_once(SMALL_MODEL):
+        runpy.run_path(script, run_name="__main__")
+    return capsys.readouterr().out
 
 
-def test_map_reduce() -> None:
+def test_map_reduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The parts' summaries are sentences of the document, and nothing is said again and again."""
-    *parts, summary = run_documented_command("map_reduce").splitlines()
+    *parts, summary = run_documented_command("map_reduce", monkeypatch, capsys).splitlines()
     text = (EXAMPLES / "documents" / "treasure-island-opening.txt").read_text("utf-8")
     known = set(text.split())
     assert len(parts) > 10
@@ -203,8 +193,8 @@ def test_iterative_retrieval_is_bounded(drafts: list[str], verdict: str, goes_on
     assert any(primitive.op == "web_search" for primitive in graph) == goes_on
 
 
-def test_search_if_needed() -> None:
-    at_hand, searched = run_documented_command("search_if_needed").splitlines()
+def test_search_if_needed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    at_hand, searched = run_documented_command("search_if_needed", monkeypatch, capsys).splitlines()
     answer = "The key of the library is kept in the office."
     assert at_hand == f"Where is the key of the library kept? {answer} (without a search)"
     assert "silver fourpenny" in searched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,18 @@ def measured_cores(models: Mapping[str, CoreModel], say: Callable[[str], None]) 
     return cores_machine(core_costs(models, say), len(usable_cores()))
 
 
-def core_costs(models: Mapping[str, CoreModel], say: Callable[[str], None]) -> dict[str, CoreCost]:
+def core_costs(
+    models: Mapping[str, CoreModel],
+    say: Callable[[str], None],
+    measure: Callable[[CoreModel, Sequence[int], float], CoreCost] = measure_on_cores,
+) -> dict[str, CoreCost]:
     """Return the costs of models on the cores of this machine, by the name that an application gives them.
 
     Those that are not known are measured, and kept for later runs.
 
     Args:
         say: told what is being done.
+        measure: measures a model on cores, given the seconds for its steps.
 
     Raises:
         ConfigError: the file of kept costs cannot be read.
@@ -46,7 +51,7 @@ def core_costs(models: Mapping[str, CoreModel], say: Callable[[str], None]) -> d
         key = _key(model, cores)
         if key not in kept:
             say(f"measuring model {name} on {len(cores)} cores for {MEASURING_S:.0f} s; kept in {path}")
-            kept[key] = measure_on_cores(model, cores, MEASURING_S).as_json()
+            kept[key] = measure(model, cores, MEASURING_S).as_json()
             _keep(path, kept)
         try:
             found[name] = core_cost_of(kept[key])

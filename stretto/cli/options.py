@@ -90,7 +90,8 @@ Dtype = Annotated[
     typer.Option(
         "--dtype",
         help="Type of weights and activations of the models that run here (LLM, embedder, reranker): "
-        f"{', '.join(DTYPES)}. Default: float32; for the embedder bfloat16 on a CPU that computes with it.",
+        f"{', '.join(DTYPES)}. Default: float32; for the embedder bfloat16 on a CPU that computes with "
+        "it (AVX512-BF16 or AMX-BF16). On other CPUs bfloat16 works, and is slower than float32.",
         metavar="NAME",
     ),
 ]

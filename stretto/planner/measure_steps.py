@@ -1,4 +1,7 @@
-"""Measures the start and the steps of the in-process LLM, in a process that does nothing else."""
+"""Measures the start and the steps of the in-process LLM, in a process that does nothing else.
+
+What other programs do meanwhile does not count: time in which the process waited for a core is left out.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import TypeAlias
 
 from stretto.costs.fit import MeasuredStep
+from stretto.emulate.core_wait import core_wait_s, timed
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import EngineFailure
 from stretto.llm.step_batch import StepBatch
@@ -30,7 +34,8 @@ class MeasuredLLM:
     """What was measured of an engine in a process of its own.
 
     Attributes:
-        start_s: seconds from the start of its process until the engine could be used.
+        start_s: seconds from the start of its process until the engine could be used, less those in which it
+            waited for a core.
     """
 
     start_s: float
@@ -104,7 +109,7 @@ def _measure_into(
     try:
         claim(devices, threads)
         llm = make(config)
-        found = time.monotonic(), measure_steps(llm, load)
+        found = time.monotonic() - core_wait_s(), measure_steps(llm, load)
         llm.close()
     except Exception as error:
         found = error
@@ -138,9 +143,7 @@ def measure_steps(llm: TransformerLLM, load: StepLoad) -> list[MeasuredStep]:
             while waiting and num_running < width:
                 llm.admit(waiting.pop(0), ())
                 num_running += 1
-            start_s = time.perf_counter()
-            events = llm.step()
-            seconds = time.perf_counter() - start_s
+            events, seconds = timed(llm.step)
             measured.append(MeasuredStep(batch_shape(batches[-1]), seconds))
             for event in events:
                 if isinstance(event, Failed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,62 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from stretto.cli import cores
+from stretto.costs.step import NUMBERS
+from stretto.errors import ConfigError
+from stretto.planner.application import Application, Node
+from stretto.planner.core_costs import CoreCost
+from stretto.planner.cores import CoreModel, core_models
+
+
+class Measuring:
+    """Takes the place of a measurement, which takes processes, and counts."""
+
+    def __init__(self) -> None:
+        self.num_measured = 0
+
+    def __call__(self, model: CoreModel, on: Sequence[int], max_s: float) -> CoreCost:
+        self.num_measured += 1
+        return CoreCost(model.sizes, dict.fromkeys(NUMBERS, 0.5 * self.num_measured), 3.0)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Path of the file of kept costs, which is not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return cores.core_costs_file()
+
+
+def mini() -> dict[str, CoreModel]:
+    return core_models(Application("app", [Node("writer", "mini", 64)]))
+
+
+def test_costs_are_measured_once_and_kept(kept: Path) -> None:
+    measure, told = Measuring(), list[str]()
+    first = cores.core_costs(mini(), told.append, measure)
+    assert cores.core_costs(mini(), told.append, measure) == first
+    assert measure.num_measured == 1
+    (said,) = told
+    assert said.startswith("measuring model mini")
+    assert str(kept) in said
+    kept.write_text(json.dumps({"of another processor": first["mini"].as_json()}), "utf-8")
+    assert cores.core_costs(mini(), told.append, measure) != first, "they are measured again"
+    assert len(json.loads(kept.read_text("utf-8"))) == 2
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", "", "[" * 10_000, "7"])
+def test_a_file_that_holds_no_costs_is_named(kept: Path, text: str) -> None:
+    kept.parent.mkdir(parents=True)
+    kept.write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match=r"is not a file of costs.*; remove it"):
+        cores.core_costs(mini(), print, Measuring())
+
+
+@pytest.mark.parametrize("entry", [{}, [], {"model": {}}, {"model": 1, "numbers": {}, "start_s": 1}])
+def test_kept_costs_that_are_none_are_named(kept: Path, entry: object) -> None:
+    cores.core_costs(mini(), print, Measuring())
+    kept.write_text(json.dumps(dict.fromkeys(json.loads(kept.read_text("utf-8")), entry)), "utf-8")
+    with pytest.raises(ConfigError, match=r"is not a file of costs.*; remove it"):
+        cores.core_costs(mini(), print, Measuring())
 
 
 @pytest.fixture
@@ -30,6 +87,7 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:
     return app, requests
 
 
+@pytest.mark.long  # six processes load torch
 def test_models_are_measured_once_and_answer_as_without_a_plan(
     stretto: CommandLine, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -49,11 +107,3 @@ def test_models_are_measured_once_and_answer_as_without_a_plan(
     ended = stretto("run-plan", app, "--requests", requests, "--out", plain)
     assert ended.code == 0, ended
     assert sorted(planned.read_text("utf-8").splitlines()) == sorted(plain.read_text("utf-8").splitlines())
-
-    kept = cores.core_costs_file()
-    kept.write_text(json.dumps({key: {} for key in json.loads(kept.read_text("utf-8"))}), "utf-8")
-    message = stretto.refuses("plan", app, "--requests", requests, "--machine", "cpu")
-    assert f"{kept} is not a file of costs" in message
-    kept.write_text("[1]", "utf-8")
-    message = stretto.refuses("plan", app, "--requests", requests, "--machine", "cpu")
-    assert f"{kept} is not a file of costs; remove it" in message

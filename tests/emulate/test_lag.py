@@ -13,7 +13,7 @@ import httpx
 import pytest
 from support.emulated import emulating, fleet_of
 
-from stretto.emulate.core_wait import core_wait_s
+from stretto.emulate.core_wait import ThreadTimes, core_wait_s, timed
 from stretto.emulate.lag import LagMeter
 
 
@@ -103,3 +103,20 @@ def test_the_wait_for_a_core_is_that_of_the_calling_thread() -> None:
     for thread in threads:
         thread.join()
     assert max(waited_s) > 0.02
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "cpu_s", "waited_s", "seconds"),
+    [
+        (2.0, 2.0, 0.0, 2.0),
+        (9.0, 2.0, 7.0, 2.0),
+        (9.0, 2.0, 5.0, 4.0),  # 2 s asleep
+        (5.0, 1.0, 0.0, 5.0),
+        (2.0, 1.5, 1.0, 1.5),  # part of the wait was before the first look at the clock
+    ],
+)
+def test_the_time_of_an_action_leaves_out_the_wait_for_a_core(
+    wall_s: float, cpu_s: float, waited_s: float, seconds: float
+) -> None:
+    clocks = iter([ThreadTimes(10.0, 20.0, 30.0), ThreadTimes(10.0 + wall_s, 20.0 + cpu_s, 30.0 + waited_s)])
+    assert timed(lambda: "result", lambda: next(clocks)) == ("result", pytest.approx(seconds))

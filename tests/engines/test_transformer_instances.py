@@ -38,6 +38,8 @@ WRITE_ON = graph(
     """
 )
 TEXTS = [f"river {number}" for number in range(6)]
+PATIENT = 800.0
+"""Seconds: only a hang takes longer, also where other programs have the cores."""
 
 
 def llm(folder: Path, runs_in: RunsIn, **settings: int) -> Deployment:
@@ -48,6 +50,7 @@ def llm(folder: Path, runs_in: RunsIn, **settings: int) -> Deployment:
         contract="llm",
         runs_in=runs_in,
         keeps_state=True,
+        recover_s=PATIENT,
         **settings,  # type: ignore[arg-type]
     )
 
@@ -59,7 +62,7 @@ async def answers(runtime: Runtime) -> list[str]:
 
 def test_threads_and_processes_say_the_same_and_a_lost_process_costs_a_retry(tiny_checkpoint: Path) -> None:
     """One test holds all scenes: a process that imports torch takes a while to start."""
-    asyncio.run(asyncio.wait_for(_threads_and_processes(tiny_checkpoint), 120))
+    asyncio.run(asyncio.wait_for(_threads_and_processes(tiny_checkpoint), PATIENT))
 
 
 async def _threads_and_processes(tiny_checkpoint: Path) -> None:
@@ -92,7 +95,7 @@ async def _threads_and_processes(tiny_checkpoint: Path) -> None:
 
 def test_checkpoint_that_cannot_be_used_is_named_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"engine 'llm': no checkpoint in .*config.json is missing"):
-        asyncio.run(asyncio.wait_for(Runtime([llm(tmp_path, "thread")]).__aenter__(), 120))
+        asyncio.run(asyncio.wait_for(Runtime([llm(tmp_path, "thread")]).__aenter__(), PATIENT))
 
 
 def _kill_children() -> None:
@@ -115,7 +118,7 @@ def test_the_in_process_engine_fills_what_eight_readers_share_once(tmp_path: Pat
             max_batch=90_000,
             keeps_state=True,
         )
-        async with asyncio.timeout(100), Runtime([engine], observers=[recorder]) as runtime:
+        async with asyncio.timeout(PATIENT), Runtime([engine], observers=[recorder]) as runtime:
             return dict(await runtime.run(readers_of(head), {"q": "it"}))
 
     outputs = asyncio.run(main())

@@ -12,4 +12,4 @@ import stretto.llm
 def test_llm_package_imports_no_torch() -> None:
     names = [f"stretto.llm.{module.name}" for module in pkgutil.iter_modules(stretto.llm.__path__)]
     program = f"import sys, {', '.join(names)}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=240).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=800).returncode == 0

@@ -38,7 +38,7 @@ def in_a_process(
     process = context.Process(target=serve, args=(theirs, devices, threads, Sealed(report)))
     process.start()
     try:
-        assert ours.poll(60)
+        assert ours.poll(800)
         answer: tuple[bool, dict[str, object] | ConfigError] = ours.recv()
         return answer
     finally:

@@ -141,7 +141,7 @@ def test_an_interrupt_cancels_the_run(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=30)
+        rest, _ = process.communicate(timeout=300)
     finally:
         process.kill()
         process.wait()

@@ -64,7 +64,7 @@ def compare(
     """Ask each case over HTTP and in this process, and compare all outputs; no two cases have the same."""
     (loaded,) = load_documents([document])
     answers = []
-    with Runtime(engines) as runtime, httpx.Client(base_url=url, timeout=280) as http:
+    with Runtime(engines) as runtime, httpx.Client(base_url=url, timeout=800) as http:
         for app, template, settings in cases:
             inputs: dict[str, Any] = {"question": question}
             query = json.dumps({"inputs": inputs, "settings": settings})

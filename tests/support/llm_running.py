@@ -74,7 +74,7 @@ class SteppedServer:
         return bool(self._tasks or self._events)
 
     def step(self) -> list[LLMEvent]:
-        self._runner.run(asyncio.wait_for(self._next_event(), timeout=30))
+        self._runner.run(asyncio.wait_for(self._next_event(), timeout=300))
         events = self._events[:]
         self._events.clear()
         for event in events:

@@ -67,7 +67,7 @@ def outputs() -> list[tuple[str, int]]:
     return _outputs(1, 16)
 
 
-@pytest.mark.timeout(300)  # two threads are slow where cores are busy
+@pytest.mark.long  # two threads are slow where cores are busy
 def test_greedy_output_is_the_same_with_two_threads_and_in_other_batches(
     outputs: list[tuple[str, int]],
 ) -> None:

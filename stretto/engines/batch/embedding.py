@@ -211,19 +211,18 @@ def _load(config: EmbeddingConfig) -> SentenceTransformer:
     with loading_model(config.model, 1):
         from sentence_transformers import SentenceTransformer
 
+        from stretto.engines.batch.packed_linear import pack_linears
         from stretto.engines.transformer.device import device_of
 
         device = device_of(config.device)
-        dtype = config.dtype_on(device.type)
         model = SentenceTransformer(
             path,
             device=str(device),
             local_files_only=is_packaged,  # asks no hub; HF_HUB_OFFLINE would bind the whole process
-            model_kwargs={"dtype": dtype},
+            model_kwargs={"dtype": config.dtype_on(device.type)},
         )
         _pool_in_float32(model)
-        if dtype == "bfloat16" and has_bfloat16():
-            _pack_weights(model)
+        pack_linears(model)
         return model
 
 
@@ -245,14 +244,6 @@ def _pool_in_float32(model: SentenceTransformer) -> None:
     transformer.register_forward_hook(widen)
     for module in others:
         module.float()
-
-
-def _pack_weights(model: SentenceTransformer) -> None:
-    """Lay out the weights of a bfloat16 model once for the processor, if it runs the model."""
-    from stretto.engines.batch.packed_linear import can_pack, pack_linears
-
-    if can_pack(model.device):
-        pack_linears(model)
 
 
 def _use_one_thread() -> None:

@@ -13,38 +13,32 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from stretto.engines.packed_matrix import can_pack, multiply, pack
 from stretto.engines.transformer.config import ModelConfig
 from stretto.errors import ConfigError
+
+NUM_ROWS = 16
+"""Number of rows of a step that weights are laid out for."""
 
 
 class Linear:
     """A linear layer: a matrix (out, in), as in the checkpoint, and perhaps a bias.
 
-    In bfloat16 on the CPU the matrix has the layout of oneDNN's kernels, if torch supports that. For few rows
-    this takes a third less time than a plain matrix, which the kernels rearrange in every call.
+    The matrix is packed if `can_pack` says so. For few rows this takes a third less time.
     """
 
-    def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, matrix: Tensor, bias: Tensor | None = None, can_pack: Callable[[Tensor], bool] = can_pack
+    ) -> None:
         self._bias = bias
-        self._is_packed = _can_pack(matrix)
-        self._matrix = torch.ops.mkldnn._reorder_linear_weight(matrix, 16) if self._is_packed else matrix
+        self._is_packed = can_pack(matrix)
+        self._matrix = pack(matrix, NUM_ROWS) if self._is_packed else matrix
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply x with the transposed matrix, and add the bias."""
         if self._is_packed:
-            result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._matrix, self._bias, "none", [], "")
-            return result
+            return multiply(x, self._matrix, self._bias)
         return F.linear(x, self._matrix, self._bias)
-
-
-def _can_pack(matrix: Tensor) -> bool:
-    return (
-        matrix.device.type == "cpu"
-        and matrix.dtype is torch.bfloat16
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
