@@ -37,6 +37,10 @@ class Served(Protocol):
         """Go on with the answer."""
         ...
 
+    def probe(self) -> None:
+        """Write bytes without a meaning to the client, if the answer that has begun has room for them."""
+        ...
+
 
 class ClientConnection(asyncio.Protocol):
     """One connection of a client.
@@ -188,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer what a client has asked that sends no more; return whether the connection stays open.
 
-        A client that has closed its connection looks the same, until it refuses an interim answer.
+        A client that has closed its connection looks the same, until it refuses what is sent to it.
         """
         self._is_last = True
         if self._served is None and not self._reader.read:
@@ -222,10 +226,11 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(_CONTINUE)
 
     def _probe(self) -> None:
-        """Send an interim answer, and look from then on whether the client has refused it."""
-        if self._transport is None or self._has_answer or not self._takes_interim:
-            return
-        if self._transport.get_write_buffer_size() == 0:
+        """Send bytes without a meaning, and look from then on whether the client has refused them."""
+        assert self._transport is not None
+        if self._has_answer and self._served is not None:
+            self._served.probe()
+        elif self._takes_interim and not self._has_answer:
             self._transport.write(_CONTINUE)
         self._loop.call_later(_PROBE_S, self._look)
 

@@ -212,6 +212,11 @@ class Exchange:
         if self.attempt is not None:
             self.attempt.resume()
 
+    def probe(self) -> None:
+        """Write an empty comment between two events, which shows whether the client is still there."""
+        if self._events is not None and not self._is_paused:
+            self._write(b":\n\n")
+
     # --- what the worker does
 
     def on_head(self, answer: AnswerParser) -> None:

@@ -41,6 +41,8 @@ from stretto.router.worker_link import WorkerLink
 
 _log = logging.getLogger(__name__)
 
+_HEAD_S = 30.0
+
 OwnAnswer = tuple[int, Headers, bytes]
 """Status, headers and body of an answer that the router gives itself."""
 OwnRoute = Callable[[ClientRequest, bool], OwnAnswer | None]
@@ -132,7 +134,7 @@ class Front:
         if self.desk.worker(worker) is not None:
             self.act(self.desk.remove(worker, now_s))
 
-    def sweep(self, client_idle_s: float, head_s: float) -> None:
+    def sweep(self, client_idle_s: float, head_s: float = _HEAD_S) -> None:
         """End attempts that bring nothing, requests that come too slowly, and connections of clients that ask
         nothing; called each second.
 
@@ -167,7 +169,7 @@ class Front:
             self._refuse(client, request, refused.answer)
             return None
         except Exception:
-            _log.exception("a request to %s could not be read", request.path)
+            _log.exception("a request to %r could not be read", request.path)
             error = ApiError(500, "the router could not read the request", "InternalServerError")
             self._refuse(client, request, error)
             return None

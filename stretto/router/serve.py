@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _SWEEP_S = 1.0
 _CLIENT_IDLE_S = 75.0
-_HEAD_S = 30.0
-"""Seconds that the first line and the headers of a request may take to come."""
 _BACKLOG = 2048
 _GRACE_S = 25.0
 """Seconds that requests may still take after an interrupt; Kubernetes kills after 30 s."""
@@ -153,7 +151,7 @@ class RunningRouter:
             self._feeds.begin(worker)
 
     def _sweep(self) -> None:
-        self.front.sweep(_CLIENT_IDLE_S, _HEAD_S)
+        self.front.sweep(_CLIENT_IDLE_S)
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
 
