@@ -44,7 +44,7 @@ class OwnRoutes:
                 case "/health":
                     return self._health()
                 case "/metrics":
-                    text = self._front.counters.render(self._front.desk)
+                    text = self._front.counters.render(self._front.desk, self._front.budget.num_held)
                     return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
                 case "/v1/models":
                     return _answer({"object": "list", "data": list(self._models().values())})
