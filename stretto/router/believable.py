@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from stretto.router.messages import RoutedRequest, Usage
 
 MAX_REST_S = 60.0
@@ -27,7 +25,7 @@ def model_tokens(card: object) -> int | None:
     """Return the longest prompt and answer of a model by its entry in a list of models; None if it tells none
     that can be true.
     """
-    limit = card.get("max_model_len") if isinstance(card, Mapping) else None
+    limit = card.get("max_model_len") if isinstance(card, dict) else None
     return limit if type(limit) is int and 0 < limit <= _MAX_MODEL_TOKENS else None
 
 

@@ -184,10 +184,11 @@ class ClientConnection(asyncio.Protocol):
             return
         self.last_s = monotonic()
         self._reader.feed(data, self.last_s)
-        if self._reader.is_full and self._transport is not None:
-            self._transport.pause_reading()
-        if not self._is_busy and self._reader.read:
-            self._serve_next()
+        if self._reader.read:
+            if self._reader.is_full and self._transport is not None:
+                self._transport.pause_reading()
+            if not self._is_busy:
+                self._serve_next()
 
     def eof_received(self) -> bool:
         """Answer what a client has asked that sends no more; return whether the connection stays open.

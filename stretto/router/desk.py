@@ -422,8 +422,9 @@ class Desk:
 
     def _send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
         client = self._clients[ticket]
+        worker = self._workers.get(choice.instance)
         model = client.request.model
-        is_listed = any(model in worker.models for worker in self._workers)
+        is_listed = worker is not None and model in worker.models
         client.running = self._loads.start(ticket, client.placed, choice, now_s, model if is_listed else "")
         self._by_worker.setdefault(choice.instance, {})[ticket] = None
         client.num_attempts += 1

@@ -77,7 +77,7 @@ class Exchange:
         self._is_chunked = False
         self._keeps_alive = request.keeps_alive
         self._body: list[bytes] = []
-        self._body_bytes = self._rest_bytes = 0
+        self._body_bytes = self._rest_bytes = self._num_kept = 0
         self._events: EventParts | None = None
         self._resumption: Resumption | None = None
         self._rest_request: bytes | None = None
@@ -240,7 +240,8 @@ class Exchange:
         if self._events is not None:
             if whole := self._events.feed(data):
                 self._pass_on(whole)
-            self._hold_rest(self._events)
+            if self._events.num_held != self._num_kept or self._resumption is not None:
+                self._hold_rest(self._events)
         elif self._is_streamed:
             self._write(data)
         else:
@@ -359,13 +360,14 @@ class Exchange:
 
     def _hold_rest(self, events: EventParts) -> None:
         """Count what is kept of a stream; where it does not fit, less is kept."""
-        num_kept = events.num_held
+        self._num_kept = num_kept = events.num_held
         if (resumption := self._resumption) is not None:
             if self._client.hold(num_kept + self._rest_bytes + resumption.num_kept):
                 return
             resumption.give_up()
             self._rest_bytes = 0
         if not self._client.hold(num_kept):
+            self._num_kept = 0
             self._pass_on(events.rest())
 
     def _write(self, data: bytes) -> None:

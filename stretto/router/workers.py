@@ -70,8 +70,8 @@ class Worker:
 
     def most_tokens(self, model: str) -> int:
         """Return the longest prompt and answer together that the worker can hold for a model."""
-        limits = (model_tokens(self.models.get(model)), self.kv_tokens)
-        return min((limit for limit in limits if limit is not None), default=MOST_TOKENS)
+        limit = model_tokens(self.models.get(model)) or MOST_TOKENS
+        return limit if self.kv_tokens is None else min(limit, self.kv_tokens)
 
     @property
     def takes_requests(self) -> bool:

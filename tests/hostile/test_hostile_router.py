@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("uvloop")
 pytest.importorskip("httptools")
-from support.router_attacks import run_attack  # noqa: E402
+from support.router_attacks import run_attack
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 _MAX_MB = 512 + 150
