@@ -21,8 +21,8 @@ class WorkerLink:
         connect_timeout_s: seconds that a connection may take.
 
     Attributes:
-        connections: connections to it.
-        url: its URL; a guess about its paths may be replaced.
+        connections: connections to the worker.
+        url: URL of the worker; a guess about its paths may be replaced.
     """
 
     def __init__(self, config: WorkerConfig, connect_timeout_s: float) -> None:
