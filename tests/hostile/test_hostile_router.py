@@ -12,7 +12,10 @@ pytest.importorskip("uvloop")
 pytest.importorskip("httptools")
 from support.router_attacks import run_attack
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc"),
+]
 _MAX_MB = 512 + 150
 """The budget, one body that is being read, and what the allocator keeps."""
 
