@@ -35,6 +35,14 @@ def route(
             metavar="FILE",
         ),
     ] = None,
+    max_held_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-held-bytes",
+            help="Bytes held for all clients together; more is refused with status 429.",
+            metavar="NUMBER",
+        ),
+    ] = None,
     host: options.Host = None,
     port: options.Port = None,
     record: Annotated[
@@ -53,6 +61,7 @@ def route(
     settings = RouterConfig() if config is None else read_router_config(config)
     settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in workers or ())))
     given: dict[str, Any] = {"placement": placement, "snapshot": snapshot, "host": host, "port": port}
+    given["max_held_bytes"] = max_held_bytes
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     if not settings.worker:
         raise UserError("give the servers with --worker URL, or in the file of --config")

@@ -24,7 +24,7 @@ _PROMPT, _OUTPUT, _CACHED = (
 )
 """Names of the counts in OpenAI's older API, and in its newer one and others."""
 _UNKNOWN = Usage()
-_COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})\b' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED)))
+_COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})(?![\w.])' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED)))
 
 
 class EventParts:
@@ -33,6 +33,11 @@ class EventParts:
     def __init__(self) -> None:
         self._held = bytearray()
         self._edge = b""
+
+    @property
+    def num_held(self) -> int:
+        """Number of bytes that are held back."""
+        return len(self._held)
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the stream; return those that can be passed on."""

@@ -38,6 +38,7 @@ class Attempt:
     that is no failure.
 
     Args:
+        request: the request in two parts, to be sent one after the other.
         may_reuse: whether the request may be sent on a connection that waits, so that it may be sent twice.
 
     Attributes:
@@ -47,7 +48,12 @@ class Attempt:
     """
 
     def __init__(
-        self, connections: ServerConnections, request: bytes, owner: AttemptOwner, *, may_reuse: bool
+        self,
+        connections: ServerConnections,
+        request: tuple[bytes, bytes],
+        owner: AttemptOwner,
+        *,
+        may_reuse: bool,
     ) -> None:
         self._connections = connections
         self._request = request
@@ -113,7 +119,7 @@ class Attempt:
         self._connection, self._was_sent = connection, True
         if self.is_paused:
             connection.pause()
-        connection.start(self._request, self)
+        connection.start(*self._request, self)
 
     def _connect(self) -> None:
         self._connecting = self._loop.create_task(self._connect_and_start())

@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol, cast
 
-import httptools
-
-from stretto.engines.http_client.headers import Headers, value_of
+from stretto.engines.http_client.headers import Headers
 from stretto.engines.openai_wire.errors import ApiError
+from stretto.router.byte_budget import ByteBudget
 from stretto.router.head import answer_head
 from stretto.router.replies import JSON_HEADERS, error_body
+from stretto.router.request_reader import ClientRequest, RequestReader
 
-_MAX_HEAD_BYTES = 64_000
-"""Bytes of a request's head. As many may come without completing a header or a part of the body."""
-_MAX_PIPELINED = 16
-"""Requests of one connection that are read before the first is answered."""
 _LINGER_S = 5.0
 """Seconds in which the rest of a refused request is read and dropped, so that its refusal is read."""
-
-
-@dataclass(slots=True)
-class ClientRequest:
-    """A client's request, read whole.
-
-    Attributes:
-        target: path and query, as they were sent.
-        keeps_alive: whether the connection can be used after it.
-        takes_chunks: whether the answer may be sent in chunks (HTTP/1.1).
-        refusal: why it cannot be served, if its head tells so already.
-    """
-
-    method: bytes = b""
-    target: bytes = b""
-    headers: Headers = field(default_factory=list)
-    body: bytes = b""
-    keeps_alive: bool = True
-    takes_chunks: bool = True
-    refusal: ApiError | None = None
+_PROBE_S = 0.25
+"""Seconds between two looks whether a client that sends no more is still there."""
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Served(Protocol):
@@ -59,6 +37,10 @@ class Served(Protocol):
         """Go on with the answer."""
         ...
 
+    def probe(self) -> None:
+        """Write bytes without a meaning to the client, if the answer that has begun has room for them."""
+        ...
+
 
 class ClientConnection(asyncio.Protocol):
     """One connection of a client.
@@ -67,6 +49,7 @@ class ClientConnection(asyncio.Protocol):
         serve: begins to answer a request, and returns what answers it. The answer is written to this
             connection; `finished` is called at its end.
         connections: set of the open connections, which this one enters and leaves.
+        budget: count of the bytes held for all clients.
         on_refused: told the status of each request that is refused before it is read to its end.
 
     Attributes:
@@ -79,25 +62,20 @@ class ClientConnection(asyncio.Protocol):
         serve: Callable[[ClientConnection, ClientRequest], Served | None],
         connections: set[ClientConnection],
         max_body_bytes: int,
+        budget: ByteBudget,
         on_refused: Callable[[int], None] = lambda status: None,
     ) -> None:
         self._serve = serve
         self._on_refused = on_refused
         self._connections = connections
-        self._max_body_bytes = max_body_bytes
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpRequestParser(self)
+        self._reader = RequestReader(max_body_bytes, budget, self._ask_for_body)
         self._transport: asyncio.Transport | None = None
-        self._reading = ClientRequest()
-        self._has_head = False
-        self._head_bytes = self._silent_bytes = 0
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._read: deque[ClientRequest] = deque()
         self._is_busy = self._is_full = False
-        self._takes_body = True
+        self._takes_body = self._takes_interim = True
         self._served: Served | None = None
-        self._keeps_alive = True
+        self._served_bytes = self._answer_bytes = self._unsent_bytes = 0
+        self._has_answer = False
         self._is_last = False
         self.last_s = monotonic()
         self.is_local = False
@@ -112,8 +90,21 @@ class ClientConnection(asyncio.Protocol):
         """Whether an answer can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
+    def hold(self, num_bytes: int) -> bool:
+        """Count `num_bytes` of the present answer as held, in place of those counted before, if they fit;
+        return whether.
+        """
+        more = num_bytes - self._answer_bytes
+        if more > 0 and not self._reader.hold(more):
+            return False
+        if more < 0:
+            self._reader.count(more)
+        self._answer_bytes = num_bytes
+        return True
+
     def write(self, data: bytes) -> None:
-        """Send bytes to the client."""
+        """Send bytes of the answer to the client."""
+        self._has_answer = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -131,11 +122,25 @@ class ClientConnection(asyncio.Protocol):
         """Note that a request is answered; the next one is served, or the connection closed."""
         self._served = None
         self._is_busy = False
+        self._reader.count(-self._served_bytes - self._answer_bytes)
+        self._served_bytes = self._answer_bytes = 0
         self.last_s = monotonic()
-        if not keeps_alive or self._is_last:
+        if not keeps_alive or (self._is_last and not self._reader.read):
             self.close()
-        elif self._read:
+        elif self._reader.read:
             self._loop.call_soon(self._serve_next)
+
+    def time_out(self, now_s: float, idle_s: float, head_s: float, body_s: float) -> None:
+        """Refuse a request that comes too slowly, and close the connection if the client asks nothing for
+        `idle_s` seconds; called each second.
+        """
+        self._reader.refuse_late(now_s, head_s, body_s)
+        self._serve_next()
+        silent_s = now_s - self.last_s if not self._is_busy else 0.0
+        if silent_s > 2 * idle_s:
+            self.abort()  # it does not read its last answer
+        elif silent_s > idle_s:
+            self.close()
 
     def close(self) -> None:
         """Close the connection when all that was written has been sent."""
@@ -167,108 +172,78 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Tell what serves the client that it is gone."""
         self._connections.discard(self)
-        self._read.clear()
+        self._reader.close()
+        self._served_bytes = self._answer_bytes = self._unsent_bytes = 0
         if self._served is not None:
             served, self._served = self._served, None
             served.client_left()
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of requests."""
-        if not self._keeps_alive:
+        if self._reader.is_closed:
             return
         self.last_s = monotonic()
-        self._silent_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # its head has been refused
-        except httptools.HttpParserError as error:
-            self._refuse(ApiError(400, f"not an HTTP/1.1 request: {error}", "Bad Request"))
-        if self._silent_bytes > _MAX_HEAD_BYTES:
-            self._refuse(_large_head())
-        if not self._is_busy and self._read:
-            self._serve_next()
+        self._reader.feed(data, self.last_s)
+        if self._reader.read:
+            if self._reader.is_full and self._transport is not None:
+                self._transport.pause_reading()
+            if not self._is_busy:
+                self._serve_next()
+
+    def eof_received(self) -> bool:
+        """Answer what a client has asked that sends no more; return whether the connection stays open.
+
+        A client that has closed its connection looks the same, until it refuses what is sent to it.
+        """
+        self._is_last = True
+        if self._served is None and not self._reader.read:
+            return False
+        self._probe()
+        return True
 
     def pause_writing(self) -> None:
         """Stop the answer, and serve no further request: the client does not read as fast as it comes."""
         self._is_full = True
+        if self._transport is not None:
+            self._unsent_bytes = self._transport.get_write_buffer_size()
+            self._reader.count(self._unsent_bytes)
         if self._served is not None:
             self._served.pause()
 
     def resume_writing(self) -> None:
         """Go on with the answer, or with the next request."""
         self._is_full = False
+        self._reader.count(-self._unsent_bytes)
+        self._unsent_bytes = 0
         if self._served is not None:
             self._served.resume()
         self._serve_next()
 
-    # --- callbacks of the parser
+    # --- requests
 
-    def on_message_begin(self) -> None:
-        """Begin to read a request."""
-        self._reading = ClientRequest()
-        self._has_head = False
-        self._head_bytes = self._body_bytes = 0
-        self._body = []
+    def _ask_for_body(self) -> None:
+        if not self._is_busy and not self._reader.read and self.is_open:
+            assert self._transport is not None
+            self._transport.write(_CONTINUE)
 
-    def on_url(self, target: bytes) -> None:
-        """Take (a part of) the path and query."""
-        self._reading.target += target
-        self._count_head(len(target))
+    def _probe(self) -> None:
+        """Send bytes without a meaning, and look from then on whether the client has refused them."""
+        assert self._transport is not None
+        if self._has_answer and self._served is not None:
+            self._served.probe()
+        elif self._takes_interim and not self._has_answer:
+            self._transport.write(_CONTINUE)
+        self._loop.call_later(_PROBE_S, self._look)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; those after the body of a request are dropped."""
-        if not self._has_head:
-            self._reading.headers.append((name.lower(), value))
-        self._count_head(len(name) + len(value))
-
-    def on_headers_complete(self) -> None:
-        """Check the head; a body that is announced as too large is refused before it comes."""
-        self._has_head = True
-        request = self._reading
-        request.method = self._parser.get_method()
-        request.keeps_alive = self._parser.should_keep_alive()
-        request.takes_chunks = self._parser.get_http_version() != "1.0"
-        if self._parser.should_upgrade():  # the parser would drop its body
-            message = "the protocol cannot be changed: send the request without the header Upgrade"
-            self._refuse(ApiError(501, message, "NotImplementedError"))
-        length = value_of(request.headers, b"content-length")
-        if length is not None and int(length) > self._max_body_bytes:
-            self._refuse(self._too_large(length.decode()))
-        expected = value_of(request.headers, b"expect") or b""
-        if expected.lower() == b"100-continue" and not self._is_busy and not self._read:
-            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, data: bytes) -> None:
-        """Take a part of the body."""
-        self._silent_bytes = 0
-        self._body.append(data)
-        self._body_bytes += len(data)
-        if self._body_bytes > self._max_body_bytes and self._keeps_alive:
-            self._body.clear()
-            self._refuse(self._too_large(f"more than {self._max_body_bytes}"))
-
-    def on_message_complete(self) -> None:
-        """Put the request among those that wait for their turn."""
-        self._silent_bytes = 0
-        if self._keeps_alive:
-            self._reading.body = b"".join(self._body)
-            self._body = []
-            self._read.append(self._reading)
-            if len(self._read) >= _MAX_PIPELINED and self._transport is not None:
-                self._transport.pause_reading()
-
-    def _count_head(self, num_bytes: int) -> None:
-        self._silent_bytes = 0
-        self._head_bytes += num_bytes
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            self._refuse(_large_head())
-
-    def _refuse(self, error: ApiError) -> None:
-        """Refuse a request that is not read to its end; nothing more is read from the client."""
-        if self._keeps_alive:
-            self._keeps_alive = False
-            self._read.append(ClientRequest(keeps_alive=False, refusal=error))
+    def _look(self) -> None:
+        """Close the connection if the client has reset it: without bytes to read or write nobody is told."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        peer = self._transport.get_extra_info("socket")
+        if peer is not None and peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.abort()
+        elif self._is_busy:
+            self._loop.call_later(_PROBE_S, self._look)
 
     def _answer_and_linger(self, refusal: ApiError) -> None:
         """Refuse a request, and read what the client still sends: closing at once could lose the refusal."""
@@ -282,25 +257,22 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write_eof()
         self._loop.call_later(_LINGER_S, self.abort)
 
-    def _too_large(self, size: str) -> ApiError:
-        message = f"the body has {size} bytes; at most {self._max_body_bytes} are taken"
-        return ApiError(413, message, "Bad Request", "body")
-
     def _serve_next(self) -> None:
-        if self._is_busy or self._is_full or not self._read or not self.is_open:
+        if self._is_busy or self._is_full or not self._reader.read or not self.is_open:
             return
-        request = self._read.popleft()
-        if self._transport is not None and len(self._read) < _MAX_PIPELINED:
+        was_full = self._reader.is_full
+        request = self._reader.read.popleft()
+        if was_full and not self._reader.is_full and self._transport is not None:
+            self._reader.go_on(monotonic())
             self._transport.resume_reading()
         self._is_busy = True
+        self._has_answer = False
         self._takes_body = request.method != b"HEAD"
+        self._takes_interim = request.takes_chunks
+        self._served_bytes = request.num_held
         if (refusal := request.refusal) is not None:
             self._answer_and_linger(refusal)
             return
         served = self._serve(self, request)
         if self._is_busy:
             self._served = served
-
-
-def _large_head() -> ApiError:
-    return ApiError(431, f"the head has more than {_MAX_HEAD_BYTES} bytes", "Bad Request")

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from urllib.parse import urlsplit
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from urllib.parse import parse_qsl, urlsplit
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.costs.profile import UNKNOWN_LLM, Profile
 from stretto.engines.http_client.address import Address, check_port
+from stretto.engines.http_client.headers import Headers
 from stretto.engines.openai_server.config import KVEventsConfig
+from stretto.engines.openai_wire.server_url import read_server_url
 from stretto.errors import ConfigError
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OWN_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "upgrade", "expect"))
+"""Headers that the router writes itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +28,18 @@ class WorkerConfig:
     """The settings of one worker: a server behind the router.
 
     Attributes:
-        url: address of the server, such as "http://10.0.0.2:8000". A path after it comes before every
-            request's path.
+        url: URL of the server or of its API, such as "http://10.0.0.2:8000", in any form that
+            `server_url.py` lists. Its query may have `api-version` alone.
         num_slots: number of requests that may run there at once; more wait in the router.
         kv_tokens: number of tokens that may be in flight there, of prompts and expected outputs; None asks
             the server, and sets no limit if it does not tell.
         profile: predicted seconds of its work, for policies that compare seconds.
         kv_events: where it publishes what its prefix cache holds (vLLM); None leaves that to be guessed.
+        models: names of its models, for a server that does not list them.
+        api_key: key that goes, as `Authorization: Bearer KEY`, with health checks and with requests that
+            bring no key of their own; "" for none.
+        api_key_env: environment variable that holds this key, in place of `api_key`.
+        headers: further headers for health checks, and for requests that have none of the same name.
     """
 
     url: str
@@ -33,9 +47,26 @@ class WorkerConfig:
     kv_tokens: int | None = None
     profile: Profile = UNKNOWN_LLM
     kv_events: KVEventsConfig | None = None
+    models: tuple[str, ...] = ()
+    api_key: str = field(default="", repr=False)
+    api_key_env: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def own_headers(self) -> Headers:
+        """Return the headers that go with health checks, and with requests that have none of their own."""
+        key = self._key
+        lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items()]
+        return [*lines, (b"authorization", b"Bearer " + key.encode("latin-1"))] if key else lines
+
+    @property
+    def _key(self) -> str:
+        return self.api_key if self.api_key_env is None else os.environ.get(self.api_key_env, "").strip()
 
     def __post_init__(self) -> None:
         parse_address(self.url)
+        self._check_secrets()
+        if any(not isinstance(name, str) or not name for name in self.models):
+            raise ConfigError(f"worker {self.url}: models are {self.models!r}; each must be a name")
         _check_count(f"worker {self.url}", "num_slots", self.num_slots)
         if self.kv_tokens is not None:
             _check_count(f"worker {self.url}", "kv_tokens", self.kv_tokens)
@@ -45,6 +76,36 @@ class WorkerConfig:
                     raise ConfigError(
                         f"worker {self.url}: KV events are at {address!r}; it must be tcp://… or ipc://…"
                     )
+
+    def _check_secrets(self) -> None:
+        """Check the key and the headers; errors never show their values. Raises ConfigError."""
+        if self.api_key_env is not None and self.api_key:
+            raise ConfigError(f"worker {self.url}: api_key and api_key_env are both given; give one of them")
+        if self.api_key_env is not None and not self._key:
+            raise ConfigError(
+                f"worker {self.url}: the environment variable {self.api_key_env!r}, which api_key_env names, "
+                "is empty or not set; it must hold the key"
+            )
+        if not isinstance(self.headers, Mapping):
+            raise ConfigError(f"worker {self.url}: headers must be a table of names and texts")
+        key = self._key
+        if not _is_header_value(key) or key != key.strip():
+            raise ConfigError(
+                f"worker {self.url}: the key must be a text of printable letters, without spaces"
+            )
+        for name, value in self.headers.items():
+            if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+                raise ConfigError(f"worker {self.url}: {name!r:.100} is no name of a header")
+            if name.lower() in _OWN_HEADERS:
+                raise ConfigError(f"worker {self.url}: the header {name} is the router's own; leave it out")
+            if not _is_header_value(value):
+                raise ConfigError(f"worker {self.url}: the header {name} must be a text of printable letters")
+        if (key and any(name.lower() == "authorization" for name in self.headers)) or len(
+            {name.lower() for name in self.headers}
+        ) < len(self.headers):
+            raise ConfigError(
+                f"worker {self.url}: a header is given twice; a key is the header Authorization"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +127,10 @@ class RouterConfig:
         max_failures: number of answers with status 5xx in a row after which a worker gets one request at a
             time.
         max_body_bytes: largest body of a request; a larger one is refused with status 413.
+        max_held_bytes: bytes that are held for all clients together, of requests, of answers that they do not
+            read, and of answers that are kept until they are whole. A client may hold at most as many as are
+            free; its further requests are refused with status 429. At least twice `max_body_bytes`.
+        max_body_s: seconds in which the body of a request must have come, before status 408.
         connect_timeout_s: seconds that a connection to a worker may take.
         first_byte_timeout_s: seconds without an answer after which another worker is tried.
         idle_timeout_s: seconds without a byte after which an answer that has begun is cut.
@@ -84,6 +149,8 @@ class RouterConfig:
     max_attempts: int = 3
     max_failures: int = 3
     max_body_bytes: int = 64_000_000
+    max_held_bytes: int = 512_000_000
+    max_body_s: float = 60.0
     connect_timeout_s: float = 5.0
     first_byte_timeout_s: float = 600.0
     idle_timeout_s: float = 600.0
@@ -96,8 +163,13 @@ class RouterConfig:
                 f"there is no placement {self.placement!r}; there are {', '.join(sorted(PLACEMENTS))}"
             )
         check_port(self.port)
-        for name in ("max_attempts", "max_failures", "max_body_bytes"):
+        for name in ("max_attempts", "max_failures", "max_body_bytes", "max_held_bytes"):
             _check_count("router", name, getattr(self, name))
+        if self.max_held_bytes < 2 * self.max_body_bytes:
+            raise ConfigError(
+                f"router: max_held_bytes is {self.max_held_bytes}; it must be at least twice max_body_bytes, "
+                f"which is {self.max_body_bytes}"
+            )
         if self.max_waiting < 0:
             raise ConfigError(f"router: max_waiting is {self.max_waiting}; it must not be negative")
         for one in fields(self):
@@ -111,36 +183,53 @@ class RouterConfig:
                 "router: a snapshot is only of use with a placement that keeps an index of prefixes, such as "
                 f"'stretto'; {self.placement!r} keeps none"
             )
-        urls = [worker.url.rstrip("/") for worker in self.worker]
-        for url in urls:
-            if urls.count(url) > 1:
-                raise ConfigError(f"worker {url} is given twice")
+        servers = [server_of(worker.url) for worker in self.worker]
+        for worker, server in zip(self.worker, servers, strict=True):
+            if servers.count(server) > 1:
+                raise ConfigError(f"worker {worker.url} is given twice")
+
+
+def server_of(url: str) -> tuple[str, str]:
+    """Return what is the same for two forms of one worker's URL: its server, and the path of its API."""
+    read = read_server_url(url)
+    return read.root, read.target("v1/")
 
 
 def parse_address(url: str) -> Address:
-    """Return the parts of a worker's URL.
+    """Return the parts of the address of a worker's server; the path is that before `/v1` and `/health`.
 
     Raises:
-        ConfigError: it is no URL of an HTTP server.
+        ConfigError: it is no URL of an HTTP server, has a user, or has a query other than `api-version`.
     """
     if not isinstance(url, str):
         raise ConfigError(f"worker {url!r}: it must be a URL like http://HOST:PORT")
+    shown = re.sub(r"//[^/?#]*@|[?#].*", lambda found: "//***@" if "@" in found[0] else "", url, flags=re.S)
     try:
         parts = urlsplit(url)
         port = parts.port
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"worker {url!r}: {error}; it must be a URL like http://HOST:PORT") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(f"worker {url!r}: it must be a URL like http://HOST:PORT")
+        read = read_server_url(url)
+    except (ValueError, AttributeError, TypeError, ConfigError) as error:
+        why = "" if isinstance(error, ConfigError) else f"{error}; "
+        raise ConfigError(f"worker {shown!r}: {why}it must be a URL like http://HOST:PORT") from None
     if parts.username is not None or not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError(f"worker {url!r}: it must be a URL without a user, spaces or non-ASCII letters")
-    if not all(0 < len(label) < 64 for label in parts.hostname.removesuffix(".").split(".")):
+        raise ConfigError(f"worker {shown!r}: it must be a URL without a user, spaces or non-ASCII letters")
+    if any(name != "api-version" for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
         raise ConfigError(
-            f"worker {url!r}: {parts.hostname!r} names no host; it must be a URL like http://HOST:PORT"
+            f"worker {shown!r}: it must be a URL whose query has api-version alone; keys belong into api_key "
+            "or headers"
+        )
+    hostname = parts.hostname or ""
+    if not all(0 < len(label) < 64 for label in hostname.removesuffix(".").split(".")):
+        raise ConfigError(
+            f"worker {shown!r}: {hostname!r} names no host; it must be a URL like http://HOST:PORT"
         )
     is_tls = parts.scheme == "https"
     default = 443 if is_tls else 80
-    return Address(parts.hostname, port or default, is_tls, parts.netloc, parts.path.rstrip("/"))
+    return Address(hostname, port or default, is_tls, parts.netloc, urlsplit(read.root).path)
+
+
+def _is_header_value(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[ -~\xa0-\xff]*", value) is not None
 
 
 def _check_count(where: str, name: str, value: object) -> None:

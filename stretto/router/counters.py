@@ -28,6 +28,7 @@ _FAILURES = Family("stretto_router_failures_total", "counter", "Attempts that fa
 _RUNNING = Family("stretto_router_running", "gauge", "Requests that run at a worker.")
 _WAITING = Family("stretto_router_waiting", "gauge", "Requests that wait in the router.")
 _CLIENTS = Family("stretto_router_open", "gauge", "Requests at the router, waiting or running.")
+_HELD = Family("stretto_router_held_bytes", "gauge", "Bytes that are held for clients.")
 _STATE = Family("stretto_router_worker_state", "gauge", "1 for the state that a worker is in.")
 _PROMPT = Family("stretto_router_prompt_tokens_total", "counter", "Prompt tokens, as workers report them.")
 _PREDICTED = Family(
@@ -82,8 +83,10 @@ class Counters:
         """Count a request that the router has refused itself, before it was placed."""
         self._statuses[status] += 1
 
-    def render(self, desk: Desk) -> str:
-        """Return all counts, and the present loads of the desk, in Prometheus's text format."""
+    def render(self, desk: Desk, num_held: int) -> str:
+        """Return all counts, the present loads of the desk, and the number of bytes that are held for
+        clients, in Prometheus's text format.
+        """
         workers = desk.workers()
         label = {worker.id: {"worker": str(worker.id), "url": worker.config.url} for worker in workers}
         states = [
@@ -100,7 +103,7 @@ class Counters:
                 _labelled(_FAILURES, "worker", self._failures),
                 (_STATE, states),
                 (_RUNNING, running),
-                *one_value_each(self._single(desk)),
+                *one_value_each({**self._single(desk), _HELD: num_held}),
                 (_FIRST_BYTE, self._first_byte.samples(_FIRST_BYTE, {})),
                 (_TOTAL, self._total.samples(_TOTAL, {})),
             ]

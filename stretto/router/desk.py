@@ -10,6 +10,8 @@ come. Rules:
 - A policy that binds "early" or "final" may choose a full worker; the request then waits in that worker's
   queue. It is placed again when that worker leaves or becomes suspect, and (early) when another worker has
   room and nothing waits for that one.
+- A worker that has answered with status 429 rests for as long as it says, and gets nothing meanwhile. A
+  request that comes while all rest that could take it is refused with 429 and the soonest end of a rest.
 - At most `max_waiting` requests wait, each at most `max_wait_s`; others are refused at once with 429.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
@@ -19,16 +21,16 @@ come. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from typing import Any
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.loading import loading_shares
 from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
 from stretto.cluster.prompt_keys import BYTES
 from stretto.errors import ConfigError
+from stretto.router import believable
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.loads import Loads, Running
 from stretto.router.messages import (
@@ -46,7 +48,7 @@ from stretto.router.messages import (
 )
 from stretto.router.reported_caches import ReportedCaches
 from stretto.router.waiting import Waiting
-from stretto.router.workers import Worker, Workers
+from stretto.router.workers import MOST_TOKENS, Worker, Workers
 
 _MAX_ASKED = 8
 """Waiting requests about which the policy is asked again after one event."""
@@ -100,10 +102,12 @@ class Desk:
         ticket = next(self._tickets)
         placed = PlacementRequest(
             num_tokens=len(request.ids) or request.num_tokens,
-            expected_output=self._loads.expected_output(request.max_tokens),
+            expected_output=self._loads.expected_output(request.model, request.max_tokens),
             keys={} if request.key is None else {BYTES.name: request.key},
             hints=self._caches.held(request.ids, self._reporting(request)) if request.ids else {},
         )
+        if request.ids or request.text:  # long, and looked up above
+            request = replace(request, ids=(), text="")
         self._clients[ticket] = client = _Client(request, placed, now_s)
         actions: list[DeskAction] = []
         queue_name = self._queue_name(client) if self._waiting else ""
@@ -111,10 +115,12 @@ class Desk:
             self._waiting.add(queue_name, ticket, now_s)
         else:
             actions = self._place(ticket, now_s)
-        if ticket in self._waiting and len(self._waiting) > self._config.max_waiting:
-            actions.append(
-                self._refuse(ticket, 429, f"{self._config.max_waiting} requests wait already", 1.0)
-            )
+        if ticket in self._waiting:
+            if (rest_s := self._rest_s(client, now_s)) is not None:
+                actions.append(self._refuse(ticket, 429, "the workers ask for a pause (status 429)", rest_s))
+            elif len(self._waiting) > self._config.max_waiting:
+                message = f"{self._config.max_waiting} requests wait already"
+                actions.append(self._refuse(ticket, 429, message, 1.0))
         return ticket, actions
 
     def began(self, ticket: Ticket, status: int, now_s: float) -> list[DeskAction]:
@@ -132,23 +138,37 @@ class Desk:
         return self._after(worker, now_s)
 
     def answered(
-        self, ticket: Ticket, status: int, usage: Usage, now_s: float, *, was_paused: bool = False
+        self,
+        ticket: Ticket,
+        status: int,
+        usage: Usage,
+        now_s: float,
+        *,
+        was_paused: bool = False,
+        retry_after_s: float | None = None,
     ) -> list[DeskAction]:
         """Handle a complete answer with a status that was passed on to the client.
 
-        `was_paused` is whether the worker had to wait for the client, so that its time tells nothing of it.
+        Args:
+            was_paused: whether the worker had to wait for the client, so that its time tells nothing of it.
+            retry_after_s: seconds that an answer with status 429 asks to wait.
         """
         worker = self._release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
-            self._workers.answered(worker, status, now_s)
+            self._workers.answered(worker, status, now_s, retry_after_s)
         del self._clients[ticket]
         return self._after(worker, now_s)
 
-    def refused(self, ticket: Ticket, status: int, now_s: float) -> list[DeskAction]:
-        """Handle an answer with a passing failure (status 5xx) that was not passed on."""
+    def refused(
+        self, ticket: Ticket, status: int, now_s: float, *, retry_after_s: float | None = None
+    ) -> list[DeskAction]:
+        """Handle an answer with a passing failure (status 429 or 5xx) that was not passed on.
+
+        `retry_after_s` is how long an answer with status 429 asks to wait.
+        """
         worker = self._release(ticket, _UNKNOWN, now_s, status)
         if worker is not None:
-            self._workers.answered(worker, status, now_s)
+            self._workers.answered(worker, status, now_s, retry_after_s)
             self._loads.refresh(worker)
         reason = f"the worker answered with status {status}"
         actions = self._again(ticket, reason, now_s, may_return=False)
@@ -216,18 +236,18 @@ class Desk:
         return worker
 
     def check_passed(
-        self, worker: WorkerId, models: dict[str, Any], kv_tokens: int | None, now_s: float
+        self, worker: WorkerId, models: Mapping[str, object], kv_tokens: int | None, now_s: float
     ) -> list[DeskAction]:
         """Handle a health check that a worker passed, with the models that it lists, by name, and the size of
         its KV memory if it tells.
         """
         if (found := self._workers.get(worker)) is None or found.state == "draining":
             return []
-        found.models = models
+        found.models = dict(models)
         found.kv_tokens = found.config.kv_tokens or kv_tokens
         self._workers.passed(found)
         self._loads.join(found)
-        return [Check(worker, now_s + self._config.health_interval_s), *self._fill(worker, now_s)]
+        return [self._next_check(found, now_s), *self._fill(worker, now_s)]
 
     def check_failed(
         self, worker: WorkerId, reason: str, now_s: float, *, is_gone: bool = False
@@ -334,7 +354,7 @@ class Desk:
     def _place(self, ticket: Ticket, now_s: float) -> list[DeskAction]:
         """Send a request to a worker, or let it wait."""
         client = self._clients[ticket]
-        choice = self._loads.choose(client.placed, now_s, self._among(client))
+        choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
         if choice is None:
             self._waiting.add(self._queue_name(client), ticket, client.arrived_s)
             return []
@@ -351,21 +371,29 @@ class Desk:
         view, placed = self._loads.view(choice.instance), self._clients[ticket].placed
         return view is not None and not view.num_waiting and self._loads.has_room(view.id, placed)
 
-    def _able(self, client: _Client) -> tuple[list[WorkerId], int]:
-        """Return the workers that take a request, and how many take any: those that list its model, or all if
-        none does.
+    def _able(self, client: _Client) -> tuple[list[Worker], int]:
+        """Return the workers that take a request, also those that rest, and how many take any: those that
+        list its model, or all if none does.
         """
         model = client.request.model
         taking = [worker for worker in self._workers if worker.takes_requests]
-        listing = [worker.id for worker in taking if model in worker.models] if model else []
-        return listing or [worker.id for worker in taking], len(taking)
+        listing = [worker for worker in taking if model in worker.models] if model else []
+        return listing or taking, len(taking)
 
-    def _among(self, client: _Client) -> Collection[WorkerId] | None:
+    def _rest_s(self, client: _Client, now_s: float) -> float | None:
+        """Return the seconds until the first of the workers that take a request ends its rest; None if one
+        does not rest, or if there is none.
+        """
+        ends_s = [worker.rests_until_s for worker in self._able(client)[0]]
+        return min(ends_s) - now_s if ends_s and min(ends_s) > now_s else None
+
+    def _among(self, client: _Client, now_s: float) -> Collection[WorkerId] | None:
         """Return the workers among which a request's worker is chosen; None stands for all.
 
         Workers where it has failed are among them only if no other is left.
         """
-        among, num_taking = self._able(client)
+        able, num_taking = self._able(client)
+        among = [worker.id for worker in able if worker.rests_until_s <= now_s]
         if client.tried:
             among = [worker for worker in among if worker not in client.tried] or among
         return None if len(among) == num_taking else among
@@ -394,7 +422,10 @@ class Desk:
 
     def _send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
         client = self._clients[ticket]
-        client.running = self._loads.start(ticket, client.placed, choice, now_s)
+        worker = self._workers.get(choice.instance)
+        model = client.request.model
+        is_listed = worker is not None and model in worker.models
+        client.running = self._loads.start(ticket, client.placed, choice, now_s, model if is_listed else "")
         self._by_worker.setdefault(choice.instance, {})[ticket] = None
         client.num_attempts += 1
         client.tried.add(choice.instance)
@@ -432,7 +463,7 @@ class Desk:
             ticket = min(heads)  # the first that came
             name = heads.pop(ticket)
             client = self._clients[ticket]
-            choice = self._loads.choose(client.placed, now_s, self._among(client))
+            choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
             if choice is not None:
                 self._dequeue(ticket)
                 actions += self._take(ticket, choice, now_s)
@@ -471,7 +502,7 @@ class Desk:
                 assert client.bound is not None
                 bound_to, seconds = client.bound[0].instance, client.bound[1]
                 asked = replace(client.placed, bound_to=bound_to, ahead_s=ahead_s)
-                choice = self._loads.choose(asked, now_s, self._among(client))
+                choice = self._loads.choose(asked, now_s, self._among(client, now_s))
                 if choice is None or choice.instance == bound_to:
                     ahead_s += seconds
                     continue
@@ -496,11 +527,13 @@ class Desk:
         """
         client = self._clients[ticket]
         may_repeat = client.request.is_repeatable or not was_sent
+        rest_s = self._rest_s(client, now_s)
         if client.num_attempts >= self._config.max_attempts or not may_repeat:
-            return [self._refuse(ticket, 502, reason, None)]
-        if client.tried.issuperset(self._able(client)[0]):
+            return [self._refuse(ticket, 502, reason, rest_s)]
+        able = [worker.id for worker in self._able(client)[0] if worker.rests_until_s <= now_s]
+        if client.tried.issuperset(able):
             if not may_return:
-                return [self._refuse(ticket, 502, reason, None)]
+                return [self._refuse(ticket, 502, reason, rest_s)]
             client.tried.clear()
         return self._place(ticket, now_s)
 
@@ -531,9 +564,12 @@ class Desk:
         client.running = None
         del self._by_worker[running.worker][ticket]
         was_refused = status is not None and status >= 400
+        worker = self._workers.get(running.worker)
+        most_tokens = MOST_TOKENS if worker is None else worker.most_tokens(client.request.model)
+        usage = believable.usage(usage, client.request, most_tokens)
         is_timed = status is not None and not (was_refused or was_paused)
         self._loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
-        return self._workers.get(running.worker)
+        return worker
 
     def _after(self, worker: Worker | None, now_s: float) -> list[DeskAction]:
         """Do what follows when a request has left a worker."""
@@ -545,7 +581,16 @@ class Desk:
         if worker.state == "suspect":
             next_s = min(worker.probe_s, now_s + self._config.health_interval_s)
             return [Check(worker.id, next_s), *self._unbind(worker.id, now_s)]
+        if worker.state == "serving" and worker.rests_until_s > now_s:
+            return [self._next_check(worker, now_s), *self._unbind(worker.id, now_s)]
         return self._fill(worker.id, now_s) if self._waiting else []
+
+    def _next_check(self, worker: Worker, now_s: float) -> Check:
+        """Return the check of a worker that serves, at the end of its rest if that comes first: then it gets
+        what waits.
+        """
+        at_s = now_s + self._config.health_interval_s
+        return Check(worker.id, min(at_s, worker.rests_until_s) if worker.rests_until_s > now_s else at_s)
 
     def _retire(self, worker: Worker) -> list[DeskAction]:
         if self._at(worker.id):

@@ -7,26 +7,29 @@ that are cut go on at another worker (`resumption.py`).
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from time import monotonic
 
 from stretto.engines.http_client.answer_parser import AnswerParser
-from stretto.engines.http_client.connection import ServerConnections
 from stretto.engines.http_client.headers import Headers, value_of
-from stretto.engines.openai_wire.errors import ApiError
+from stretto.engines.openai_wire.errors import ApiError, read_retry_after
 from stretto.errors import EngineFailure, EngineTimeout
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
-from stretto.router.client_connection import ClientConnection, ClientRequest
+from stretto.router.client_connection import ClientConnection
 from stretto.router.desk import Desk
-from stretto.router.head import REQUEST_ID, answer_head, request_bytes, with_ids
+from stretto.router.head import REQUEST_ID, answer_head, with_ids
 from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket, WorkerId
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import Journey
+from stretto.router.request_reader import ClientRequest
 from stretto.router.resumption import Resumption, resumable
+from stretto.router.worker_link import WorkerLink
 
 _MAX_WHOLE_BYTES = 1_000_000
-_PASSING = (500, 502, 503, 504)
+_PASSING = (429, 500, 502, 503, 504)
 """Statuses of answers after which another worker is tried."""
 _KINDS = {
     500: "InternalServerError",
@@ -36,6 +39,9 @@ _KINDS = {
 }
 """Kinds of the router's own errors, by status."""
 _WORKER = b"x-stretto-worker"
+_RETRY_AFTER = b"retry-after"
+_PARSED_BYTES = 8
+"""Bytes of memory for each byte of a body whose token ids are kept as numbers."""
 
 
 class Exchange:
@@ -61,16 +67,17 @@ class Exchange:
         self._act = act
         self._ended = ended
         self._headers, request_id = with_ids(request.headers)
-        self.journey = Journey(request_id, request.target.decode("latin-1"), arrived_s)
+        self.journey = Journey(request_id, request.path, arrived_s)
         self.ticket: Ticket = -1
         self.attempt: Attempt | None = None
         self._is_repeatable = True
+        self._is_head = request.method == b"HEAD"
         self._answer: AnswerParser | None = None
         self._is_streamed = False
         self._is_chunked = False
         self._keeps_alive = request.keeps_alive
         self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._body_bytes = self._rest_bytes = self._num_kept = 0
         self._events: EventParts | None = None
         self._resumption: Resumption | None = None
         self._rest_request: bytes | None = None
@@ -102,20 +109,18 @@ class Exchange:
 
     # --- what the desk asks for
 
-    def send(self, action: Send, connections: ServerConnections) -> None:
+    def send(self, action: Send, link: WorkerLink) -> None:
         """Begin an attempt at a worker."""
         now_s = monotonic()
         self.journey.sent(action, now_s)
-        address = connections.address
         request = self._request
-        data = request_bytes(
-            request.method,
-            address.path.encode() + request.target,
-            address.authority,
+        data = link.request(
+            b"GET" if self._is_head else request.method,
+            request.target,
             self._headers,
             request.body if self._rest_request is None else self._rest_request,
         )
-        self.attempt = Attempt(connections, data, self, may_reuse=self._is_repeatable)
+        self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
 
@@ -129,6 +134,9 @@ class Exchange:
             return
         if self._failure is not None:
             status, headers, body = self._failure
+            if status == 429 and retry_after_s is not None:
+                headers = [line for line in headers if line[0] != _RETRY_AFTER]
+                headers.append((_RETRY_AFTER, b"%d" % math.ceil(retry_after_s)))
         else:
             error = ApiError(status, message, _KINDS.get(status, "UpstreamError"), None, retry_after_s)
             headers, body = error_headers(error), error_body(error)
@@ -204,6 +212,11 @@ class Exchange:
         if self.attempt is not None:
             self.attempt.resume()
 
+    def probe(self) -> None:
+        """Write an empty comment between two events, which shows whether the client is still there."""
+        if self._events is not None and not self._is_paused:
+            self._write(b":\n\n")
+
     # --- what the worker does
 
     def on_head(self, answer: AnswerParser) -> None:
@@ -227,12 +240,15 @@ class Exchange:
         if self._events is not None:
             if whole := self._events.feed(data):
                 self._pass_on(whole)
+            if self._events.num_held != self._num_kept or self._resumption is not None:
+                self._hold_rest(self._events)
         elif self._is_streamed:
             self._write(data)
         else:
             self._body.append(data)
             self._body_bytes += len(data)
-            if self._body_bytes > _MAX_WHOLE_BYTES:
+            num_kept = self._body_bytes if self._failure is None else self._body_bytes + len(self._failure[2])
+            if self._body_bytes > _MAX_WHOLE_BYTES or not self._client.hold(num_kept):
                 self._pass_on_large()
 
     def on_end(self) -> None:
@@ -246,18 +262,20 @@ class Exchange:
                 self._pass_on(rest)
             if self._is_chunked:
                 self._client.write(b"0\r\n\r\n")
-            self._finish(answer.status, now_s)
+            self._finish(answer, now_s)
             self._client.finished(keeps_alive=self._keeps_alive)
             return
         body = b"".join(self._body)
         if self._is_failure(answer):
             self._failure = answer.status, self._to_client(answer), body
             self.journey.failed(f"it answered with status {answer.status}")
-            self._act(self._desk.refused(self.ticket, answer.status, now_s))
+            self._act(
+                self._desk.refused(self.ticket, answer.status, now_s, retry_after_s=_retry_after_s(answer))
+            )
             return
         self._usage.feed(body)
         self.journey.first_byte_s = now_s
-        self._finish(answer.status, now_s)
+        self._finish(answer, now_s)
         self._client.answer(
             answer.status,
             self._to_client(answer),
@@ -287,7 +305,9 @@ class Exchange:
         self._is_streamed = True
         self._events = EventParts() if is_events else None
         if is_events and answer.status == 200:
-            self._resumption = resumable(self._request.target, self._request.body)
+            self._resumption = resumable(self._request.path, self._request.body)
+            if self._resumption is not None:
+                self._rest_bytes = _PARSED_BYTES * len(self._request.body)
         length = None if is_events else answer.length
         self._is_chunked = self._request.takes_chunks and length is None
         self._keeps_alive = self._request.keeps_alive and (self._is_chunked or length is not None)
@@ -301,8 +321,13 @@ class Exchange:
                 reason=answer.reason,
             )
         )
-        self.journey.first_byte_s = monotonic()
-        self._act(self._desk.began(self.ticket, answer.status, self.journey.first_byte_s))
+        self.journey.first_byte_s = now_s = monotonic()
+        if self._is_head:
+            self.stop()
+            self._finish(answer, now_s)
+            self._client.finished(keeps_alive=self._keeps_alive)
+        else:
+            self._act(self._desk.began(self.ticket, answer.status, now_s))
 
     def _begin_rest(self, answer: AnswerParser, *, is_events: bool) -> None:
         """Take the head of the rest of an answer that was cut."""
@@ -328,8 +353,22 @@ class Exchange:
         """Pass on an answer that turns out to be too large to be kept."""
         assert self._answer is not None
         body, self._body = b"".join(self._body), []
+        self._client.hold(0)
         self._begin_stream(self._answer, is_events=False)
-        self._write(body)
+        if not self._is_head:
+            self._write(body)
+
+    def _hold_rest(self, events: EventParts) -> None:
+        """Count what is kept of a stream; where it does not fit, less is kept."""
+        self._num_kept = num_kept = events.num_held
+        if (resumption := self._resumption) is not None:
+            if self._client.hold(num_kept + self._rest_bytes + resumption.num_kept):
+                return
+            resumption.give_up()
+            self._rest_bytes = 0
+        if not self._client.hold(num_kept):
+            self._num_kept = 0
+            self._pass_on(events.rest())
 
     def _write(self, data: bytes) -> None:
         self._client.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
@@ -341,15 +380,27 @@ class Exchange:
             return [*answer.headers, worker]
         return [*answer.headers, worker, (REQUEST_ID, self.journey.request_id.encode("latin-1"))]
 
-    def _finish(self, status: int, now_s: float) -> None:
+    def _finish(self, answer: AnswerParser, now_s: float) -> None:
         self.journey.usage = self._usage.usage()
         actions = self._desk.answered(
-            self.ticket, status, self.journey.usage, now_s, was_paused=self._was_paused
+            self.ticket,
+            answer.status,
+            self.journey.usage,
+            now_s,
+            was_paused=self._was_paused,
+            retry_after_s=_retry_after_s(answer),
         )
-        self._leave(status)
+        self._leave(answer.status)
         if actions:
             self._act(actions)
 
     def _leave(self, status: int) -> None:
         self.journey.end(status, monotonic())
         self._ended(self)
+
+
+def _retry_after_s(answer: AnswerParser) -> float | None:
+    """Return the seconds that an answer with status 429 asks to wait, if it says."""
+    if answer.status != 429 or (header := value_of(answer.headers, _RETRY_AFTER)) is None:
+        return None
+    return read_retry_after(header.decode("latin-1"), time.time())

@@ -10,10 +10,10 @@ from dataclasses import replace
 from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.engines.http_client.connection import ServerConnections
 from stretto.engines.http_client.headers import Headers, value_of
 from stretto.engines.openai_wire.errors import ApiError, RequestRefused, no_such_path
-from stretto.router.client_connection import ClientConnection, ClientRequest, Served
+from stretto.router.byte_budget import ByteBudget
+from stretto.router.client_connection import ClientConnection, Served
 from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
 from stretto.router.desk import Desk
@@ -34,10 +34,14 @@ from stretto.router.messages import (
 from stretto.router.prompts import read_request
 from stretto.router.replies import error_body, error_headers
 from stretto.router.request_log import RequestLog
-from stretto.router.routes import is_method, is_passed_on, is_repeatable, path_of
+from stretto.router.request_reader import ClientRequest
+from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
 from stretto.router.token_reader import TokenReader
+from stretto.router.worker_link import WorkerLink
 
 _log = logging.getLogger(__name__)
+
+_HEAD_S = 30.0
 
 OwnAnswer = tuple[int, Headers, bytes]
 """Status, headers and body of an answer that the router gives itself."""
@@ -54,10 +58,12 @@ class Front:
     Attributes:
         placement: the policy that chooses workers.
         desk: the state machine.
-        connections: the connections to each worker.
+        links: the way to each worker.
         clients: the open connections of clients.
+        budget: count of the bytes held for all clients.
         own_route: answers requests to the router's own paths.
         check: called to have the health of a worker checked at a time.
+        on_worker_passed: called when a worker has passed a health check.
         on_worker_gone: called when a worker is gone.
         tokens: tokenizer of prompts; None without one.
     """
@@ -66,11 +72,13 @@ class Front:
         self.config = config
         self.placement = FencedPlacement(PLACEMENTS[config.placement]())
         self.desk = Desk(config, self.placement)
-        self.connections: dict[WorkerId, ServerConnections] = {}
+        self.links: dict[WorkerId, WorkerLink] = {}
         self.clients: set[ClientConnection] = set()
+        self.budget = ByteBudget(config.max_held_bytes)
         self.counters = Counters()
         self.own_route: OwnRoute = lambda request, is_local: None
         self.check: Callable[[WorkerId, float], None] = lambda worker, at_s: None
+        self.on_worker_passed: list[Callable[[WorkerId], None]] = []
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
         self._log = log
@@ -82,7 +90,11 @@ class Front:
     def client_connection(self) -> ClientConnection:
         """Return the protocol of a new client."""
         return ClientConnection(
-            self._serve, self.clients, self.config.max_body_bytes, self.counters.count_refusal
+            self._serve,
+            self.clients,
+            self.config.max_body_bytes,
+            self.budget,
+            self.counters.count_refusal,
         )
 
     def act(self, actions: list[DeskAction]) -> None:
@@ -90,7 +102,7 @@ class Front:
         for action in actions:
             match action:
                 case Send(ticket, worker):
-                    self._exchanges[ticket].send(action, self.connections[worker])
+                    self._exchanges[ticket].send(action, self.links[worker])
                 case Stop(ticket, reason):
                     self._exchanges[ticket].give_up(reason)
                 case Refuse(ticket, status, message, retry_after_s):
@@ -100,7 +112,7 @@ class Front:
                 case Check(worker, at_s):
                     self.check(worker, at_s)
                 case WorkerGone(worker):
-                    self.connections.pop(worker).close()
+                    self.links.pop(worker).connections.close()
                     for tell in self.on_worker_gone:
                         tell(worker)
         due_s = self.desk.next_due_s
@@ -122,18 +134,19 @@ class Front:
         if self.desk.worker(worker) is not None:
             self.act(self.desk.remove(worker, now_s))
 
-    def sweep(self, client_idle_s: float) -> None:
-        """End attempts that bring nothing and connections of clients that ask nothing; called each second."""
+    def sweep(self, client_idle_s: float, head_s: float = _HEAD_S) -> None:
+        """End attempts that bring nothing, requests that come too slowly, and connections of clients that ask
+        nothing; called each second.
+
+        Args:
+            head_s: seconds that the head of a request may take to come.
+        """
         now_s = monotonic()
         config = self.config
         for exchange in list(self._exchanges.values()):
             exchange.time_out(now_s, config.first_byte_timeout_s, config.idle_timeout_s)
         for client in list(self.clients):
-            idle_s = now_s - client.last_s if client.is_idle else 0.0
-            if idle_s > 2 * client_idle_s:
-                client.abort()  # it does not read its last answer
-            elif idle_s > client_idle_s:
-                client.close()
+            client.time_out(now_s, client_idle_s, head_s, config.max_body_s)
         if self._log is not None:
             self._log.flush()
 
@@ -145,6 +158,8 @@ class Front:
         """Begin to answer a request: by the router itself, or by a worker."""
         arrived_s = monotonic()
         try:
+            route = read_target(request.target)
+            request.path, request.target = route.path, route.target
             if (own := self.own_route(request, client.is_local)) is not None:
                 status, headers, body = own
                 client.answer(status, headers, body, keeps_alive=request.keeps_alive)
@@ -154,7 +169,7 @@ class Front:
             self._refuse(client, request, refused.answer)
             return None
         except Exception:
-            _log.exception("a request to %s could not be read", request.target)
+            _log.exception("a request to %r could not be read", request.path)
             error = ApiError(500, "the router could not read the request", "InternalServerError")
             self._refuse(client, request, error)
             return None
@@ -183,7 +198,7 @@ class Front:
         client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 
     def _read(self, request: ClientRequest) -> RoutedRequest:
-        path = path_of(request.target)
+        path = request.path
         if not is_passed_on(path):
             raise no_such_path(path)
         if not is_method(request.method):

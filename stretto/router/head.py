@@ -6,6 +6,7 @@ All headers are passed on as they are, except those that concern one connection 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 
 from stretto.engines.http_client.headers import Headers, value_of
@@ -20,10 +21,18 @@ REQUEST_ID = b"x-request-id"
 TRACEPARENT = b"traceparent"
 _REASONS = {
     **{200: b"OK", 202: b"Accepted", 400: b"Bad Request", 403: b"Forbidden", 404: b"Not Found"},
-    **{405: b"Method Not Allowed", 413: b"Content Too Large", 429: b"Too Many Requests"},
+    **{
+        405: b"Method Not Allowed",
+        408: b"Request Timeout",
+        413: b"Content Too Large",
+        429: b"Too Many Requests",
+    },
     **{500: b"Internal Server Error", 501: b"Not Implemented", 502: b"Bad Gateway"},
     **{431: b"Request Header Fields Too Large", 503: b"Service Unavailable"},
 }
+
+_WORDS = re.compile(rb"[ -~]{1,100}")
+"""Words behind a status that are passed on. The parser refuses control characters in headers alone."""
 
 
 def with_ids(headers: Headers) -> tuple[Headers, str]:
@@ -39,13 +48,13 @@ def with_ids(headers: Headers) -> tuple[Headers, str]:
     return [*headers, *added], request_id.decode("latin-1")
 
 
-def request_bytes(method: bytes, target: bytes, authority: str, headers: Headers, body: bytes) -> bytes:
-    """Return a request to a worker, head and body."""
+def request_head(method: bytes, target: bytes, authority: str, headers: Headers, length: int) -> bytes:
+    """Return the head of a request to a worker, with a body of `length` bytes."""
     parts = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, authority.encode())]
     parts += _lines(headers)
-    if body or method not in (b"GET", b"DELETE"):
-        parts.append(b"content-length: %d\r\n" % len(body))
-    parts += (b"\r\n", body)
+    if length or method not in (b"GET", b"DELETE"):
+        parts.append(b"content-length: %d\r\n" % length)
+    parts.append(b"\r\n")
     return b"".join(parts)
 
 
@@ -60,9 +69,13 @@ def answer_head(
 ) -> bytes:
     """Return the head of an answer to a client.
 
-    `length` is the number of bytes of its body, if it is known.
+    Args:
+        length: number of bytes of its body, if it is known.
+        reason: words of a worker behind the status, which are passed on if they are few and printable.
     """
-    parts = [b"HTTP/1.1 %d %b\r\n" % (status, reason or _REASONS.get(status, b""))]
+    if not _WORDS.fullmatch(reason):
+        reason = _REASONS.get(status, b"")
+    parts = [b"HTTP/1.1 %d %b\r\n" % (status, reason)]
     parts += _lines(headers)
     if is_chunked:
         parts.append(b"transfer-encoding: chunked\r\n")

@@ -1,25 +1,27 @@
 """Health checks of the workers: each asks a worker and tells the desk, which says when the next is due.
 
-A worker passes if it answers `/health` with a status below 500: some servers lack that path. Then it is asked
-for its models, and for the size of its KV memory if it was not serving.
+A worker passes if it answers `/health` with a status below 500, for some servers lack that path, and if its
+models are known: it is asked for them unless its settings name them. A worker that serves keeps its models
+while its list cannot be read. One that does not serve is also asked for the size of its KV memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from time import monotonic
-from typing import Any
 
-from stretto.engines.http_client.connection import ServerConnections
 from stretto.engines.openai_server.metrics import read_cache_config
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.models import read_models
 from stretto.errors import BadReply, ConfigError, EngineFailure
-from stretto.router.config import WorkerConfig, parse_address
+from stretto.router import believable
+from stretto.router.config import WorkerConfig
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
 from stretto.router.question import ask
+from stretto.router.worker_link import WorkerLink
 
 
 class HealthChecks:
@@ -50,7 +52,7 @@ class HealthChecks:
         """
         worker = self._enter(config)
         try:
-            await self._check(worker, self._front.connections[worker])
+            await self._check(worker, self._front.links[worker])
         except BadReply as error:
             raise ConfigError(f"worker {config.url}: {error.message}") from error
 
@@ -79,8 +81,7 @@ class HealthChecks:
 
     def _enter(self, config: WorkerConfig) -> WorkerId:
         worker = self._front.desk.add_worker(config).id
-        connections = ServerConnections(parse_address(config.url), self._front.config.connect_timeout_s)
-        self._front.connections[worker] = connections
+        self._front.links[worker] = WorkerLink(config, self._front.config.connect_timeout_s)
         return worker
 
     def _begin(self, worker: WorkerId) -> None:
@@ -89,19 +90,22 @@ class HealthChecks:
 
     async def _check_again(self, worker: WorkerId) -> None:
         try:
-            await self._check(worker, self._front.connections[worker])
+            await self._check(worker, self._front.links[worker])
         except BadReply as error:
             self._fail(worker, error.message)
 
-    async def _check(self, worker: WorkerId, connections: ServerConnections) -> None:
+    async def _check(self, worker: WorkerId, link: WorkerLink) -> None:
         """Check a worker once, and tell the desk. Raises BadReply if it does not speak HTTP."""
         try:
-            status, _ = await self._ask(connections, paths.HEALTH)
+            status, _ = await self._ask(link, paths.HEALTH)
             if status >= 500:
                 self._fail(worker, f"its health check has status {status}")
                 return
-            models = await self._models(connections)
-            kv_tokens = await self._kv_tokens(worker, connections)
+            models, problem = await self._models(worker, link)
+            if problem:
+                self._fail(worker, problem)
+                return
+            kv_tokens = await self._kv_tokens(worker, link)
         except BadReply:
             raise
         except EngineFailure as failure:
@@ -110,22 +114,30 @@ class HealthChecks:
             return
         self._running.pop(worker, None)
         self._front.act(self._front.desk.check_passed(worker, models, kv_tokens, monotonic()))
+        for tell in self._front.on_worker_passed:
+            tell(worker)
 
     def _fail(self, worker: WorkerId, reason: str, *, is_gone: bool = False) -> None:
         self._running.pop(worker, None)
         self._front.act(self._front.desk.check_failed(worker, reason, monotonic(), is_gone=is_gone))
 
-    async def _models(self, connections: ServerConnections) -> dict[str, Any]:
-        """Return the worker's models by name; none if it lists none."""
-        status, body = await self._ask(connections, paths.MODELS)
-        try:
-            listed = json.loads(body) if status == 200 else {"data": []}
-            cards = read_models(listed)
-        except (BadReply, ValueError, RecursionError):
-            return {}
-        return dict(zip((card.id for card in cards), listed["data"], strict=True))
+    async def _models(self, worker: WorkerId, link: WorkerLink) -> tuple[Mapping[str, object], str]:
+        """Return the worker's models by name, and "", or no models and why they are not known."""
+        found = self._front.desk.worker(worker)
+        if found is None:
+            return {}, "it is gone"
+        if found.config.models:
+            return {name: {"id": name, "object": "model"} for name in found.config.models}, ""
+        status, body = await self._ask(link, paths.MODELS)
+        if status == 404 and link.url.is_guess:
+            guessed, link.url = link.url, link.url.without_version()
+            status, body = await self._ask(link, paths.MODELS)
+            if status == 404:
+                link.url = guessed
+        models, problem = _listed(status, body)
+        return (found.models, "") if problem and found.state == "serving" else (models, problem)
 
-    async def _kv_tokens(self, worker: WorkerId, connections: ServerConnections) -> int | None:
+    async def _kv_tokens(self, worker: WorkerId, link: WorkerLink) -> int | None:
         """Return how many tokens fit into the worker's KV memory; None if it has never told.
 
         A suspect worker may be a new process with another size, so that it is asked again.
@@ -133,14 +145,32 @@ class HealthChecks:
         found = self._front.desk.worker(worker)
         if found is None or found.state not in ("starting", "suspect"):
             return None if found is None else found.kv_tokens
-        status, body = await self._ask(connections, paths.METRICS)
+        status, body = await self._ask(link, paths.METRICS)
         if status != 200:
             return found.kv_tokens
         try:
             cache = read_cache_config(body.decode(errors="replace"))
         except BadReply:
             return found.kv_tokens
-        return cache.num_blocks * cache.block_tokens if cache.num_blocks else found.kv_tokens
+        return believable.kv_tokens((cache.num_blocks or 0) * cache.block_tokens) or found.kv_tokens
 
-    async def _ask(self, connections: ServerConnections, path: str) -> tuple[int, bytes]:
-        return await ask(connections, self._front.config.health_timeout_s, path)
+    async def _ask(self, link: WorkerLink, path: str) -> tuple[int, bytes]:
+        return await ask(link, self._front.config.health_timeout_s, path)
+
+
+def _listed(status: int, body: bytes) -> tuple[Mapping[str, object], str]:
+    """Return the models in an answer to the question for them, and "", or none and what is wrong with it."""
+    if status != 200:
+        hint = {
+            401: "; give its key as api_key or api_key_env",
+            403: "; give its key as api_key or api_key_env",
+            404: "; if it lists none, give their names as models",
+        }
+        return {}, f"its list of models has status {status}{hint.get(status, '')}"
+    try:
+        listed = json.loads(body)
+        cards = read_models(listed)
+    except (BadReply, ValueError, RecursionError):
+        return {}, "its list of models cannot be read"
+    models = dict(zip((card.id for card in cards), listed["data"], strict=True))
+    return models, "" if models else "it lists no models"

@@ -31,6 +31,8 @@ class KVFeeds:
     def __init__(self, front: Front) -> None:
         self._front = front
         self._tasks: dict[WorkerId, list[asyncio.Task[None]]] = {}
+        self._uncompared: dict[WorkerId, Worker] = {}
+        front.on_worker_passed.append(self._passed)
         front.on_worker_gone.append(self.end)
 
     def begin(self, worker: Worker) -> None:
@@ -39,10 +41,13 @@ class KVFeeds:
             stream = KVEventStream(worker.config.kv_events)
             self._tasks[worker.id] = [asyncio.create_task(self._follow(worker, stream))]
             if self._front.tokens is not None:
-                self._tasks[worker.id].append(asyncio.create_task(self._compare(worker)))
+                self._uncompared[worker.id] = worker
+                if worker.models:
+                    self._passed(worker.id)
 
     def end(self, worker: WorkerId) -> None:
         """Follow a worker that is gone no more."""
+        self._uncompared.pop(worker, None)
         for task in self._tasks.pop(worker, ()):
             task.cancel()
 
@@ -65,18 +70,19 @@ class KVFeeds:
                 "KV events of worker %s are followed no more: %s", worker.config.url, reason, exc_info=bug
             )
 
+    def _passed(self, worker: WorkerId) -> None:
+        """Compare the tokenizers when a worker first passes a health check: its models are known then."""
+        if (found := self._uncompared.pop(worker, None)) is not None:
+            self._tasks[worker].append(asyncio.create_task(self._compare(found)))
+
     async def _compare(self, worker: Worker) -> None:
-        """Compare the tokenizer with the worker's, once it answers; only if they agree are texts looked up
-        there.
-        """
+        """Compare the tokenizer with the worker's; only if they agree are texts looked up there."""
         tokens, front = self._front.tokens, self._front
         assert tokens is not None, "compared only where there is a tokenizer"
-        while not worker.models:
-            await asyncio.sleep(front.config.health_timeout_s / 100)
         body = json.dumps(tokenize_request(next(iter(worker.models)), _PROBE)).encode()
         try:
             status, answer = await ask(
-                front.connections[worker.id], front.config.health_timeout_s, paths.TOKENIZE, body
+                front.links[worker.id], front.config.health_timeout_s, paths.TOKENIZE, body
             )
             theirs = read_tokens(json.loads(answer)) if status == 200 else None
         except (EngineFailure, ValueError, RecursionError):

@@ -28,6 +28,13 @@ from stretto.router.workers import Worker
 _NO_LIMIT = 2**22
 """Tokens that may be in flight at a worker whose memory is not known."""
 _OUTPUT_WEIGHT = 1 / 32
+_MOST_OUTPUT_TIMES = 4
+"""Largest count of an answer, in means, that enters the mean. So wrong counts of fewer than a quarter of the
+answers hardly change it."""
+_MAX_MODELS = 1000
+"""Models with a mean of their own; others share one."""
+_SLOWNESS = (1 / 16, 16.0)
+"""Range of the measured over the predicted seconds of one answer."""
 _SLOWNESS_WEIGHT = 0.1
 _FIRST_OUTPUT = 128
 
@@ -40,6 +47,7 @@ class Running:
         held_tokens: tokens of its prompt that the worker is expected to report as found in its cache.
         prefill_s: predicted seconds of its prefill.
         first_s: predicted seconds until its first byte, when it was sent.
+        model: name of the model that it asks for, if a worker lists it; else "".
         is_decoding: whether its prefill is over, as far as is known.
     """
 
@@ -50,6 +58,7 @@ class Running:
     held_tokens: int
     prefill_s: float
     first_s: float
+    model: str = ""
     is_decoding: bool = False
 
 
@@ -64,7 +73,7 @@ class Loads:
         self._table = InstanceTable(placement.load, with_full=self._is_early)
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, Running] = {}
-        self._typical_output = float(_FIRST_OUTPUT)
+        self._typical_output: dict[str, float] = {"": float(_FIRST_OUTPUT)}
         self._correction = HitCorrection(BYTES.block_tokens)
         self._telling: set[tuple[WorkerId, bool]] = set()
 
@@ -73,11 +82,11 @@ class Loads:
         """Whether the policy reads keys of prompts, where workers report nothing of their caches."""
         return self._placement.uses_keys == "always"
 
-    def expected_output(self, max_tokens: int | None) -> int:
-        """Return how many tokens an answer is expected to have: the mean of the last ones, or the request's
-        limit if that is less.
+    def expected_output(self, model: str, max_tokens: int | None) -> int:
+        """Return how many tokens an answer is expected to have: the mean of the last ones of its model, or
+        the request's limit if that is less.
         """
-        typical = round(self._typical_output)
+        typical = round(self._typical(model))
         return typical if max_tokens is None else min(max_tokens, typical)
 
     def join(self, worker: Worker) -> None:
@@ -154,8 +163,10 @@ class Loads:
             1, min(request.all_tokens, view.capacity_tokens)
         )
 
-    def start(self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float) -> Running:
-        """Count a request as running at the worker of `choice`."""
+    def start(
+        self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float, model: str = ""
+    ) -> Running:
+        """Count a request for a model as running at the worker of `choice`."""
         self._placement.observe(Dispatched(choice.instance, request, now_s))
         view = self._table.get(choice.instance)
         assert view is not None, "requests are sent to workers in the table"
@@ -163,7 +174,7 @@ class Loads:
         first_s = view.prefill_left_s(now_s) + prefill_s
         if view.num_running == view.num_decoding:
             view.prefill_from_s = now_s
-        running = Running(ticket, view.id, request, now_s, choice.held_tokens, prefill_s, first_s)
+        running = Running(ticket, view.id, request, now_s, choice.held_tokens, prefill_s, first_s, model)
         self._running[ticket] = running
         heappush(self._prefill_ends, (now_s + running.first_s, ticket))
         self._change(view, 1, request.all_tokens, prefill_s)
@@ -185,6 +196,7 @@ class Loads:
         """Take a request off the load of its worker, and learn from what was reported of it.
 
         Args:
+            usage: believable counts, or none.
             is_timed: whether its time tells how fast the worker is.
             was_refused: whether the worker has answered with an error.
         """
@@ -195,7 +207,7 @@ class Loads:
             self._correction.learn(running.held_tokens, num_cached)
         view = self._table.get(running.worker)
         if usage.num_output is not None:
-            self._typical_output += _OUTPUT_WEIGHT * (usage.num_output - self._typical_output)
+            self._learn_output(running.model, usage.num_output)
         if view is None:
             return
         if is_timed and usage.num_output is not None:
@@ -254,15 +266,27 @@ class Loads:
             if running is not None and running.sent_s + running.first_s <= now_s:
                 self.first_byte(running, now_s)
 
+    def _typical(self, model: str) -> float:
+        return self._typical_output.get(model, self._typical_output[""])
+
+    def _learn_output(self, model: str, num_output: int) -> None:
+        """Learn the number of tokens of an answer, for its model and for all together."""
+        has_mean = model in self._typical_output or len(self._typical_output) < _MAX_MODELS
+        for name in ("", model) if model and has_mean else ("",):
+            typical = self._typical(name)
+            counted = min(num_output, _MOST_OUTPUT_TIMES * max(typical, _FIRST_OUTPUT))
+            self._typical_output[name] = typical + _OUTPUT_WEIGHT * (counted - typical)
+
     def _learn_slowness(self, view: InstanceView, running: Running, num_output: int, now_s: float) -> None:
         predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
         if self._is_early and predicted_s > 0:
-            ratio = (now_s - running.sent_s) / predicted_s
+            least, most = _SLOWNESS
+            ratio = min(most, max(least, (now_s - running.sent_s) / predicted_s))
             view.slowness += _SLOWNESS_WEIGHT * (ratio - view.slowness)
 
     def _change(self, view: InstanceView, num: int, num_tokens: int, prefill_s: float) -> None:
         view.num_running += num
         view.running_tokens += num_tokens
         view.prefill_s = max(0.0, view.prefill_s + prefill_s) if view.num_running else 0.0
-        view.expected_output = round(self._typical_output)
+        view.expected_output = round(self._typical_output[""])
         self._table.changed(view.id)

@@ -20,7 +20,8 @@ class RoutedRequest:
     Attributes:
         model: name of the model that it asks for; "" if it names none.
         num_tokens: number of tokens of its prompt; estimated where it is a text.
-        max_tokens: largest number of tokens to generate; None if the request sets no limit.
+        max_tokens: largest number of tokens of one answer; None if the request sets no limit.
+        num_answers: number of answers that it asks for, to all its prompts together.
         key: key of its prompt; None if nothing is known of it or the policy reads no keys.
         text: prompt of a completion as a text whose token ids may be looked up; "" if there is none.
         ids: token ids of its prompt; none where they are not known.
@@ -30,6 +31,7 @@ class RoutedRequest:
     model: str = ""
     num_tokens: int = 0
     max_tokens: int | None = None
+    num_answers: int = 1
     key: PromptKey | None = None
     text: str = ""
     ids: Sequence[int] = ()

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 from time import monotonic
-from urllib.parse import unquote
 
 from stretto.engines.http_client.headers import value_of
 from stretto.engines.openai_wire.errors import ApiError, RequestRefused, malformed, no_such_path
 from stretto.engines.openai_wire.metrics import CONTENT_TYPE
 from stretto.errors import ConfigError
-from stretto.router.client_connection import ClientRequest
 from stretto.router.config import WorkerConfig
 from stretto.router.front import Front, OwnAnswer
 from stretto.router.health import HealthChecks
 from stretto.router.replies import JSON_HEADERS, json_body
-from stretto.router.routes import path_of
+from stretto.router.request_reader import ClientRequest
 from stretto.router.workers import Worker
 
 WORKERS = "/router/workers"
@@ -40,18 +38,18 @@ class OwnRoutes:
         Raises:
             RequestRefused: it cannot be served.
         """
-        path = path_of(request.target)
-        if request.method == b"GET":
+        path = request.path
+        if request.method in (b"GET", b"HEAD"):
             match path:
                 case "/health":
                     return self._health()
                 case "/metrics":
-                    text = self._front.counters.render(self._front.desk)
+                    text = self._front.counters.render(self._front.desk, self._front.budget.num_held)
                     return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
                 case "/v1/models":
                     return _answer({"object": "list", "data": list(self._models().values())})
             if path.startswith(_MODEL):
-                card = self._models().get(unquote(path.removeprefix(_MODEL)))
+                card = self._models().get(path.removeprefix(_MODEL))
                 return None if card is None else _answer(card)
         if path == WORKERS or path.startswith(WORKERS + "/"):
             if not is_local:
@@ -79,7 +77,7 @@ class OwnRoutes:
         desk, now_s = self._front.desk, monotonic()
         try:
             match request.method, number, verb:
-                case b"GET", "", "":
+                case b"GET" | b"HEAD", "", "":
                     return _answer([self._listed(worker) for worker in desk.workers()])
                 case b"POST", "", "":
                     return self._add(request.body)
@@ -88,7 +86,7 @@ class OwnRoutes:
                 case b"DELETE", _, "":
                     self._front.remove(_number(number), now_s)
                 case _:
-                    raise no_such_path(path_of(request.target))
+                    raise no_such_path(request.path)
         except ConfigError as error:
             raise _refusal(400, error.message) from error
         return _answer({"worker": _number(number), "left": [w.id for w in desk.workers()]})
@@ -99,10 +97,13 @@ class OwnRoutes:
             fields = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise malformed("", f"not JSON: {error!s:.200}") from error
-        known = {"url", "num_slots", "kv_tokens"}
+        known = {"url", "num_slots", "kv_tokens", "models", "api_key", "headers"}
         if not isinstance(fields, dict) or "url" not in fields or not fields.keys() <= known:
             raise malformed("", f"must be an object with url, and may have {', '.join(sorted(known))}")
-        config = WorkerConfig(**fields)
+        names = fields.get("models", [])
+        if not isinstance(names, list):
+            raise malformed("models", "must be a list of names")
+        config = WorkerConfig(**{**fields, "models": tuple(names)})
         return 202, JSON_HEADERS, json_body({"worker": self._checks.add(config)})
 
     def _listed(self, worker: Worker) -> dict[str, object]:

@@ -19,7 +19,7 @@ import numpy as np
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prompt_keys import BYTES
 from stretto.core import Segment
-from stretto.engines.openai_wire.errors import malformed
+from stretto.engines.openai_wire.errors import ApiError, RequestRefused, malformed
 from stretto.router.messages import RoutedRequest
 
 _BYTES_PER_TOKEN = 4
@@ -36,6 +36,10 @@ _MAX_FIELDS = 64
 """Fields of a form among which its model is searched."""
 _MAX_FIELD_HEAD = 4096
 """Bytes of the head of a field of a form."""
+_MAX_EACH = 128
+"""Largest believable number of answers to one prompt."""
+_MAX_ITEMS = 4_000_000
+"""Number of values of a body from which on reading it takes hundreds of megabytes."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 
 _Text: TypeAlias = "str | array[int]"
@@ -66,6 +70,7 @@ def read_request(
         name = _form_model(body, boundary[1] or boundary[2]) if boundary else ""
         num_tokens = len(body) // _BYTES_PER_TOKEN
         return RoutedRequest(model=name, num_tokens=num_tokens, is_repeatable=is_repeatable)
+    _check_num_items(body)
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -87,11 +92,22 @@ def read_request(
         model=model_name,
         num_tokens=_num_tokens(text, body),
         max_tokens=_limit(fields),
+        num_answers=_num_answers(fields),
         key=key,
         text=looked_up if isinstance(looked_up, str) else "",
         ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
     )
+
+
+def _check_num_items(body: bytes) -> None:
+    """Check that reading a body does not take many times its length of memory. Raises RequestRefused.
+
+    Commas and brackets inside texts count too, of which a text has few.
+    """
+    if len(body) > _MAX_ITEMS and sum(map(body.count, (b",", b"[", b"{"))) > _MAX_ITEMS:
+        message = f"the body has more than {_MAX_ITEMS} values"
+        raise RequestRefused(ApiError(413, message, "Bad Request", "body"))
 
 
 def _form_model(body: bytes, boundary: str) -> str:
@@ -148,6 +164,13 @@ def _limit(fields: Mapping[str, Any]) -> int | None:
         if type(value) is int and value >= 0:
             return value
     return None
+
+
+def _num_answers(fields: Mapping[str, Any]) -> int:
+    """Return how many answers a request asks for: so many to each of its prompts."""
+    prompt, each = fields.get("prompt"), fields.get("n")
+    num_prompts = len(prompt) if isinstance(prompt, list) and prompt and type(prompt[0]) is not int else 1
+    return num_prompts * (each if type(each) is int and 0 < each <= _MAX_EACH else 1)
 
 
 def _completion(fields: Mapping[str, Any]) -> _Text | None:

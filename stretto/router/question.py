@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 
 from stretto.engines.http_client.answer_parser import AnswerParser
-from stretto.engines.http_client.connection import ServerConnections
 from stretto.engines.http_client.headers import Headers
 from stretto.errors import EngineFailure, EngineTimeout
 from stretto.router.attempt import Attempt
-from stretto.router.head import request_bytes
 from stretto.router.replies import JSON_HEADERS
+from stretto.router.worker_link import WorkerLink
 
 _MAX_BYTES = 4_000_000
 
 
-async def ask(
-    connections: ServerConnections, timeout_s: float, path: str, body: bytes | None = None
-) -> tuple[int, bytes]:
+async def ask(link: WorkerLink, timeout_s: float, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     """Return the status and body of a worker's answer to a GET, or to a POST of a JSON body.
 
     Raises:
         EngineFailure: there is no answer in time; BadReply if what comes is no HTTP.
     """
-    question = _Question(connections, path, body)
+    question = _Question(link, path, body)
     try:
         async with asyncio.timeout(timeout_s):
             return await question.answer
@@ -36,16 +33,14 @@ async def ask(
 class _Question:
     """A request of the router itself, whose answer is a future."""
 
-    def __init__(self, connections: ServerConnections, path: str, body: bytes | None) -> None:
+    def __init__(self, link: WorkerLink, path: str, body: bytes | None) -> None:
         self.answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self._status = 0
         self._body = bytearray()
-        address = connections.address
-        target = f"{address.path}/{path}".encode()
         headers: Headers = [(b"accept", b"*/*"), *(() if body is None else JSON_HEADERS)]
         method = b"GET" if body is None else b"POST"
-        data = request_bytes(method, target, address.authority, headers, body or b"")
-        self.attempt = Attempt(connections, data, self, may_reuse=True)
+        data = link.request(method, f"/{path}".encode(), headers, body or b"")
+        self.attempt = Attempt(link.connections, data, self, may_reuse=True)
 
     def on_head(self, answer: AnswerParser) -> None:
         """Keep the status."""

@@ -42,11 +42,24 @@ class Resumption:
         self._again: list[int] = []
         self._id: object = None
 
+    @property
+    def num_kept(self) -> int:
+        """Number of bytes of events that are kept, or whose token ids are."""
+        return self._num_bytes if self._num_bytes <= _MAX_BYTES else 0
+
+    def give_up(self) -> None:
+        """Keep nothing any more, so that the answer cannot go on elsewhere from here."""
+        self._num_bytes = _MAX_BYTES + 1
+        self._seen.clear()
+        self._fields = {}
+
     def feed(self, events: bytes) -> None:
         """Take complete events as a worker sends them."""
         self._num_bytes += len(events)
         if self._num_bytes <= _MAX_BYTES:
             self._seen.append(events)
+        else:
+            self._seen.clear()
 
     def rest(self) -> bytes | None:
         """Return the body of the request for the rest of the answer; None if it cannot go on.
@@ -58,7 +71,7 @@ class Resumption:
             return None
         held_back: list[int] = []
         num_before = len(self._generated)
-        seen, self._seen, self._num_bytes = b"".join(self._seen), [], 0
+        seen, self._seen = b"".join(self._seen), []
         for event in _events(seen):
             if "error" in event:
                 return None
@@ -111,11 +124,11 @@ class Resumption:
         usage = event.get("usage")
         if isinstance(usage, dict):
             num = len(self._generated)
-            usage["prompt_tokens"] = _count(usage, "prompt_tokens") - num
+            usage["prompt_tokens"] = max(0, _count(usage, "prompt_tokens") - num)
             usage["completion_tokens"] = _count(usage, "completion_tokens") + num
             details = usage.get("prompt_tokens_details")
             if isinstance(details, dict) and details.get("cached_tokens"):
-                num_cached = _count(details, "cached_tokens")
+                num_cached = max(0, _count(details, "cached_tokens"))
                 details["cached_tokens"] = min(num_cached, usage["prompt_tokens"])
         return event
 
@@ -129,9 +142,9 @@ class Resumption:
             choice["token_ids"] = ids[num:] if is_same else ids
 
 
-def resumable(target: bytes, body: bytes) -> Resumption | None:
+def resumable(path: str, body: bytes) -> Resumption | None:
     """Return what may let a streamed answer to a request go on elsewhere; None if it cannot."""
-    if b'"return_token_ids"' not in body or not target.partition(b"?")[0].endswith(b"/v1/completions"):
+    if b'"return_token_ids"' not in body or path != "/v1/completions":
         return None
     try:
         fields = json.loads(body)

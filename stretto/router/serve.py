@@ -102,8 +102,8 @@ class RunningRouter:
             client.abort()
         while self.front.clients:
             await asyncio.sleep(0)
-        for connections in self.front.connections.values():
-            connections.close()
+        for link in self.front.links.values():
+            link.connections.close()
         if self._log is not None:
             self._log.close()
 

@@ -2,13 +2,14 @@
 
 Rules, on the states and transitions of `cluster/transitions.py`:
 
-- A worker is `starting` until it first passes a health check.
+- A worker is `starting` until it first passes a health check, which tells its models too.
 - A lost connection, a timeout or a failed health check makes it `suspect` at once; `max_failures` answers in
   a row with status 5xx do so too. Answers with status 4xx are no failures.
 - A suspect worker gets no requests (one at a time if no other worker serves). It is checked after a delay
   that grows with each suspicion; failures during the delay, as of requests that ran when it died, count no
   more. When it passes, it serves *on trial*: one request at a time. A first answer ends the trial, and so the
   memory of the failures; a failure makes it suspect again at once.
+- A worker that answers with status 429 rests: for some time it gets no requests.
 - A worker that drains gets no requests; with its last request it is gone.
 """
 
@@ -21,11 +22,14 @@ from itertools import count
 from stretto.cluster.restarts import delay_s
 from stretto.cluster.transitions import Event, State, next_state
 from stretto.errors import ConfigError
-from stretto.router.config import WorkerConfig
+from stretto.router.believable import model_tokens, rest_s
+from stretto.router.config import WorkerConfig, server_of
 from stretto.router.messages import WorkerId
 
 _DEAD_CHECKS = 3
 """Failed health checks in a row after which requests that it has not begun to answer are sent elsewhere."""
+MOST_TOKENS = 2**20
+"""Longest prompt and answer of a worker that tells neither its models' length nor the size of its memory."""
 
 
 @dataclass(slots=True)
@@ -33,7 +37,7 @@ class Worker:
     """One server behind the router.
 
     Attributes:
-        models: entries of its list of models, by name; empty if it has told none.
+        models: entries of its list of models, by name; empty until they are known.
         kv_tokens: number of tokens that may be in flight there; None sets no limit.
         num_failures: number of answers with status 5xx since the last good one.
         num_suspicions: number of suspicions since its last good answer.
@@ -41,6 +45,7 @@ class Worker:
         on_trial: whether it gets one request at a time, because it was suspect.
         shares_tokenizer: whether its tokenizer is known to be the router's.
         probe_s: time from which a suspect worker may be tried again.
+        rests_until_s: time until which it gets no requests, because it has answered with status 429.
         reason: why it is suspect.
     """
 
@@ -55,12 +60,18 @@ class Worker:
     on_trial: bool = False
     shares_tokenizer: bool = False
     probe_s: float = 0.0
+    rests_until_s: float = 0.0
     reason: str = ""
 
     @property
     def is_doubted(self) -> bool:
         """Whether the worker has failed and not answered since."""
         return self.on_trial or self.state == "suspect"
+
+    def most_tokens(self, model: str) -> int:
+        """Return the longest prompt and answer together that the worker can hold for a model."""
+        limit = model_tokens(self.models.get(model)) or MOST_TOKENS
+        return limit if self.kv_tokens is None else min(limit, self.kv_tokens)
 
     @property
     def takes_requests(self) -> bool:
@@ -95,7 +106,7 @@ class Workers:
             ConfigError: there is a worker with this address.
         """
         for other in self:
-            if other.config.url.rstrip("/") == config.url.rstrip("/") and other.state != "draining":
+            if server_of(other.config.url) == server_of(config.url) and other.state != "draining":
                 raise ConfigError(f"worker {config.url} is there already, as worker {other.id}")
         worker = Worker(next(self._ids), config, kv_tokens=config.kv_tokens)
         self._workers[worker.id] = worker
@@ -116,8 +127,12 @@ class Workers:
         self.suspect(worker, reason, now_s)
         return worker.num_failed_checks >= _DEAD_CHECKS
 
-    def answered(self, worker: Worker, status: int, now_s: float) -> None:
-        """Handle an answer with a status: a good one, 4xx included, closes the circuit breaker."""
+    def answered(self, worker: Worker, status: int, now_s: float, retry_after_s: float | None = None) -> None:
+        """Handle an answer with a status: a good one, 4xx included, closes the circuit breaker. After status
+        429 the worker rests, for as long as it says, within a limit.
+        """
+        if status == 429:
+            worker.rests_until_s = max(worker.rests_until_s, now_s + rest_s(retry_after_s))
         if status >= 500:
             worker.num_failures += 1
             if worker.num_failures >= self._max_failures or worker.is_doubted:

@@ -60,8 +60,15 @@ class Connections:
     async def connect(self) -> Any:
         return self
 
-    def start(self, request: bytes, receiver: object) -> None:
+    def start(self, head: bytes, body: bytes, receiver: object) -> None:
         self.has_request.set()
+
+    def request(self, *parts: object) -> tuple[bytes, bytes]:
+        return b"", b""
+
+    @property
+    def connections(self) -> Any:
+        return self
 
     def pause(self) -> None:
         self.is_paused = True

@@ -9,7 +9,9 @@ from typing import cast
 import pytest
 from support.routing import run
 
-from stretto.router.client_connection import ClientConnection, ClientRequest
+from stretto.router.byte_budget import ByteBudget
+from stretto.router.client_connection import ClientConnection
+from stretto.router.request_reader import ClientRequest
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
@@ -31,6 +33,9 @@ class Transport(asyncio.Transport):
 
     def resume_reading(self) -> None: ...
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def is_closing(self) -> bool:
         return self.is_closed
 
@@ -45,7 +50,8 @@ class Client:
         self.answers = answers
         self.served: list[ClientRequest] = []
         self.transport = Transport()
-        self.connection = ClientConnection(self._serve, set(), 1_000_000)
+        self.budget = ByteBudget(10_000_000)
+        self.connection = ClientConnection(self._serve, set(), 1_000_000, self.budget)
         self.connection.connection_made(self.transport)
 
     @property

@@ -13,7 +13,7 @@ from support.emulated import fleet_of
 from support.routing import DONE, EVENTS, STREAM, WHOLE, StubServer, routing, run, until
 
 from stretto.emulate.serve import EmulatedServers
-from stretto.router.routes import is_passed_on
+from stretto.router.routes import is_passed_on, read_target
 
 
 def test_a_whole_answer_is_the_workers_byte_for_byte() -> None:
@@ -259,7 +259,7 @@ def test_paths_that_would_change_one_worker_are_refused() -> None:
     ],
 )
 def test_paths_are_judged_as_servers_read_them(path: str, is_right: bool) -> None:
-    assert is_passed_on(path) == is_right
+    assert is_passed_on(read_target(path.encode()).path) == is_right
 
 
 def _stream() -> bytes:

@@ -27,7 +27,7 @@ FIELDS: dict[str, Any] = {
 
 
 def resumption(**more: object) -> Resumption | None:
-    return resumable(b"/v1/completions", json.dumps(FIELDS | more).encode())
+    return resumable("/v1/completions", json.dumps(FIELDS | more).encode())
 
 
 def event(ids: list[int], text: str, finish: str | None = None, **more: object) -> bytes:
@@ -149,8 +149,8 @@ def test_each_line_of_data_is_joined() -> None:
 )
 def test_requests_whose_answers_cannot_be_joined_do_not_go_on(more: dict[str, object]) -> None:
     assert resumption(**more) is None
-    assert resumable(b"/v1/completions", b'{"return_token_ids": tru') is None
-    assert resumable(b"/v1/chat/completions", json.dumps(FIELDS).encode()) is None
+    assert resumable("/v1/completions", b'{"return_token_ids": tru') is None
+    assert resumable("/v1/chat/completions", json.dumps(FIELDS).encode()) is None
 
 
 def test_the_rest_has_the_id_and_the_counts_of_the_whole() -> None:

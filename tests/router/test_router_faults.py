@@ -311,9 +311,9 @@ def test_a_client_that_does_not_read_stops_the_worker() -> None:
             assert 0 < before < FLOOD_PARTS
             answered, told = at.desk.answered, []
 
-            def note(*args: Any, was_paused: bool) -> Any:
+            def note(*args: Any, was_paused: bool, **more: Any) -> Any:
                 told.append(was_paused)
-                return answered(*args, was_paused=was_paused)
+                return answered(*args, was_paused=was_paused, **more)
 
             at.desk.answered = note
             received = 0
@@ -473,4 +473,4 @@ def test_a_request_that_the_router_fails_to_read_gets_500(caplog: pytest.LogCapt
             writer.close()
 
     run(main())
-    assert "a request to b'/bad' could not be read" in caplog.text
+    assert "a request to '/bad' could not be read" in caplog.text

@@ -116,6 +116,7 @@ class _StubConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self.asked = Asked()
+        self.parts: list[bytes] = []
 
     def on_url(self, url: bytes) -> None:
         self.asked.target += url
@@ -124,10 +125,11 @@ class _StubConnection(asyncio.Protocol):
         self.asked.headers[name.lower()] = value
 
     def on_body(self, data: bytes) -> None:
-        self.asked.body += data
+        self.parts.append(data)
 
     def on_message_complete(self) -> None:
         self.asked.method = self.parser.get_method()
+        self.asked.body = b"".join(self.parts)
         path = self.asked.target.partition(b"?")[0]
         if path == b"/health":
             if self.server.mode != "silent":

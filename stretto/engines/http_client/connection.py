@@ -51,8 +51,8 @@ class ServerConnection(asyncio.Protocol):
         self._has_told_head = False
         self._spoke_unasked = False
 
-    def start(self, request: bytes, receiver: Receiver) -> None:
-        """Send a request; `receiver` is told of its answer."""
+    def start(self, head: bytes, body: bytes, receiver: Receiver) -> None:
+        """Send a request in two parts, of which the second may be empty; `receiver` is told of its answer."""
         assert self._transport is not None
         assert self._receiver is None, "one request at a time"
         self._receiver = receiver
@@ -62,7 +62,9 @@ class ServerConnection(asyncio.Protocol):
         if self._spoke_unasked:
             self._lose(BadReply("it sent data before it was asked, so it does not speak HTTP"))
         else:
-            self._transport.write(request)
+            self._transport.write(head)
+            if body:
+                self._transport.write(body)
 
     def abort(self) -> None:
         """Close the connection at once, and tell nobody of it."""

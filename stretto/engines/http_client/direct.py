@@ -87,7 +87,7 @@ class DirectAnswer:
     async def start(self, request: bytes) -> None:
         """Send the request, and wait for the head of the answer, or for a failure."""
         assert self._connection is not None
-        self._connection.start(request, self)
+        self._connection.start(request, b"", self)
         while self._head is None and self._failure is None:
             await self._wait()
 

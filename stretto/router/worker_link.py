@@ -1,0 +1,60 @@
+"""The way to one worker: its connections, its URL, and the headers that it wants with each request."""
+
+from __future__ import annotations
+
+from stretto.engines.http_client.connection import ServerConnections
+from stretto.engines.http_client.headers import Headers
+from stretto.engines.openai_wire.server_url import read_server_url
+from stretto.router.config import WorkerConfig, parse_address
+from stretto.router.head import request_head
+
+_JOINED_BYTES = 65_536
+"""Length up to which a body is sent together with its head; a longer one is not copied."""
+_KEYS = (b"authorization", b"x-api-key", b"api-key")
+"""Headers by which a client brings a key of its own."""
+
+
+class WorkerLink:
+    """The way to one worker.
+
+    Args:
+        connect_timeout_s: seconds that a connection may take.
+
+    Attributes:
+        connections: connections to the worker.
+        url: URL of the worker; a guess about its paths may be replaced.
+    """
+
+    def __init__(self, config: WorkerConfig, connect_timeout_s: float) -> None:
+        self.connections = ServerConnections(parse_address(config.url), connect_timeout_s)
+        self.url = read_server_url(config.url)
+        self._headers = config.own_headers()
+
+    def request(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[bytes, bytes]:
+        """Return a request in two parts, to be sent one after the other; the second may be empty.
+
+        Headers of the worker's settings are added where `headers` have none of the same name, and a key only
+        if they bring none.
+        """
+        address = self.connections.address
+        if self._headers:
+            headers = [*headers, *self._missing(headers)]
+        head = request_head(
+            method, address.path.encode() + self._target(target), address.authority, headers, len(body)
+        )
+        return (head + body, b"") if len(body) <= _JOINED_BYTES else (head, body)
+
+    def _target(self, target: bytes) -> bytes:
+        """Return the target of a request as this worker's URL wants it."""
+        if self.url.has_version and not self.url.query:
+            return target
+        path, _, query = target.decode("latin-1").partition("?")
+        found = self.url.target(path.removeprefix("/"))
+        mark = "&" if "?" in found else "?"
+        return f"/{found}{mark}{query}".encode("latin-1") if query else f"/{found}".encode("latin-1")
+
+    def _missing(self, headers: Headers) -> Headers:
+        names = {name for name, _ in headers}
+        if not names.isdisjoint(_KEYS):
+            names.update(_KEYS)
+        return [line for line in self._headers if line[0] not in names]
