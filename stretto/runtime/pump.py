@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _MAX_TURN_S = 0.005
 _MAX_STEPS = 128
 """Largest number of steps that begin or go on at one instant, but for those of one graph: some ms of work."""
+_MAX_EVENTS = 512
+"""Largest number of events that are handled at one instant: some ms of work."""
 
 
 class Pump:
@@ -144,8 +146,8 @@ class Pump:
             self._loop.call_soon(self._pump)
 
     def _next_events(self) -> list[Event]:
-        """Take the events that are handled next out of the inbox: all, but of graphs that are added to
-        sessions, and of reports of LLMs, only so many that others have a turn soon.
+        """Take the events that are handled next out of the inbox: only so many that others have a turn soon.
+        Graphs that are added to sessions and reports of LLMs count most.
         """
         num_steps = 0
         for place, event in enumerate(self._inbox):
@@ -153,7 +155,7 @@ class Pump:
                 num_steps += len(event.egraph.nodes)
             elif isinstance(event, LLMReport):
                 num_steps += 1
-            if num_steps > _MAX_STEPS and place:
+            if (num_steps > _MAX_STEPS and place) or place >= _MAX_EVENTS:
                 events, self._inbox = self._inbox[:place], self._inbox[place:]
                 return events
         events, self._inbox = self._inbox, []
