@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 JSON_TYPE = b"application/json"
 _PIECE_BYTES = 262_144
+_PART_BYTES = 1_000_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -92,16 +93,23 @@ class Request:
             raise too_slow(self._config.max_body_s) from None
 
     async def _received(self, max_bytes: int) -> bytearray:
-        received = bytearray()
+        received, parts, num_bytes = bytearray(), list[bytearray](), 0
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
                 raise ClientLeft
             received += message["body"]
-            if len(received) > max_bytes:
+            num_bytes += len(message["body"])
+            if num_bytes > max_bytes:
                 raise too_large(max_bytes)
             if not message["more_body"]:
-                return received
+                break
+            if len(received) > _PART_BYTES:  # a buffer that grows further is copied again and again
+                parts.append(received)
+                received = bytearray()
+        if not parts:
+            return received
+        return await asyncio.to_thread(bytearray().join, [*parts, received])
 
     async def unless_left(self, waiting: Coroutine[Any, Any, T]) -> T:
         """Await a coroutine, which is cancelled if the client leaves.
