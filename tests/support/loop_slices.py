@@ -1,12 +1,13 @@
 """A probe of an event loop: how long its callbacks keep it from others, in CPU time of its own thread.
 
 CPU time and not seconds of a clock, so that other work on the machine does not count. What a request does in
-other threads does not count either.
+other threads does not count either, nor do collections of garbage, which any thread may have to do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from asyncio.events import Handle
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Slices:
-    """The callbacks that have run on all event loops of asyncio in a block.
+    """The callbacks that have run on an event loop of asyncio in a block.
 
     Attributes:
         total_s: CPU seconds of all together.
@@ -32,12 +33,15 @@ class Slices:
 
 
 @contextmanager
-def loop_slices() -> Iterator[Slices]:
-    """Measure the callbacks of the event loops that run in the block, on any thread."""
+def loop_slices(loop: asyncio.AbstractEventLoop) -> Iterator[Slices]:
+    """Measure the callbacks of an event loop while the block runs."""
     found = Slices()
     run = Handle._run
 
     def measured(handle: Handle) -> None:
+        if handle._loop is not loop:
+            run(handle)
+            return
         began_s = time.thread_time()
         run(handle)
         took_s = time.thread_time() - began_s
@@ -49,7 +53,11 @@ def loop_slices() -> Iterator[Slices]:
             found.longest = repr(task if isinstance(task, asyncio.Task) else handle._callback)
 
     Handle._run = measured  # type: ignore[method-assign]
+    is_collecting = gc.isenabled()
+    gc.disable()
     try:
         yield found
     finally:
+        if is_collecting:
+            gc.enable()
         Handle._run = run  # type: ignore[method-assign]

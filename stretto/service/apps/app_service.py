@@ -37,16 +37,21 @@ class AppService:
     """The deployed apps of a runtime, which runs already. It is an async context manager, and belongs to the
     runtime's event loop; leaving cancels no query.
 
+    Args:
+        is_shared: whether several tenants share it.
+
     Raises:
         ConfigError: an app needs an engine that the runtime does not have.
     """
 
-    def __init__(self, runtime: Runtime, apps: Mapping[str, DeployedApp], limits: AppLimits) -> None:
+    def __init__(
+        self, runtime: Runtime, apps: Mapping[str, DeployedApp], limits: AppLimits, *, is_shared: bool = False
+    ) -> None:
         self.apps = apps
         self.table = QueryTable(limits.keep_s, limits.max_kept, limits.max_kept_bytes)
         self._runtime = runtime
         self._admission = Admission(runtime.deployments.values())
-        self._reader = InputReader(limits)
+        self._reader = InputReader(limits, is_shared=is_shared)
         self._num_starting: Counter[str] = Counter()
         self._watching: set[asyncio.Task[None]] = set()
         for app in apps.values():
@@ -77,7 +82,7 @@ class AppService:
         end_s = None if asked.deadline_s is None else began_s + asked.deadline_s
         tenant.check_output_tokens(max(_max_tokens(egraph), default=0))
         with self._claimed(tenant, sum(_max_tokens(egraph))):
-            inputs = await self._reader.read(request.inputs, end_s)
+            inputs = await self._reader.read(request.inputs, end_s, tenant.name)
             left_s = None if end_s is None else end_s - self._now_s()
             if left_s is not None and left_s <= 0:
                 raise DeadlineExceeded(LATE_READING)
