@@ -114,7 +114,8 @@ class ServiceSession:
             StrettoError: something does not fit; the message names the place.
         """
         bodies = calls_of(body)
-        is_long = num_bytes > SHORT_BYTES or not are_light(bodies, works)
+        is_light = are_light(bodies, works) and not self._may_close_circle(bodies)
+        is_long = num_bytes > SHORT_BYTES or not is_light
         async with self._changing:
             self._check_open()
             asked = await _in_thread(is_long, lambda: self._read(body, bodies, works))
@@ -295,6 +296,15 @@ class ServiceSession:
             self._drop(name)
             await turn.pause()
 
+    def _may_close_circle(self, bodies: Sequence[CallBody]) -> bool:
+        """Return whether a call produces what others wait for, so that many calls may have to be looked at."""
+        return any(
+            isinstance(place.semantic_var_id, str) and self._ledger.is_awaited(place.semantic_var_id)
+            for body in bodies
+            for place in body.placeholders
+            if place.in_out
+        )
+
     def _drop(self, name: str) -> None:
         del self._depths[name]
         self._num_bytes -= self._bytes_of.pop(name, 0)
@@ -331,10 +341,13 @@ class ServiceSession:
         for name in values:
             self._check_free(name)
             self._ledger.note_set(name)
+        made: set[str] = set()
         for call in calls:
             for name in call.outputs.values():
-                self._check_free(name)
-            self._ledger.note_call(call, call.outputs)
+                self._check_free(name, made)
+            made.update(call.outputs.values())
+        self._ledger.note_calls(calls)
+        for call in calls:
             self._note_depth(call, depths)
 
     def _add_values(self, values: Mapping[str, ReadValue]) -> None:
@@ -355,8 +368,8 @@ class ServiceSession:
             )
         depths.update(dict.fromkeys(call.outputs.values(), deepest + 1))
 
-    def _check_free(self, name: str) -> None:
-        if self._ledger.knows(name):
+    def _check_free(self, name: str, made: Collection[str] = ()) -> None:
+        if self._ledger.knows(name) or name in made:
             raise conflict(f"the variable {name!r} has a value, or a call produces it, already")
 
     def _check_known(self, name: str) -> None:

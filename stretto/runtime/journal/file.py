@@ -17,7 +17,7 @@ from stretto.runtime.journal.lines import Entry, check_header, entry_line, heade
 
 
 class JournalFile:
-    """The journal of a run, in a file that is made if it is missing.
+    """The journal of a run, in a file that is made if it is missing. Only its owner may read it.
 
     Args:
         work: hash of the work that it belongs to.
@@ -31,7 +31,7 @@ class JournalFile:
     def __init__(self, path: Path, work: str) -> None:
         self._path = path
         try:
-            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}") from error
         try:
