@@ -169,7 +169,10 @@ class Ledger:
             self._notes.append(_Note(tuple(names), was_awaited, new))
 
     def _check_given(self, call: Call, given: Mapping[str, str]) -> None:
-        """Check that the variables `given` for a call's outputs have no value, and differ. Raises UserError."""
+        """Check that the variables `given` for the outputs of a call differ and have no value.
+
+        Raises UserError if not.
+        """
         counts = Counter(given.values()) if len(set(given.values())) < len(given) else {}
         for name, variable in given.items():
             if variable in self._made or counts.get(variable, 1) > 1:

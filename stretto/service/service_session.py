@@ -297,7 +297,7 @@ class ServiceSession:
             await turn.pause()
 
     def _may_close_circle(self, bodies: Sequence[CallBody]) -> bool:
-        """Return whether a call produces what others wait for, so that many calls may have to be looked at."""
+        """Return whether a call produces what others wait for: then what it is made of has to be searched."""
         return any(
             isinstance(place.semantic_var_id, str) and self._ledger.is_awaited(place.semantic_var_id)
             for body in bodies

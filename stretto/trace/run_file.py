@@ -217,7 +217,7 @@ class RunRecorder(Observer):
         self._path = path
         self.is_whole = True
         try:
-            self._file = open(path, "w", encoding="utf-8", opener=private)
+            self._file = open(path, "w", encoding="utf-8", opener=private)  # noqa: SIM115
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from error
         described = [_described(deployment) for deployment in deployments]
