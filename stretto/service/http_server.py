@@ -103,6 +103,8 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._unparsed:
+            self._parse_soon()
         self._close_if_done()
 
     def on_message_begin(self) -> None:
@@ -144,23 +146,29 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._is_parsing = False
         if self.transport.is_closing():
             self._unparsed.clear()
-        if self._unparsed and not self.flow.read_paused:
+        if self._unparsed and not self._is_busy():
             piece = bytes(self._unparsed[:_MAX_PARSED_BYTES])
             del self._unparsed[:_MAX_PARSED_BYTES]
             self._parse(piece)
-        if self.flow.read_paused:
+        if self._is_busy():
             return
         if self._unparsed:
             self._parse_soon()
         else:
-            self._source.resume_reading()
-            self._close_if_done()
+            if self._has_all:
+                self._close_if_done()
+            else:
+                self._source.resume_reading()
+
+    def _is_busy(self) -> bool:
+        """Return whether what has been parsed is enough for now."""
+        return self.flow.read_paused or bool(self.pipeline)
 
     def _may_read(self) -> bool:
-        """Return whether more may be received: all that has come is parsed."""
+        """Return whether more may be received: all that has come is parsed, and there may be more."""
         if self._unparsed:
             self._parse_soon()
-        return not self._unparsed
+        return not self._unparsed and not self._has_all
 
     def _is_answer_due(self) -> bool:
         """Return whether a whole request has come that is not answered."""
