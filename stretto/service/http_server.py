@@ -94,12 +94,15 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._parse_soon()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Return whether the connection stays open, because an answer is due."""
+        """Close the connection, unless an answer is due; return that it is not to be closed in another way,
+        without what is still to be sent.
+        """
         self._has_all = True
-        is_due = bool(self._unparsed) or self._is_answer_due()
-        if is_due:
+        if self._unparsed or self._is_answer_due():
             self._probing = self.loop.call_soon(self._probe, _FIRST_PROBE_S)
-        return is_due
+        else:
+            self.transport.close()
+        return True
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
