@@ -20,7 +20,7 @@ from stretto.tasks import Task
 
 
 def task(number: int, op: str, **inputs: object) -> Task:
-    return Task(number, "q", op, op, inputs)
+    return Task(number, "q", op, op, inputs, {})
 
 
 def answers(engine: Any, tasks: Sequence[Task], num_wanted: int) -> list[bool]:
