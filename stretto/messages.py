@@ -338,7 +338,11 @@ class Reprioritise:
 
 @record
 class CancelTask:
-    """Action of the schedulers: stop a task at an LLM instance, because its output is no longer wanted."""
+    """Action of the schedulers: stop a task at an instance, because its output is no longer wanted.
+
+    An LLM instance sends nothing more about it. An instance of a batch engine may leave it out of the batch
+    that runs, and answers the batch all the same.
+    """
 
     engine: str
     instance: InstanceId

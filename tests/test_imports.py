@@ -13,7 +13,7 @@ import stretto
 ROOT = Path(stretto.__file__).parent
 CLONE = ROOT.parent
 LAYERS = (
-    "core errors interrupts nearest_name record sorted_queue",
+    "core errors interrupts private_file nearest_name record sorted_queue",
     "tasks references",
     "costs transforms",
     "cluster deployment",

@@ -81,6 +81,13 @@ class ParserProcess:
                 raise DocumentError(message)
         raise DocumentError(f"{path}: its parser gave an answer that is none")
 
+    def kill(self) -> None:
+        """End the process, from any thread. A file that is being parsed fails; the next one is parsed by a
+        new process.
+        """
+        if (process := self._process) is not None:
+            process.kill()
+
     def _ask(self, path: str) -> Any:
         """Return the answer of the process about one file; None if it has died or had too little memory.
 

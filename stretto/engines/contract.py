@@ -55,6 +55,23 @@ class ProbedEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class StoppableEngine(Protocol):
+    """The further method of a batch engine that can leave tasks out while it runs a batch, because nobody
+    wants their answers any more: their query was cancelled, or its client has left.
+
+    Engines whose batches take seconds should have it. Only instances in threads tell of such tasks.
+    """
+
+    def heed(self, is_unwanted: Callable[[int], bool]) -> None:
+        """Take the function that says of the id of a task whether its answer is unwanted by now.
+
+        Called once, before the first batch. `run` should ask between pieces of work that take a fraction of
+        a second, and may put any value or error in place of an unwanted answer.
+        """
+        ...
+
+
 class SteppedLLM(Protocol):
     """The interface of an LLM engine that runs in our process and computes one step (engine iteration) per
     call of `step`.

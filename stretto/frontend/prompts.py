@@ -16,7 +16,7 @@ from stretto.errors import ConfigError
 from stretto.graph.graph import ROLES, Constant, PromptParts, Slot
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{(\w+)\}|[{}]")
-_ROLE = re.compile(r"(?<!\{)\s*\{(" + "|".join(ROLES) + r"):\}\s*")
+_ROLE = re.compile(r"(?<!\{)\{(" + "|".join(ROLES) + r"):\}")
 
 
 def load_prompt(name_or_text: str) -> str:
@@ -65,9 +65,9 @@ def parse_prompt(
     if not messages:
         parts = _parse(text, variables, dict(constants))
     elif first.strip():
-        raise ConfigError(f"a prompt has text before its first message: {first[:60]!r}")
+        raise ConfigError(f"a prompt has text before its first message: {first.rstrip()[:60]!r}")
     for role, content in zip(messages[::2], messages[1::2], strict=True):
-        message = _parse(content.rstrip(), variables, dict(constants))
+        message = _parse(content.strip(), variables, dict(constants))
         if not message:
             raise ConfigError(f"a prompt has an empty message of the role {role}")
         head = message.pop(0) if isinstance(message[0], Constant) else Constant("")

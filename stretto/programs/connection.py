@@ -11,6 +11,7 @@ from stretto.errors import StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph
 from stretto.programs.engine_checks import check_engines
 from stretto.programs.fragment import Call, Fragment, Work, parts_of
+from stretto.record import record
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.tasks import Criteria
@@ -135,19 +136,36 @@ def extend(runtime: Runtime, session: Session, calls: Sequence[Call], is_set: Ca
     Raises:
         UserError: the graph of the calls does not fit the session or the runtime.
     """
-    planned = [plan(runtime, session, part, is_set) for part in parts_of(calls)]
-    for fragment, egraph, names in planned:
-        bind, values = fragment.bind(names)
-        session.extend(egraph, bind, values=values)
+    for planned in plan_all(runtime, session, calls, is_set):
+        planned.add_to(session)
 
 
-def plan(
+@record
+class Planned:
+    """A fragment with its compiled graph, and the names of the graph's inputs and outputs."""
+
+    fragment: Fragment
+    egraph: ExecutionGraph
+    names: Sequence[str]
+
+    def add_to(self, session: Session) -> None:
+        """Add the fragment to a session. Raises UserError if it does not fit the session."""
+        bind, values = self.fragment.bind(self.names)
+        session.extend(self.egraph, bind, values=values)
+
+
+def plan_all(
     runtime: Runtime, session: Session, calls: Sequence[Call], is_set: Callable[[str], bool]
-) -> tuple[Fragment, ExecutionGraph, Sequence[str]]:
-    """Return calls as a fragment, with its compiled graph and the names of the graph's inputs and outputs.
+) -> list[Planned]:
+    """Return calls as fragments, with their compiled graphs. Nothing of the session changes, and any thread
+    may do it.
 
     Raises:
         UserError: the graph of the calls does not fit the runtime.
     """
-    fragment = Fragment(calls, is_set)
-    return fragment, *runtime.plan_cache.plan_form(fragment.form, fragment.build, session.passes)
+    found = []
+    for part in parts_of(calls):
+        fragment = Fragment(part, is_set)
+        compiled = runtime.plan_cache.plan_form(fragment.form, fragment.build, session.passes)
+        found.append(Planned(fragment, *compiled))
+    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from stretto.errors import UserError
@@ -98,18 +98,30 @@ class Ledger:
                 itself.
         """
         with self._lock:
-            made = set(given.values())
-            counts = Counter(given.values()) if len(made) < len(given) else {}
-            for name, variable in given.items():
-                if variable in self._made or counts.get(variable, 1) > 1:
-                    raise UserError(
-                        f"{call.work.name}: the variable {variable!r} for the output {name!r} has a value, "
-                        "or a call produces it, already"
-                    )
-            can_be_circle = not made.isdisjoint(self._awaited) or not made.isdisjoint(call.reads)
-            if can_be_circle and (through := self._circle(call.reads, made)):
+            self._check_given(call, given)
+            if self._can_be_circle(call) and (through := self._circle(call.reads, set(given.values()))):
                 raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
             self._add(call.outputs.values(), call.reads)
+
+    def note_calls(self, calls: Iterable[Call]) -> None:
+        """Note calls that come together, all of whose outputs go to variables that they name. The time is
+        linear in the calls and in what those that may close a circle are made of.
+
+        Raises:
+            UserError: as `note_call`, when some of the calls are noted already.
+        """
+        with self._lock:
+            suspects = []
+            for call in calls:
+                self._check_given(call, call.outputs)
+                if self._can_be_circle(call):
+                    suspects.append(call)
+                self._add(call.outputs.values(), call.reads)
+            self._check_circles(suspects)
+
+    def is_awaited(self, name: str) -> bool:
+        """Return whether a call waits for a variable that nothing produces yet."""
+        return name in self._awaited
 
     def forget(self, names: Collection[str]) -> None:
         """Forget variables that were given up."""
@@ -155,6 +167,50 @@ class Ledger:
         self._awaited.update(dict.fromkeys(new))
         if self._notes is not None:
             self._notes.append(_Note(tuple(names), was_awaited, new))
+
+    def _check_given(self, call: Call, given: Mapping[str, str]) -> None:
+        """Check that the variables `given` for the outputs of a call differ and have no value.
+
+        Raises UserError if not.
+        """
+        counts = Counter(given.values()) if len(set(given.values())) < len(given) else {}
+        for name, variable in given.items():
+            if variable in self._made or counts.get(variable, 1) > 1:
+                raise UserError(
+                    f"{call.work.name}: the variable {variable!r} for the output {name!r} has a value, "
+                    "or a call produces it, already"
+                )
+
+    def _can_be_circle(self, call: Call) -> bool:
+        made = set(call.outputs.values())
+        return not made.isdisjoint(self._awaited) or not made.isdisjoint(call.reads)
+
+    def _check_circles(self, suspects: Iterable[Call]) -> None:
+        """Check that no output of `suspects`, calls that are noted, is made of itself. Raises UserError."""
+        done: set[str] = set()
+        for call in suspects:
+            for output in call.outputs.values():
+                if through := self._way_round(output, done):
+                    raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
+
+    def _way_round(self, output: str, done: set[str]) -> list[str]:
+        """Return the variables on a circle among those that `output` is made of; empty if there is none.
+
+        Variables in `done` are on no circle; those that are looked at are added to it.
+        """
+        way = dict.fromkeys([output])
+        unseen = [iter(self._made.get(output, ()))] if output not in done else []
+        while unseen:
+            source = next(unseen[-1], None)
+            if source is None:
+                unseen.pop()
+                done.add(way.popitem()[0])
+            elif source in way:
+                return list(way)[list(way).index(source) :]
+            elif source not in done:
+                way[source] = None
+                unseen.append(iter(self._made.get(source, ())))
+        return []
 
     def _circle(self, reads: tuple[str, ...], ends: Collection[str]) -> list[str]:
         """Return the variables on a way from one of `ends` to a variable in `reads` that is made of it; empty

@@ -64,47 +64,49 @@ def parse(text: str, function: str) -> tuple[Part, ...]:
             message names the function, the line and the column.
     """
     parts: list[Part] = []
-    fixed, role, end = "", None, 0
+    fixed: list[str] = []
+    role, end = None, 0
     has_messages = False
+    line, line_start = 1, 0
 
     def close(*, is_message_end: bool) -> None:
-        nonlocal fixed, role
-        text = fixed.rstrip() if is_message_end else fixed
+        nonlocal role
+        constant = "".join(fixed)
+        if is_message_end:
+            constant = constant.rstrip()
         if role is not None:
-            text = text.lstrip()
-        if text or role is not None:
-            parts.append(Constant(text, role))
-        fixed, role = "", None
+            constant = constant.lstrip()
+        if constant or role is not None:
+            parts.append(Constant(constant, role))
+        fixed.clear()
+        role = None
 
     for match in _TOKEN.finditer(text):
-        fixed += text[end : match.start()]
+        start, token, kind, name = match.start(), match[0], match[1], match[2]
+        fixed.append(text[end:start])
+        if newlines := fixed[-1].count("\n"):  # a token has none
+            line, line_start = line + newlines, text.rfind("\n", end, start) + 1
+        position = f"line {line}, column {start - line_start + 1}"
         end = match.end()
-        token, kind, name = match[0], match[1], match[2]
         if token == "{{{{":
-            fixed += "{{"
+            fixed.append("{{")
         elif token == "{":
-            fixed += "{"
+            fixed.append("{")
         elif kind in ROLES and not name:
-            if not has_messages and (parts or fixed.strip()):
-                raise TemplateError(
-                    f"{function}, {_position(text, match.start())}: text stands before the first message"
-                )
+            if not has_messages and (parts or any(map(str.strip, fixed))):
+                raise TemplateError(f"{function}, {position}: text stands before the first message")
             if has_messages:
                 close(is_message_end=True)
-            fixed, role, has_messages = "", kind, True
+            fixed.clear()
+            role, has_messages = kind, True
         elif not name or kind in ROLES:
             raise TemplateError(
-                f"{function}, {_position(text, match.start())}: {text[match.start() :][:24]!r} begins no "
-                "placeholder; write {{input:x}}, {{output:x}} or {{x}}, and {{{{ for two braces"
+                f"{function}, {position}: {text[start : start + 24]!r} begins no placeholder; write "
+                "{{input:x}}, {{output:x}} or {{x}}, and {{{{ for two braces"
             )
         else:
             close(is_message_end=False)
-            parts.append(Place(name, _KINDS[kind], _position(text, match.start())))
-    fixed += text[end:]
+            parts.append(Place(name, _KINDS[kind], position))
+    fixed.append(text[end:])
     close(is_message_end=has_messages)
     return tuple(parts)
-
-
-def _position(text: str, offset: int) -> str:
-    line = text.count("\n", 0, offset) + 1
-    return f"line {line}, column {offset - text.rfind(chr(10), 0, offset)}"

@@ -7,6 +7,7 @@ polls: an event wakes it, or a timer that the schedulers asked for.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 _MAX_TURN_S = 0.005
 _MAX_STEPS = 128
 """Largest number of steps that begin or go on at one instant, but for those of one graph: some ms of work."""
+_MAX_EVENTS = 512
+"""Largest number of events that are handled at one instant: some ms of work."""
+_MAX_ACTIONS = 256
+"""Largest number of actions between two looks at the clock."""
 
 
 class Pump:
@@ -79,6 +84,8 @@ class Pump:
         self._break_down = break_down
         self._watch = watch
         self._inbox: list[Event] = []
+        self._actions: deque[Action] = deque()
+        self._handled_s = 0.0
         self._is_pumping = False
         self._has_stopped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -102,7 +109,7 @@ class Pump:
 
     def drain(self) -> None:
         """Hand all posted events to the schedulers now, and also those that are posted while this is done."""
-        while self._inbox and not self._has_stopped:
+        while (self._inbox or self._actions) and not self._has_stopped:
             self._pump()
 
     async def close(self) -> None:
@@ -121,31 +128,43 @@ class Pump:
         self._is_pumping = True
         now_s = self._loop.time()
         turn_ends_s = now_s + _MAX_TURN_S
-        while self._inbox and now_s < turn_ends_s:
-            events = self._next_events()
-            is_observed = bool(self._observers)
-            if is_observed:
-                for event in events:
-                    if isinstance(event, KVReport):
-                        self._observers.on_kv(event.engine, event.instance, event.events, now_s)
-                    self._observers.on_event(event, now_s)
+        while (self._inbox or self._actions) and now_s < turn_ends_s:
             try:
-                for action in self._system.handle(events, now_s):
-                    if is_observed:
-                        self._observers.on_action(action, now_s)
-                    self._carry_out(action)
+                if not self._actions:
+                    self._handle(now_s)
+                self._carry_out_some()
             except Exception as error:
                 self._stop()
                 self._break_down(error)
                 return
             now_s = self._loop.time()
-        self._is_pumping = bool(self._inbox)
+        self._is_pumping = bool(self._inbox or self._actions)
         if self._is_pumping:
             self._loop.call_soon(self._pump)
 
+    def _handle(self, now_s: float) -> None:
+        """Hand the next events to the schedulers, and keep the actions to be carried out."""
+        events = self._next_events()
+        self._handled_s = now_s
+        if self._observers:
+            for event in events:
+                if isinstance(event, KVReport):
+                    self._observers.on_kv(event.engine, event.instance, event.events, now_s)
+                self._observers.on_event(event, now_s)
+        self._actions.extend(self._system.handle(events, now_s))
+
+    def _carry_out_some(self) -> None:
+        """Carry out actions, in order, at most so many that others have a turn soon."""
+        is_observed = bool(self._observers)
+        for _ in range(min(len(self._actions), _MAX_ACTIONS)):
+            action = self._actions.popleft()
+            if is_observed:
+                self._observers.on_action(action, self._handled_s)
+            self._carry_out(action)
+
     def _next_events(self) -> list[Event]:
-        """Take the events that are handled next out of the inbox: all, but of graphs that are added to
-        sessions, and of reports of LLMs, only so many that others have a turn soon.
+        """Take the events that are handled next out of the inbox: only so many that others have a turn soon.
+        Graphs that are added to sessions and reports of LLMs count most.
         """
         num_steps = 0
         for place, event in enumerate(self._inbox):
@@ -153,7 +172,7 @@ class Pump:
                 num_steps += len(event.egraph.nodes)
             elif isinstance(event, LLMReport):
                 num_steps += 1
-            if num_steps > _MAX_STEPS and place:
+            if (num_steps > _MAX_STEPS and place) or place >= _MAX_EVENTS:
                 events, self._inbox = self._inbox[:place], self._inbox[place:]
                 return events
         events, self._inbox = self._inbox, []

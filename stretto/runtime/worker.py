@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
 from stretto.engines.computing import COMPUTING
-from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM
+from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM, StoppableEngine
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.messages import (
     BatchDone,
@@ -63,7 +63,9 @@ class RerankTask:
 
 @record
 class StopTask:
-    """Command to an LLM instance: stop a task, and report nothing more about it."""
+    """Command to an instance: stop a task, and report nothing more about it. Instances of batch engines in
+    threads leave it out of their batch if their engine can; all others run it to its end.
+    """
 
     task: int
 
@@ -126,6 +128,27 @@ class Job:
     config: object
 
 
+class StoppedTasks:
+    """The tasks of an instance of a batch engine whose answers nobody wants any more.
+
+    The event loop adds tasks to it, and the engine's thread asks while it runs a batch.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[int] = set()
+
+    def __contains__(self, task: object) -> bool:
+        return task in self._tasks
+
+    def add(self, task: int) -> None:
+        """Add a task of the batch that runs, or is about to."""
+        self._tasks.add(task)
+
+    def clear(self) -> None:
+        """Forget all tasks, because their batch has ended."""
+        self._tasks.clear()
+
+
 def typed(error: BaseException) -> StrettoError:
     """Return an exception as a `StrettoError`, with the original as its cause. An exception that is a
     `StrettoError` is returned unchanged.
@@ -137,9 +160,11 @@ def typed(error: BaseException) -> StrettoError:
     return failure
 
 
-def serve(job: Job, inbox: Inbox, post: Callable[[Event], None]) -> None:
+def serve(job: Job, inbox: Inbox, post: Callable[[Event], None], stopped: StoppedTasks | None = None) -> None:
     """Run an instance from its start to its end: construct its engine and carry out the commands from
     `inbox`.
+
+    A batch engine that can stop tasks in mid-batch asks `stopped` which ones.
 
     Nothing is raised: errors are posted as events.
     """
@@ -150,7 +175,10 @@ def serve(job: Job, inbox: Inbox, post: Callable[[Event], None]) -> None:
         return
     post(InstanceReady(job.engine, job.instance))
     try:
-        (_serve_llm if job.is_llm else _serve_batches)(job, engine, inbox, post)
+        if job.is_llm:
+            _serve_llm(job, engine, inbox, post)
+        else:
+            _serve_batches(job, engine, inbox, post, stopped or StoppedTasks())
     except BaseException as error:
         post(died(job, error))
     COMPUTING.end()
@@ -170,8 +198,12 @@ def died(job: Job, error: BaseException) -> InstanceLost:
     return InstanceLost(job.engine, job.instance, unavailable)
 
 
-def _serve_batches(job: Job, engine: BatchEngine, inbox: Inbox, post: Callable[[Event], None]) -> None:
+def _serve_batches(
+    job: Job, engine: BatchEngine, inbox: Inbox, post: Callable[[Event], None], stopped: StoppedTasks
+) -> None:
     probing: Probing | None = None
+    if isinstance(engine, StoppableEngine):
+        engine.heed(stopped.__contains__)
     while True:
         if probing is not None and probing.has_answered(inbox):
             probing = None
@@ -181,6 +213,7 @@ def _serve_batches(job: Job, engine: BatchEngine, inbox: Inbox, post: Callable[[
                 COMPUTING.begin()
                 event = run_batch(job, engine, batch, tasks)
                 COMPUTING.end()
+                stopped.clear()
                 if (trouble := _trouble(event)) is not None and isinstance(engine, ProbedEngine):
                     post(InstanceSuspected(job.engine, job.instance, trouble))
                     probing = Probing(engine)

@@ -20,7 +20,7 @@ from stretto.costs.profile import Profile
 from stretto.costs.refine import RefinedProfile
 from stretto.deployment import Engine, Replica
 from stretto.errors import BadReply, EffectInDoubt, EngineTimeout, StrettoError
-from stretto.messages import Action, Release, StartBatch
+from stretto.messages import Action, CancelTask, Release, StartBatch
 from stretto.record import record
 from stretto.sched.batch_tokens import num_batch_tokens
 from stretto.sched.demand import Demand
@@ -288,13 +288,21 @@ class BatchScheduler:
         """Drop the waiting work of a query (one run of an app) that has ended; return actions that tell
         instances to free what they keep for it.
 
-        If some of its work still runs, `releases` returns these actions later.
+        If some of its work still runs, it is stopped where that can be, and `releases` returns these actions
+        later.
         """
         self.queue.end_query(query)
         self._leaving.add(query)
         if query not in self._num_running:
             self._left.append(query)
-        return self.releases()
+            return self.releases()
+        stops = [
+            CancelTask(self.engine.name, instance, task.id)
+            for instance, batch in self._running.items()
+            for task in batch.tasks
+            if task.query == query
+        ]
+        return [*stops, *self.releases()]
 
     def releases(self) -> list[Action]:
         """Return the actions that tell instances to free what they keep for queries (runs of an app) which

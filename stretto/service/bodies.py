@@ -1,8 +1,14 @@
-"""Bodies of requests, decoded to typed values, and the checks of those that have no type."""
+"""Bodies of requests, decoded to typed values, and the checks of those that have no type.
+
+A body is read within bounds. What is longer than `SHORT_BYTES` is read in a thread, so that others are served
+meanwhile, and only after its strings, lists and objects have been counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,15 +17,29 @@ from stretto.service.refusals import Misplaced, Refused, malformed
 
 T = TypeVar("T")
 
+SHORT_BYTES = 16_000
+"""Largest number of bytes that are read on the event loop: work of some ms at most."""
+MAX_MARKS = 500_000
+"""Largest number of commas, opening brackets and strings of a body of JSON."""
+
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.S)
+_COUNTED_BYTES = 65_536
+
+
+async def off_loop(num_bytes: int, read: Callable[[], T]) -> T:
+    """Return what `read` returns, which reads so many bytes: of many, in a thread."""
+    return read() if num_bytes <= SHORT_BYTES else await asyncio.to_thread(read)
 
 
 def decoded(decoder: msgspec.json.Decoder[T], content: bytes | bytearray) -> T:
     """Return the body of a request, decoded.
 
     Raises:
-        Refused: it is no JSON (400), or JSON of another form (422); the message names the place.
+        Refused: it is no JSON (400), or JSON of another form or of too many values (422); the message names
+            the place.
     """
+    check_num_marks(content, "the body")
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
@@ -28,14 +48,37 @@ def decoded(decoder: msgspec.json.Decoder[T], content: bytes | bytearray) -> T:
         raise malformed(f"the body is no JSON in UTF-8: {error}") from error
 
 
-def read_json(content: bytes, name: str) -> Any:
-    """Return the JSON of a part of a request, without types. Raises Refused if it is no JSON in UTF-8, or has
-    a number out of range.
+def read_json(content: bytes | bytearray, name: str) -> Any:
+    """Return the JSON of a part of a request, without types. Raises Refused if it is no JSON in UTF-8, has a
+    number out of range, or too many values.
     """
+    check_num_marks(content, name)
     try:
         return msgspec.json.decode(content)
     except _NO_JSON as error:
         raise malformed(f"{name} is no JSON in UTF-8: {error}") from error
+
+
+def check_num_marks(content: bytes | bytearray, name: str) -> None:
+    """Check that a body of JSON has at most `MAX_MARKS` commas, opening brackets and strings, before it is
+    decoded. Commas and brackets in strings do not count.
+
+    Raises:
+        Refused: it has more.
+    """
+    if len(content) <= MAX_MARKS:
+        return
+    num_marks = 0
+    for start in range(0, len(content), _COUNTED_BYTES):
+        piece = content[start : start + _COUNTED_BYTES]
+        num_marks += sum(map(piece.count, (b",", b"[", b"{", b'"')))
+    if num_marks <= MAX_MARKS:
+        return
+    for num_marks, _ in enumerate(_MARK.finditer(content), start=1):
+        if num_marks > MAX_MARKS:
+            raise Refused(
+                422, "invalid", f"{name} has more than {MAX_MARKS} values: commas, brackets and strings"
+            )
 
 
 def checked_object(value: object, place: str) -> Mapping[str, Any]:

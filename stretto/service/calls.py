@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -22,8 +23,15 @@ from stretto.service.schema import CallBody, Placeholder
 
 _MAX_KNOWN = 4096
 _MAX_CHARS = 32_000_000
+_MAX_PLACES = 1000
+"""Largest number of placeholders of one call, and of places in its prompt, each use counted."""
 _MAX_OUTPUTS = 256
-"""Largest number of outputs of one prompt: each has all text before it as its own prompt."""
+_MAX_PLACES_BEFORE = 40_000
+"""Largest number of places before the outputs of one prompt, added up: each output has all text before it as
+its own prompt.
+"""
+_MAX_SETTINGS_BYTES = 100_000
+"""Largest size of the settings of a call or of one output, and of the transforms at a placeholder."""
 _MOST = 2**63 - 1
 _ANYTHING = msgspec.json.Decoder(Any)
 
@@ -32,7 +40,7 @@ _Key: TypeAlias = tuple[object, ...]
 
 class Works:
     """A cache of works (functions, operators and apps that calls name), made from requests and kept for
-    later ones that ask for the same.
+    later ones that ask for the same. Any thread may use it.
 
     Args:
         check: called once for each new one, to check that it can run.
@@ -44,6 +52,11 @@ class Works:
         self._apps = apps
         self._known: OrderedDict[_Key, Work] = OrderedDict()
         self._num_chars = 0
+        self._adding = threading.Lock()
+
+    def knows(self, call: CallBody) -> bool:
+        """Return whether `find` has what a call calls at hand."""
+        return _key(call) in self._known
 
     def find(self, call: CallBody) -> Work:
         """Return what a call calls.
@@ -54,13 +67,16 @@ class Works:
         key = _key(call)
         if (work := self._known.get(key)) is not None:
             return work
+        _check_sizes(call)
         work = self._made(call)
         self._check(work)
-        self._known[key] = work
-        self._num_chars += _num_chars(work)
-        while len(self._known) > _MAX_KNOWN or self._num_chars > _MAX_CHARS:
-            _, oldest = self._known.popitem(last=False)
-            self._num_chars -= _num_chars(oldest)
+        with self._adding:
+            if key not in self._known:
+                self._num_chars += _num_chars(work)
+            self._known[key] = work
+            while len(self._known) > _MAX_KNOWN or self._num_chars > _MAX_CHARS:
+                _, oldest = self._known.popitem(last=False)
+                self._num_chars -= _num_chars(oldest)
         return work
 
     def _made(self, call: CallBody) -> Work:
@@ -105,6 +121,39 @@ def _key(call: CallBody) -> _Key:
     )
 
 
+def _check_sizes(call: CallBody) -> None:
+    """Check that a call is not so large that reading it or compiling its graph takes long.
+
+    Raises:
+        TemplateError: it has too many placeholders, or too long settings or transforms.
+    """
+    name = call.function
+    prompt = call.prompt if isinstance(call.prompt, str) else ""
+    num_places = max(len(call.placeholders), prompt.count("{{") - 2 * prompt.count("{{{{"))
+    if num_places > _MAX_PLACES:
+        raise TemplateError(f"{name}: there are {num_places} placeholders; at most {_MAX_PLACES} are allowed")
+    if (num_outputs := sum(place.in_out for place in call.placeholders)) > _MAX_OUTPUTS:
+        raise TemplateError(f"{name}: there are {num_outputs} outputs; at most {_MAX_OUTPUTS} are allowed")
+    if num_outputs * (num_places - num_outputs / 2) > _MAX_PLACES_BEFORE:
+        raise TemplateError(
+            f"{name}: there are {num_outputs} outputs among {num_places} placeholders; before the outputs "
+            f"may stand at most {_MAX_PLACES_BEFORE}, counted for each"
+        )
+    for place in call.placeholders:
+        chain = place.transforms
+        num_chars = len(chain) if isinstance(chain, str) else sum(len(step) + 1 for step in chain)
+        for what, size in (("transforms", num_chars), ("settings", len(bytes(place.settings)))):
+            if size > _MAX_SETTINGS_BYTES:
+                raise TemplateError(
+                    f"{name}, {place.name}: the {what} have {size} characters; at most "
+                    f"{_MAX_SETTINGS_BYTES} are allowed"
+                )
+    if (size := len(bytes(call.settings))) > _MAX_SETTINGS_BYTES:
+        raise TemplateError(
+            f"{name}: the settings have {size} bytes; at most {_MAX_SETTINGS_BYTES} are allowed"
+        )
+
+
 def _num_chars(work: Work) -> int:
     return len(work.prompt) if isinstance(work, Function) else 0
 
@@ -117,8 +166,6 @@ def _function(call: CallBody) -> Function:
         raise ConfigError(f"{name}: the settings of a prompt stand at its outputs")
     inputs: dict[str, Input | None] = {}
     outputs: dict[str, Output] = {}
-    if (num_outputs := sum(place.in_out for place in call.placeholders)) > _MAX_OUTPUTS:
-        raise TemplateError(f"{name}: there are {num_outputs} outputs; at most {_MAX_OUTPUTS} are allowed")
     for place in call.placeholders:
         if place.in_out:
             settings = _settings(place.settings, f"{name}, {place.name}")

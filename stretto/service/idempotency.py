@@ -7,6 +7,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
+from stretto.service.bodies import off_loop
 from stretto.service.refusals import Refused
 
 _MAX_KEYS = 10_000
@@ -34,7 +35,7 @@ class AnsweredKeys:
         """
         if len(key) > _MAX_KEY_CHARS:
             raise Refused(422, "invalid", f"an idempotency key has at most {_MAX_KEY_CHARS} characters")
-        fingerprint = _fingerprint(path, body)
+        fingerprint = await off_loop(len(body), lambda: _fingerprint(path, body))
         while (running := self._running.get(key)) is not None:
             _check(key, running[0], fingerprint)
             await asyncio.wait([running[1]])

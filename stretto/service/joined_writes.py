@@ -7,17 +7,28 @@ them together halves the calls, and is one packet for the client.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 _MAX_HELD_BYTES = 65_536
 
 
 class JoinedWrites:
-    """A transport for the protocols of uvicorn, which holds writes until the turn of the loop ends."""
+    """A transport for the protocols of uvicorn, which holds writes until the turn of the loop ends.
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        may_read: called when the protocol resumes reading; while it returns False nothing is received.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        may_read: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._transport = transport
         self._loop = loop
+        self._may_read = may_read
         self._held: list[bytes] = []
         self._num_held = 0
 
@@ -49,8 +60,9 @@ class JoinedWrites:
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Receive again."""
-        self._transport.resume_reading()
+        """Receive again, if that is allowed."""
+        if self._may_read():
+            self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what the transport knows, such as its socket."""

@@ -20,6 +20,8 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 T = TypeVar("T")
 
 JSON_TYPE = b"application/json"
+_PIECE_BYTES = 262_144
+_PART_BYTES = 1_000_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -91,16 +93,23 @@ class Request:
             raise too_slow(self._config.max_body_s) from None
 
     async def _received(self, max_bytes: int) -> bytearray:
-        received = bytearray()
+        received, parts, num_bytes = bytearray(), list[bytearray](), 0
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
                 raise ClientLeft
             received += message["body"]
-            if len(received) > max_bytes:
+            num_bytes += len(message["body"])
+            if num_bytes > max_bytes:
                 raise too_large(max_bytes)
             if not message["more_body"]:
-                return received
+                break
+            if len(received) > _PART_BYTES:  # a buffer that grows further is copied again and again
+                parts.append(received)
+                received = bytearray()
+        if not parts:
+            return received
+        return await asyncio.to_thread(bytearray().join, [*parts, received])
 
     async def unless_left(self, waiting: Coroutine[Any, Any, T]) -> T:
         """Await a coroutine, which is cancelled if the client leaves.
@@ -137,10 +146,17 @@ class Request:
         content_type: bytes = JSON_TYPE,
         headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Send a whole answer."""
+        """Send a whole answer, a long one piece by piece as the client takes it.
+
+        Raises:
+            ClientLeft: the client does not read what has been sent.
+        """
         length = b"%d" % len(content)
         await self._begin(status, ((b"content-type", content_type), (b"content-length", length), *headers))
-        await self._send({"type": "http.response.body", "body": content})
+        for start in range(_PIECE_BYTES, len(content), _PIECE_BYTES):
+            await self._send_piece(content[start - _PIECE_BYTES : start])
+        rest = len(content) % _PIECE_BYTES or _PIECE_BYTES
+        await self._send({"type": "http.response.body", "body": content[-rest:]})
 
     async def answer_json(self, content: object, status: int = 200) -> None:
         """Send a value as JSON."""
@@ -162,24 +178,34 @@ class Request:
         """Send an event of a stream (server-sent events), which the first one begins.
 
         Raises:
-            ClientLeft: the client does not read what has been sent.
+            ClientLeft: the client does not read what has been sent, or has asked for the head alone.
         """
+        await self.send_encoded_event(_encode(event))
+
+    async def send_encoded_event(self, event: bytes) -> None:
+        """Send an event, which is JSON already. Raises as `send_event`."""
         if not self.has_begun:
             await self._begin(
                 200, ((b"content-type", CONTENT_TYPE.encode()), (b"cache-control", b"no-store"))
             )
-        content = b"data: " + _encode(event) + b"\n\n"
-        try:
-            async with asyncio.timeout(self._config.max_unread_s):
-                await self._send({"type": "http.response.body", "body": content, "more_body": True})
-        except TimeoutError:
-            raise ClientLeft from None
+        if self.method == "HEAD":
+            await self._send({"type": "http.response.body", "body": b""})
+            raise ClientLeft
+        await self._send_piece(b"data: " + event + b"\n\n")
 
     async def end_events(self) -> None:
         """End a stream of events."""
         if not self.has_begun:
             await self._begin(200, ((b"content-type", CONTENT_TYPE.encode()),))
         await self._send({"type": "http.response.body", "body": DONE})
+
+    async def _send_piece(self, content: bytes) -> None:
+        """Send a piece of a body that has more. Raises ClientLeft if the client does not read."""
+        try:
+            async with asyncio.timeout(self._config.max_unread_s):
+                await self._send({"type": "http.response.body", "body": content, "more_body": True})
+        except TimeoutError:
+            raise ClientLeft from None
 
     async def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.has_begun = True

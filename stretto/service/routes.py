@@ -56,7 +56,8 @@ class Routes:
                 same_length.append((pattern, {route.method: route}))
 
     def find(self, method: str, path: str) -> tuple[Route, tuple[str, ...]]:
-        """Return the route of a request, and the parts of its path that stand for names in braces.
+        """Return the route of a request, and the parts of its path that stand for names in braces. HEAD has
+        the route of GET; the server leaves the body out.
 
         Raises:
             Refused: there is none (404), or it takes other methods (405).
@@ -65,9 +66,10 @@ class Routes:
         methods = self._fixed.get(path)
         if methods is None:
             methods, parts = self._found(path)
-        route = methods.get(method)
+        route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
-            raise NotAllowed(path, method, tuple(sorted(methods)))
+            also = ("HEAD",) if "GET" in methods else ()
+            raise NotAllowed(path, method, tuple(sorted((*methods, *also))))
         return route, parts
 
     def _found(self, path: str) -> tuple[dict[str, Route], tuple[str, ...]]:

@@ -53,7 +53,7 @@ class Service:
         self.sessions = Sessions(runtime, config.session_idle_s)
         deployed = apps or {}
         templates = {name: app.template for name, app in deployed.items()}
-        self.apps = AppService(runtime, deployed, config.apps)
+        self.apps = AppService(runtime, deployed, config.apps, is_shared=len(config.tenant) > 1)
         works = Works(lambda work: check_engines(work, runtime.deployments), templates)
         routes = SessionRoutes(config, self.sessions, works, places or Places(), lambda: self.is_draining)
         self.app.routes.add(

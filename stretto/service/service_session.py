@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
-from typing import get_args
-
-import msgspec
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import TypeAlias, TypeVar, get_args
 
 from stretto.errors import DeadlineExceeded, StrettoError
-from stretto.programs.connection import extend, plan
-from stretto.programs.fragment import MOST_TOGETHER, Call, parts_of
+from stretto.programs.connection import Planned, plan_all
+from stretto.programs.fragment import Call
 from stretto.programs.ledger import Ledger
-from stretto.programs.values import checked
-from stretto.programs.wire.values import value_from_wire
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.sched.demand import asked_by
+from stretto.service.bodies import SHORT_BYTES, off_loop
 from stretto.service.calls import Works
 from stretto.service.graph_page import Line, lines_of
 from stretto.service.places import Places
 from stretto.service.refusals import Refused, conflict, not_found, not_yet, over_limit
-from stretto.service.schema import CallBody, Placeholder, SubmitBody
-from stretto.service.sizes import check_num_items, num_bytes
+from stretto.service.schema import CallBody, SubmitBody
+from stretto.service.submitted import (
+    ReadValue,
+    Submitted,
+    are_light,
+    calls_of,
+    num_tokens,
+    read_calls,
+    read_value,
+    read_values,
+)
 from stretto.service.tenants import Tenant
+from stretto.service.turns import Turn
 from stretto.tasks import Criteria, Objective
 
-_CHARS_PER_TOKEN = 4
+T = TypeVar("T")
+Outputs: TypeAlias = dict[str, str]
+"""The variables of a call's outputs, by the names of the outputs."""
+
 _LATER_S = 1.0
 _MAX_SHOWN = 1000
 """Number of the last outputs of a session whose calls its graph shows."""
@@ -45,6 +55,7 @@ class ServiceSession:
     __slots__ = (
         "_bytes_of",
         "_calls",
+        "_changing",
         "_depths",
         "_ledger",
         "_num_bytes",
@@ -82,6 +93,7 @@ class ServiceSession:
         self._num_bytes = 0
         self._num_names = 0
         self._wishes: Counter[tuple[str, Criteria | None]] = Counter()
+        self._changing = asyncio.Lock()
 
     @property
     def num_variables(self) -> int:
@@ -92,68 +104,53 @@ class ServiceSession:
         """End the session: variables without a value fail."""
         await self._session.close()
 
-    async def submit(self, body: SubmitBody, works: Works, now_s: float) -> list[dict[str, str]]:
+    async def submit(self, body: SubmitBody, works: Works, now_s: float, num_bytes: int) -> list[Outputs]:
         """Do what a request asks for, or nothing at all; return the variables of each call's outputs.
 
-        Where there are many calls, other requests have turns while they are read.
+        A request of many bytes, of many calls or of new prompts is read in a thread, and others have turns
+        while it is carried out. Requests that change the same session wait for each other.
 
         Raises:
             StrettoError: something does not fit; the message names the place.
         """
-        self._check_open()
-        check_num_items(body.values.values(), "values")
-        values = {name: self._value(name, value) for name, value in body.values.items()}
-        calls = await self._read_calls(_calls(body), works)
-        named = _named(values, calls, body.wanted)
-        dropped = dict.fromkeys(body.dropped)
-        for name in dropped:
-            if name not in named:
-                self._check_known(name)
-        self._check_limits(values, calls, named)
-        num_tokens = sum(_num_tokens(call) for call in calls)
-        self.tenant.check_tokens(num_tokens, now_s)
-        self._note(values, calls)
-        self.tenant.spend_tokens(num_tokens)
-        for name in body.wanted:
-            self._depths.setdefault(name, 0)
-        for name, criteria in body.wanted.items():
-            self._session.want(name, criteria)
-            self._wishes[name, criteria] += 1
-        for name, value in values.items():
-            self._session.provide(name, value)
-        for name in dropped:
-            self.drop(name)
-        return [dict(call.outputs) for call in calls]
+        bodies = calls_of(body)
+        is_light = are_light(bodies, works) and not self._may_close_circle(bodies)
+        is_long = num_bytes > SHORT_BYTES or not is_light
+        async with self._changing:
+            self._check_open()
+            asked = await _in_thread(is_long, lambda: self._read(body, bodies, works))
+            self._check_open()
+            self.tenant.check_tokens(asked.num_tokens, now_s)
+            await self._carry_out(asked, body, is_long=is_long)
+        return [dict(call.outputs) for call in asked.calls]
 
-    def provide(self, name: str, value: object) -> None:
-        """Set a variable to a value as JSON has it.
+    async def provide(self, name: str, value: object, num_bytes: int) -> None:
+        """Set a variable to a value as JSON has it; `num_bytes` is the size of the request.
 
         Raises:
             Refused: it has a value, or a call produces it.
             UserError: the value cannot be used.
         """
-        self._check_open()
-        check_num_items((value,), f"the variable {name!r:.80}")
-        values = {name: self._value(name, value)}
-        self._check_limits(values, (), values)
-        self._note(values, [])
-        self._session.provide(name, values[name])
+        async with self._changing:
+            self._check_open()
+            read = await off_loop(num_bytes, lambda: read_value(value, f"the variable {name!r:.80}"))
+            self._check_open()
+            self._check_limits({name: read}, (), (name,))
+            with self._ledger.all_or_none():
+                self._note({name: read}, (), {})
+            self._add_values({name: read})
+            self._session.provide(name, read.value)
 
-    def drop(self, name: str) -> None:
+    async def drop(self, name: str) -> None:
         """Give a variable up: cancel the work that only serves it, and free its value and its id.
 
         Raises:
             Refused: there is no such variable.
         """
-        self._check_known(name)
-        self._check_open()
-        del self._depths[name]
-        self._num_bytes -= self._bytes_of.pop(name, 0)
-        self._calls.pop(name, None)
-        for criteria in (None, *get_args(Criteria)):
-            self._wishes.pop((name, criteria), None)
-        self._ledger.forget([name])
-        self._session.drop(name)
+        async with self._changing:
+            self._check_known(name)
+            self._check_open()
+            self._drop(name)
 
     def is_settled(self, name: str) -> bool:
         """Return whether a variable has its value, or has failed.
@@ -208,7 +205,7 @@ class ServiceSession:
                 async for piece in pieces:
                     yield piece
 
-    def lines(self, places: Places) -> list[Line]:
+    async def lines(self, places: Places) -> list[Line]:
         """Return a line for each request to an LLM of the last calls, in words."""
         calls = list({id(call): call for call in self._calls.values()}.values())
         wanted: dict[str, Objective] = {}
@@ -216,7 +213,8 @@ class ServiceSession:
             asked = asked_by(criteria or self._objective).criteria
             if wanted.get(name) != "latency" and asked is not None:
                 wanted[name] = asked
-        return lines_of(calls, wanted, self._state, places.of(self._session.id))
+        where = dict(places.of(self._session.id))
+        return await asyncio.to_thread(lines_of, calls, wanted, self._state, where)
 
     def _state(self, name: str) -> str:
         return "has come" if self._session.is_settled(name) else "is to come"
@@ -235,53 +233,86 @@ class ServiceSession:
             if self._wishes[wish] <= 0:
                 del self._wishes[wish]
 
-    async def _read_calls(self, bodies: Sequence[CallBody], works: Works) -> list[Call]:
-        """Return the calls of a request. Many are read in parts, and their graphs compiled for the plan
-        cache, with turns for other requests in between.
+    def _read(self, body: SubmitBody, bodies: Sequence[CallBody], works: Works) -> Submitted:
+        """Read and check a request. Nothing changes but the number of the last new name.
+
+        Raises:
+            StrettoError: something does not fit; the message names the place.
         """
-        if len(bodies) <= MOST_TOGETHER:
-            return [self._call(body, works, place) for place, body in enumerate(bodies)]
-        calls: list[Call] = []
-        for place, body in enumerate(bodies):
-            calls.append(self._call(body, works, place))
-            if len(calls) % MOST_TOGETHER == 0:
-                await asyncio.sleep(0)
-        for part in parts_of(calls):
-            with suppress(StrettoError):  # it is raised again where the calls are added to the session
-                plan(self._runtime, self._session, part, self._ledger.is_set)
-            await asyncio.sleep(0)
-        self._check_open()
-        return calls
+        values = read_values(body.values)
+        if len(bodies) > self.tenant.limits.width:
+            raise Refused(
+                422,
+                "over_limit",
+                f"there are {len(bodies)} calls; at most {self.tenant.limits.width} go together",
+            )
+        calls = read_calls(bodies, works, self.tenant, self._new_name)
+        named = {*values, *body.wanted}
+        for call in calls:
+            named.update(call.outputs.values(), call.reads)
+        for name in body.dropped:
+            if name not in named:
+                self._check_known(name)
+        self._check_limits(values, calls, named)
+        planned: list[Planned] | StrettoError = []
+        if calls:
+            try:
+                planned = plan_all(
+                    self._runtime,
+                    self._session,
+                    calls,
+                    lambda name: name in values or self._ledger.is_set(name),
+                )
+            except StrettoError as error:  # raised after what is refused for other reasons
+                planned = error
+        return Submitted(values, calls, named, sum(map(num_tokens, calls)), planned)
 
-    def _call(self, body: CallBody, works: Works, place: int) -> Call:
-        try:
-            work = works.find(body)
-            self.tenant.check_output_tokens(work.max_tokens)
-            inputs: dict[str, str | None] = {}
-            outputs: dict[str, str] = {}
-            constants: dict[str, object] = {}
-            check_num_items([one.value for one in body.placeholders], "placeholders")
-            for one in body.placeholders:
-                if one.in_out:
-                    outputs[one.name] = self._output(one)
-                elif one.value is not msgspec.UNSET:
-                    inputs[one.name] = None
-                    constants[one.name] = checked(value_from_wire(one.value), one.name)
-                elif isinstance(one.semantic_var_id, str):
-                    inputs[one.name] = one.semantic_var_id
-                else:
-                    message = f"the input {one.name!r:.80} has neither a variable nor a value"
-                    raise Refused(422, "invalid", message)
-            return Call(work, inputs, outputs, constants, body.each, body.when)
-        except StrettoError as error:
-            raise error.at(f"calls[{place}]") from error
+    async def _carry_out(self, asked: Submitted, body: SubmitBody, *, is_long: bool) -> None:
+        """Add what a request asks for to the books and to the session, or nothing. Raises StrettoError."""
+        turn, depths = Turn(), dict[str, int]()
+        with self._ledger.all_or_none():
+            await _in_thread(is_long, lambda: self._note(asked.values, asked.calls, depths))
+            if isinstance(asked.planned, StrettoError):
+                raise asked.planned
+            for planned in asked.planned:
+                planned.add_to(self._session)
+                await turn.pause()
+        self._depths.update(depths)
+        for call in asked.calls[-_MAX_SHOWN:]:
+            self._calls.update(dict.fromkeys(call.outputs.values(), call.without_values()))
+        while len(self._calls) > _MAX_SHOWN:
+            del self._calls[next(iter(self._calls))]
+        self._add_values(asked.values)
+        self.tenant.spend_tokens(asked.num_tokens)
+        for name, criteria in body.wanted.items():
+            self._depths.setdefault(name, 0)
+            self._session.want(name, criteria)
+            self._wishes[name, criteria] += 1
+            await turn.pause()
+        for name, read in asked.values.items():
+            self._session.provide(name, read.value)
+            await turn.pause()
+        for name in dict.fromkeys(body.dropped):
+            self._drop(name)
+            await turn.pause()
 
-    def _output(self, place: Placeholder) -> str:
-        if place.value is not msgspec.UNSET:
-            raise Refused(422, "invalid", f"the output {place.name!r:.80} takes no value")
-        if isinstance(place.semantic_var_id, str):
-            return place.semantic_var_id
-        return self._new_name(place.name)
+    def _may_close_circle(self, bodies: Sequence[CallBody]) -> bool:
+        """Return whether a call produces what others wait for: then what it is made of has to be searched."""
+        return any(
+            isinstance(place.semantic_var_id, str) and self._ledger.is_awaited(place.semantic_var_id)
+            for body in bodies
+            for place in body.placeholders
+            if place.in_out
+        )
+
+    def _drop(self, name: str) -> None:
+        del self._depths[name]
+        self._num_bytes -= self._bytes_of.pop(name, 0)
+        self._calls.pop(name, None)
+        for criteria in (None, *get_args(Criteria)):
+            self._wishes.pop((name, criteria), None)
+        self._ledger.forget([name])
+        self._session.drop(name)
 
     def _new_name(self, stem: str) -> str:
         """Return an id for a variable that has none yet."""
@@ -291,46 +322,39 @@ class ServiceSession:
             if name not in self._depths:
                 return name
 
-    def _value(self, name: str, value: object) -> object:
-        return checked(value_from_wire(value), f"the variable {name!r}")
-
     def _check_limits(
-        self, values: Mapping[str, object], calls: Sequence[Call], named: Collection[str]
+        self, values: Mapping[str, ReadValue], calls: Sequence[Call], named: Collection[str]
     ) -> None:
         limits = self.tenant.limits
-        if len(calls) > limits.width:
-            raise Refused(
-                422, "over_limit", f"there are {len(calls)} calls; at most {limits.width} go together"
-            )
         num_new = sum(name not in self._depths for name in named)
         if self.num_variables + num_new > limits.variables:
             raise over_limit(f"a session has at most {limits.variables} variables; give some up", _LATER_S)
-        if self._num_bytes + sum(map(num_bytes, values.values())) > limits.bytes:
+        if self._num_bytes + sum(read.num_bytes for read in values.values()) > limits.bytes:
             raise over_limit(f"values of a session have at most {limits.bytes} bytes; give some up", _LATER_S)
 
-    def _note(self, values: Mapping[str, object], calls: Sequence[Call]) -> None:
-        """Add values and calls to the books, and the calls to the session; all of them, or none."""
-        depths: dict[str, int] = {}
-        with self._ledger.all_or_none():
-            for name in values:
-                self._check_free(name)
-                self._ledger.note_set(name)
-            for call in calls:
-                for name in call.outputs.values():
-                    self._check_free(name)
-                self._ledger.note_call(call, call.outputs)
-                self._note_depth(call, depths)
-            if calls:
-                extend(self._runtime, self._session, calls, self._ledger.is_set)
-        self._depths.update(depths)
-        for call in calls[-_MAX_SHOWN:]:
-            self._calls.update(dict.fromkeys(call.outputs.values(), call.without_values()))
-        while len(self._calls) > _MAX_SHOWN:
-            del self._calls[next(iter(self._calls))]
-        for name, value in values.items():
+    def _note(self, values: Collection[str], calls: Sequence[Call], depths: dict[str, int]) -> None:
+        """Note values and calls in the ledger, and in `depths` how deep the variables of the calls are.
+
+        Raises:
+            UserError: a variable has a value already, calls wait for each other, or too many do.
+        """
+        for name in values:
+            self._check_free(name)
+            self._ledger.note_set(name)
+        made: set[str] = set()
+        for call in calls:
+            for name in call.outputs.values():
+                self._check_free(name, made)
+            made.update(call.outputs.values())
+        self._ledger.note_calls(calls)
+        for call in calls:
+            self._note_depth(call, depths)
+
+    def _add_values(self, values: Mapping[str, ReadValue]) -> None:
+        for name, read in values.items():
             self._depths.setdefault(name, 0)
-            self._bytes_of[name] = value_bytes = num_bytes(value)
-            self._num_bytes += value_bytes
+            self._bytes_of[name] = read.num_bytes
+            self._num_bytes += read.num_bytes
 
     def _note_depth(self, call: Call, depths: dict[str, int]) -> None:
         deepest = 0
@@ -344,8 +368,8 @@ class ServiceSession:
             )
         depths.update(dict.fromkeys(call.outputs.values(), deepest + 1))
 
-    def _check_free(self, name: str) -> None:
-        if self._ledger.knows(name):
+    def _check_free(self, name: str, made: Collection[str] = ()) -> None:
+        if self._ledger.knows(name) or name in made:
             raise conflict(f"the variable {name!r} has a value, or a call produces it, already")
 
     def _check_known(self, name: str) -> None:
@@ -357,22 +381,6 @@ class ServiceSession:
             raise Refused(410, "query_ended", "the session has ended")
 
 
-def _calls(body: SubmitBody) -> Sequence[CallBody]:
-    """Return the calls of a request; the one of the paper's form comes first."""
-    if body.prompt is msgspec.UNSET:
-        return body.calls
-    return (CallBody(placeholders=body.placeholders, prompt=body.prompt), *body.calls)
-
-
-def _named(values: Collection[str], calls: Sequence[Call], wanted: Collection[str]) -> set[str]:
-    """Return the variables that a request names, but for those that it gives up."""
-    named = {*values, *wanted}
-    for call in calls:
-        named.update(call.outputs.values(), call.reads)
-    return named
-
-
-def _num_tokens(call: Call) -> float:
-    prompt = getattr(call.work, "prompt", "")
-    num_chars = len(prompt) + sum(num_bytes(value) for value in call.constants.values())
-    return num_chars / _CHARS_PER_TOKEN + call.work.max_tokens * len(call.outputs)
+async def _in_thread(is_long: bool, work: Callable[[], T]) -> T:
+    """Return what `work` returns; it runs in a thread if it is long."""
+    return await asyncio.to_thread(work) if is_long else work()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import msgspec
 
 from stretto.programs.wire.values import value_to_wire
-from stretto.service.bodies import decoded
+from stretto.service.bodies import decoded, off_loop
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.graph_page import as_html, as_text
@@ -19,6 +20,7 @@ from stretto.service.routes import Route
 from stretto.service.schema import GetBody, SessionBody, SetBody, SubmitBody
 from stretto.service.service_session import ServiceSession
 from stretto.service.sessions import Sessions
+from stretto.service.sizes import is_large
 from stretto.service.tenants import Tenant
 
 _SESSION = msgspec.json.Decoder(SessionBody)
@@ -67,7 +69,9 @@ class SessionRoutes:
         self._check_accepts()
 
         async def run(content: bytearray) -> object:
-            opened = await self._sessions.open(request.tenant, decoded(_SESSION, content or bytearray(b"{}")))
+            given = content or bytearray(b"{}")
+            body = await off_loop(len(given), lambda: decoded(_SESSION, given))
+            opened = await self._sessions.open(request.tenant, body)
             return {"session_id": opened.id, "idle_s": self._config.session_idle_s}
 
         await self._once(request, run, 201)
@@ -78,7 +82,7 @@ class SessionRoutes:
 
     async def _draw(self, request: Request) -> None:
         session = self._session(request)
-        lines = session.lines(self._places)
+        lines = await session.lines(self._places)
         if "text/html" in request.header(b"accept"):
             await request.answer(
                 as_html(lines, session.id).encode(), content_type=b"text/html; charset=utf-8"
@@ -91,17 +95,17 @@ class SessionRoutes:
         await request.answer_json({})
 
     async def _drop(self, request: Request) -> None:
-        self._session(request).drop(request.parts[1])
+        await self._session(request).drop(request.parts[1])
         await request.answer_json({})
 
     async def _submit(self, request: Request) -> None:
         self._check_accepts()
 
         async def run(content: bytearray) -> object:
-            body = decoded(_SUBMIT, content)
+            body = await off_loop(len(content), lambda: decoded(_SUBMIT, content))
             session = await self._session_of(body, request.tenant)
             try:
-                outputs = await session.submit(body, self._works, session.used_s)
+                outputs = await session.submit(body, self._works, session.used_s, len(content))
             except BaseException:
                 if body.session_id is msgspec.UNSET:
                     await self._sessions.close(session)
@@ -112,15 +116,16 @@ class SessionRoutes:
 
     async def _set(self, request: Request) -> None:
         async def run(content: bytearray) -> object:
-            body = decoded(_SET, content)
+            body = await off_loop(len(content), lambda: decoded(_SET, content))
             session = self._sessions.find(body.session_id, request.tenant)
-            session.provide(body.semantic_var_id, body.value)
+            await session.provide(body.semantic_var_id, body.value, len(content))
             return {"semantic_var_id": body.semantic_var_id}
 
         await self._once(request, run)
 
     async def _get(self, request: Request) -> None:
-        body = decoded(_GET, await request.body())
+        content = await request.body()
+        body = await off_loop(len(content), lambda: decoded(_GET, content))
         session = self._sessions.find(body.session_id, request.tenant)
         if body.stream:
             await request.unless_left(self._stream(request, session, body))
@@ -128,7 +133,11 @@ class SessionRoutes:
         has_come = session.is_settled(body.semantic_var_id)
         waiting = session.get(body.semantic_var_id, body.criteria, body.timeout_s, self._config.max_wait_s)
         value = await (waiting if has_come else request.unless_left(waiting))
-        await request.answer_json({"semantic_var_id": body.semantic_var_id, "value": value_to_wire(value)})
+
+        def written() -> bytes:
+            return _encode({"semantic_var_id": body.semantic_var_id, "value": value_to_wire(value)})
+
+        await request.answer(await asyncio.to_thread(written) if is_large(value) else written())
 
     async def _stream(self, request: Request, session: ServiceSession, body: GetBody) -> None:
         pieces = session.stream(body.semantic_var_id, body.criteria, self._config.max_wait_s)

@@ -8,6 +8,8 @@ from stretto.core import Chunk, Document, Failure, Hit
 from stretto.service.refusals import Refused
 
 _NUMBER_BYTES = 16
+_FEW_BYTES = 50_000
+"""Size of a value that the event loop may read or write itself."""
 _MAX_ITEMS = 20_000
 """Largest number of items of values in JSON that are read at once; others wait meanwhile."""
 
@@ -29,6 +31,31 @@ def num_bytes(value: object) -> int:
         case Failure(error):
             return _NUMBER_BYTES + len(str(error))
     return _NUMBER_BYTES
+
+
+def is_large(value: object) -> bool:
+    """Return whether reading or writing a value takes more than a ms or so. Finding out takes no longer."""
+    unread, num_left = [value], _FEW_BYTES
+    while unread:
+        match one := unread.pop():
+            case list() | tuple():
+                num_left -= _NUMBER_BYTES * len(one)
+                inner: Collection[object] = one
+            case dict():
+                num_left -= _NUMBER_BYTES * len(one)
+                inner = one.values()
+            case Document(sections=sections):
+                num_left -= _NUMBER_BYTES * len(sections)
+                inner = [section.text for section in sections] if num_left >= 0 else ()
+            case Hit(Chunk(text=text)) | Chunk(text=text) | str(text):
+                num_left -= _NUMBER_BYTES + len(text)
+                continue
+            case _:
+                continue
+        if num_left < 0:
+            return True
+        unread.extend(inner)
+    return num_left < 0
 
 
 def check_num_items(values: Collection[object], where: str) -> None:

@@ -53,6 +53,7 @@ from stretto.messages import (
     Suspended,
 )
 from stretto.observer import Observer
+from stretto.private_file import private
 from stretto.references import Reference
 from stretto.tasks import Done, Failed, LLMTask, Objective, Piece, Started, Task
 
@@ -216,7 +217,7 @@ class RunRecorder(Observer):
         self._path = path
         self.is_whole = True
         try:
-            self._file = path.open("w", encoding="utf-8")
+            self._file = open(path, "w", encoding="utf-8", opener=private)  # noqa: SIM115
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from error
         described = [_described(deployment) for deployment in deployments]

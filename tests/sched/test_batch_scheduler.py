@@ -23,7 +23,7 @@ from stretto.errors import (
 )
 from stretto.graph.compile import compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Action, Release, StartBatch
+from stretto.messages import Action, CancelTask, Release, StartBatch
 from stretto.sched.batch_scheduler import BatchScheduler
 from stretto.sched.request import Request
 from stretto.sched.results import Completed, Report
@@ -266,7 +266,7 @@ def test_an_ended_query_is_released_once_nothing_of_it_runs() -> None:
     engine = batch_engine(keeps_state=True, max_batch=2)
     scheduler = machine(batch_request("1", "a", "xyz"), batch_request("2", "b", "u"), engine=engine)
     assert scheduler.start() == [(0, [("a", ["x", "y"])])]
-    assert scheduler.end_query("1") == []
+    assert scheduler.end_query("1") == [CancelTask("e", 0, 1)]
     assert [work.query for work in scheduler.queue] == ["2"]
     assert scheduler.releases() == []
     scheduler.answer([["X", "Y"]])

@@ -18,6 +18,7 @@ from stretto.messages import (
     Admit,
     BatchDone,
     Cancel,
+    CancelTask,
     Close,
     Drop,
     Extend,
@@ -339,7 +340,10 @@ def test_a_bug_in_a_scheduler_ends_the_queries_it_concerns() -> None:
         raise ZeroDivisionError("a bug")
 
     system.schedulers["e"].done = bug  # type: ignore[method-assign, union-attr, assignment]
-    (reply,) = system.handle([BatchDone("e", 0, start.batch, [(1,)])], 1.0)
+    stop, reply = system.handle([BatchDone("e", 0, start.batch, [(1,)])], 1.0)
+    assert stop == CancelTask("e", 0, start.tasks[0].id), (
+        "as far as the scheduler knows, the batch still runs"
+    )
     assert isinstance(reply, Reply)
     assert isinstance(reply.error, InternalError)
     assert reply.error.message == "ZeroDivisionError: a bug"

@@ -191,12 +191,13 @@ def test_cancelling_stops_everything_and_answers_once() -> None:
     admit, batch = system.handle([submit("1", text, k=KV_HELLO, xs=["x", "y"])], 0.0)
     assert isinstance(admit, Admit)
     assert isinstance(batch, StartBatch)
-    (stop, release, reply) = system.handle([Cancel("1"), Cancel("1"), Cancel("unknown")], 1.0)
+    (stop, release, leave_out, reply) = system.handle([Cancel("1"), Cancel("1"), Cancel("unknown")], 1.0)
     assert stop == CancelTask("llm", 0, admit.task.id)
+    assert leave_out == CancelTask("e", 0, batch.tasks[0].id)
     assert release == Release("llm", 0, "1")
     assert isinstance(reply, Reply)
     assert isinstance(reply.error, QueryCancelled)
-    assert not system.is_idle(), "a batch cannot be stopped"
+    assert not system.is_idle(), "a batch is answered in any case"
     assert system.handle([LLMReport("llm", 0, Done(admit.task.id, "late"))], 2.0) == []
     assert system.handle([BatchDone("e", 0, batch.batch, [[(1,)]])], 3.0) == [Release("e", 0, "1")]
     assert system.is_idle()
@@ -209,7 +210,8 @@ def test_a_deadline_ends_a_query_and_only_that() -> None:
     assert system.alarms_s == [5.0]
     assert system.handle([Wake()], 4.0) == [], "an early alarm is no deadline"
     assert system.alarms_s == [5.0]
-    (reply,) = system.handle([Wake()], 5.0)
+    leave_out, reply = system.handle([Wake()], 5.0)
+    assert leave_out == CancelTask("e", 0, action.tasks[0].id)
     assert isinstance(reply, Reply)
     assert isinstance(error_of(system, "1"), DeadlineExceeded)
     assert system.alarms_s == [9.0]

@@ -228,6 +228,14 @@ def test_redirects_are_followed_within_the_rules() -> None:
         fetched("/a", {"/a": redirect("/a")})
 
 
+@pytest.mark.parametrize(
+    "location", ["http://[", "http://[::1", "//[x", "http://a]b/", "http://docs.test:x/"]
+)
+def test_a_redirect_to_no_url_is_an_error_of_the_document(location: str) -> None:
+    with pytest.raises(DocumentError, match=r"is no URL|InvalidURL|RemoteProtocolError"):
+        fetched("/a", {"/a": redirect(location)})
+
+
 def test_no_more_is_read_than_allowed() -> None:
     rules = FetchRules(("docs.test",), allow_private=True, max_bytes=10)
     assert fetched("/a", {"/a": ok(b"x" * 10)}, rules=rules).data == b"x" * 10

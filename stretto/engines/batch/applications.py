@@ -13,7 +13,7 @@ from itertools import groupby, islice
 from typing import TypeAlias, TypeVar
 
 from stretto.core import ABSENT
-from stretto.errors import BadReply, ConfigError
+from stretto.errors import BadReply, ConfigError, QueryCancelled
 from stretto.tasks import Task
 
 T = TypeVar("T")
@@ -57,6 +57,11 @@ class Application:
         if value is None:
             raise BadReply(f"{self.task.op}: nothing at port {port!r}", step=self.task.step)
         return value
+
+
+def unwanted(application: Application) -> QueryCancelled:
+    """Return what stands in place of an answer that nobody wants any more."""
+    return QueryCancelled("nobody waits for the answer any more", step=application.task.step)
 
 
 Op: TypeAlias = Callable[[Sequence[Application]], Sequence[object]]

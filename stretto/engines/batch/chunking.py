@@ -18,16 +18,16 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stretto.core import Chunk, Document, Section
 from stretto.documents.sentences import split_sentences
-from stretto.engines.batch.applications import Application, answer_batch, setting
+from stretto.engines.batch.applications import Application, answer_batch, setting, unwanted
 from stretto.engines.batch.embedding import MINILM, MISSING_PACKAGES, model_file
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, QueryCancelled
 from stretto.tasks import Task
 
 if TYPE_CHECKING:
@@ -71,6 +71,13 @@ class Chunking:
         """
         self._max_tokens = max_tokens(config.model)
         self._tokenizer = _load_tokenizer(config.model)
+        self._is_unwanted: Callable[[int], bool] = lambda _: False
+
+    def heed(self, is_unwanted: Callable[[int], bool]) -> None:
+        """Take the function that says which tasks are not wanted any more. It is asked before each batch of
+        texts that are tokenised.
+        """
+        self._is_unwanted = is_unwanted
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Cut the documents of the tasks into chunks; return the chunks of each.
@@ -88,12 +95,16 @@ class Chunking:
         """Do nothing: this engine holds only memory, which is freed with the object."""
 
     def _chunk(self, applications: Sequence[Application]) -> list[object]:
-        return [
-            chunk_document(
-                application.require("files", Document), self._tokenizer, *self._sizes(application.task)
+        return [self._chunks(application) for application in applications]
+
+    def _chunks(self, application: Application) -> list[Chunk] | QueryCancelled:
+        tokenizer: Any = _Stoppable(self._tokenizer, lambda: self._is_unwanted(application.task.id))
+        try:
+            return chunk_document(
+                application.require("files", Document), tokenizer, *self._sizes(application.task)
             )
-            for application in applications
-        ]
+        except _Stopped:
+            return unwanted(application)
 
     def _sizes(self, task: Task) -> tuple[int, int]:
         """Token budgets of a chunk's text and of its overlap."""
@@ -101,6 +112,26 @@ class Chunking:
         overlap = setting(task, "overlap", int, DEFAULT_OVERLAP)
         check_sizes(tokens, overlap, self._max_tokens, step=task.step)
         return tokens - NUM_SPECIAL_TOKENS, overlap
+
+
+class _Stopped(Exception):
+    """The chunks of a document are not wanted any more."""
+
+
+class _Stoppable:
+    """A tokenizer that raises `_Stopped` once `is_unwanted` is true."""
+
+    def __init__(self, tokenizer: Tokenizer, is_unwanted: Callable[[], bool]) -> None:
+        self._tokenizer = tokenizer
+        self._is_unwanted = is_unwanted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[Encoding]:
+        if self._is_unwanted():
+            raise _Stopped
+        return self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
 
 
 def chunk_document(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.core import as_text
-from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.applications import Application, answer_batch, unwanted
 from stretto.engines.batch.side_by_side import SideBySide
 from stretto.engines.computing import COMPUTING, Computing
 from stretto.engines.loading import one_load
@@ -96,11 +96,20 @@ class Embedding:
         """
         self._model = _load(config)
         self._computing = computing
-        self._one_by_one: SideBySide[str, NDArray[np.float32]] | None = None
+        self._is_unwanted: Callable[[int], bool] = lambda _: False
+        self._one_by_one: SideBySide[Application, object] | None = None
         if self._model.device.type == "cpu":
             num_helpers = (config.num_threads or num_cores()) - 1
-            self._one_by_one = SideBySide(self._vector, num_helpers, _use_one_thread)
-            self._vector("")  # a tokenizer's first use sets its padding, which no other thread may read then
+            self._one_by_one = SideBySide(self._answer, num_helpers, _use_one_thread)
+            self._encode(
+                [""]
+            )  # a tokenizer's first use sets its padding, which no other thread may read then
+
+    def heed(self, is_unwanted: Callable[[int], bool]) -> None:
+        """Take the function that says which tasks are not wanted any more. On a CPU it is asked before each
+        text, on a GPU before each batch.
+        """
+        self._is_unwanted = is_unwanted
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Embed the texts of all tasks; return a vector, or vectors, for each."""
@@ -117,13 +126,16 @@ class Embedding:
     def _embed(self, applications: Sequence[Application]) -> list[object]:
         texts = [text_of(application) for application in applications]
         if self._one_by_one is None:
+            if all(self._is_unwanted(application.task.id) for application in applications):
+                return [unwanted(application) for application in applications]
             return list(self._encode(texts))
         own = threading.get_ident()
-        return [*self._one_by_one.map(texts, lambda: not self._computing.is_any_but(own))]
+        return self._one_by_one.map(applications, lambda: not self._computing.is_any_but(own))
 
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        vector: NDArray[np.float32] = self._encode([text])[0]
-        return vector
+    def _answer(self, application: Application) -> object:
+        if self._is_unwanted(application.task.id):
+            return unwanted(application)
+        return self._encode([text_of(application)])[0]
 
     def _encode(self, texts: list[str]) -> NDArray[np.float32]:
         vectors = self._model.encode(

@@ -17,7 +17,8 @@ from stretto.engines.openai_wire.answers import Choice, TokenCounts, whole_json
 from stretto.errors import ConfigError
 from stretto.planner.application import Application
 from stretto.planner.running.calls import Ended
-from stretto.runtime.journal.file import not_saved, owners_file
+from stretto.private_file import private
+from stretto.runtime.journal.file import not_saved
 
 _encode = json.JSONEncoder(check_circular=False).encode
 
@@ -69,7 +70,7 @@ def _flush(file: TextIO) -> None:
 
 def _opened(path: Path) -> TextIO:
     try:
-        return open(path, "w", encoding="utf-8", opener=owners_file)
+        return open(path, "w", encoding="utf-8", opener=private)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
 

@@ -8,7 +8,7 @@ import threading
 from stretto.messages import Event
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.mailbox import Mailbox
-from stretto.runtime.worker import CloseEngine, Command, Job, serve
+from stretto.runtime.worker import CloseEngine, Command, Job, StoppedTasks, StopTask, serve
 
 CLOSE_TIMEOUT_S = 2.0
 
@@ -24,15 +24,19 @@ class ThreadInstance:
         self._commands: Mailbox[Command] = Mailbox()
         self._events: Mailbox[Event] = Mailbox()
         self._loop = asyncio.get_running_loop()
+        self._stopped = None if job.is_llm else StoppedTasks()
         name = f"{job.engine}/{job.instance}"
-        arguments = (job, self._commands, self._events.put)
+        arguments = (job, self._commands, self._events.put, self._stopped)
         self._thread = threading.Thread(target=serve, args=arguments, name=name, daemon=True)
         self._thread.start()
         self._loop.add_reader(self._events.fileno(), self._receive)
 
     def send(self, command: Command) -> None:
         """Hand a command (such as to run a batch) to the thread, without waiting for anything."""
-        self._commands.put(command)
+        if self._stopped is not None and isinstance(command, StopTask):
+            self._stopped.add(command.task)  # the thread reads no commands while it runs a batch
+        else:
+            self._commands.put(command)
 
     async def close(self) -> None:
         """Ask the thread to close its engine, and wait until it has ended or a time limit has passed."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from stretto.errors import JournalError, NotSaved
+from stretto.private_file import private
 from stretto.runtime.journal.lines import Entry, entry_line, header_line, needs_checksums, parse_entry
 
 _MOST_NAMED = 10
@@ -21,9 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class JournalFile:
-    """The journal of a run, in a file that is made if it is missing.
-
-    Only its owner may read a file that is made.
+    """The journal of a run, in a file that is made if it is missing. Only its owner may read it.
 
     Args:
         work: hash of the work that it belongs to.
@@ -40,7 +39,7 @@ class JournalFile:
         self._work_before = work_before
         self._is_checked = True
         try:
-            self._file = os.fdopen(owners_file(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
+            self._file = os.fdopen(private(str(path), os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}") from error
         try:
@@ -129,11 +128,6 @@ class JournalFile:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def owners_file(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file, an opener for `open`: if it is made, only its owner may read it, as it holds answers."""
-    return os.open(path, flags, 0o600)
 
 
 def not_saved(path: Path, error: OSError) -> NotSaved:

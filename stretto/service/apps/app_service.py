@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from stretto.errors import ConfigError, DeadlineExceeded, QueryCancelled, StrettoError, UserError
 from stretto.frontend.template import Configuration
 from stretto.graph.compile import ExecutionGraph
@@ -18,33 +20,38 @@ from stretto.runtime.runtime import Runtime
 from stretto.service.apps.admission import Admission, Estimate
 from stretto.service.apps.answers import as_json
 from stretto.service.apps.deployed_app import DeployedApp
-from stretto.service.apps.inputs import checked_inputs
 from stretto.service.apps.limits import AppLimits
-from stretto.service.apps.query_request import QueryRequest
+from stretto.service.apps.query_request import CheckedRequest
 from stretto.service.apps.query_table import AppQuery, QueryTable
 from stretto.service.apps.reading import LATE_READING, InputReader
-from stretto.service.apps.settings import checked_settings, place_of_error
+from stretto.service.apps.settings import place_of_error
 from stretto.service.refusals import Misplaced, over_limit
-from stretto.service.sizes import num_bytes
+from stretto.service.sizes import is_large, num_bytes
 from stretto.service.tenants import Tenant
 
 _RETRY_S = 1.0
+_encode = msgspec.json.Encoder().encode
 
 
 class AppService:
     """The deployed apps of a runtime, which runs already. It is an async context manager, and belongs to the
     runtime's event loop; leaving cancels no query.
 
+    Args:
+        is_shared: whether several tenants share it.
+
     Raises:
         ConfigError: an app needs an engine that the runtime does not have.
     """
 
-    def __init__(self, runtime: Runtime, apps: Mapping[str, DeployedApp], limits: AppLimits) -> None:
+    def __init__(
+        self, runtime: Runtime, apps: Mapping[str, DeployedApp], limits: AppLimits, *, is_shared: bool = False
+    ) -> None:
         self.apps = apps
         self.table = QueryTable(limits.keep_s, limits.max_kept, limits.max_kept_bytes)
         self._runtime = runtime
         self._admission = Admission(runtime.deployments.values())
-        self._reader = InputReader(limits)
+        self._reader = InputReader(limits, is_shared=is_shared)
         self._num_starting: Counter[str] = Counter()
         self._watching: set[asyncio.Task[None]] = set()
         for app in apps.values():
@@ -59,8 +66,8 @@ class AppService:
             task.cancel()
         await self._reader.__aexit__(*error)
 
-    async def start(self, app: DeployedApp, request: QueryRequest, tenant: Tenant) -> AppQuery:
-        """Check a request of a tenant, read its documents, and start its query.
+    async def start(self, app: DeployedApp, request: CheckedRequest, tenant: Tenant) -> AppQuery:
+        """Read the documents of a request of a tenant, and start its query.
 
         Raises:
             Refused: something in the request is wrong, or beyond a limit of the tenant.
@@ -68,21 +75,20 @@ class AppService:
             Overloaded: too many queries run.
         """
         began_s = self._now_s()
-        inputs = checked_inputs(app.template, request.inputs, request.files)
-        configuration = checked_settings(app.template, request.settings)
-        egraph = await self._planned(app, configuration)
-        if request.deadline_s is not None:  # refused before its documents are read, if it can be
-            self._check_deadline(app, egraph, request.deadline_s)
-        end_s = None if request.deadline_s is None else began_s + request.deadline_s
+        asked = request.asked
+        egraph = await self._planned(app, request.configuration)
+        if asked.deadline_s is not None:  # refused before its documents are read, if it can be
+            self._check_deadline(app, egraph, asked.deadline_s)
+        end_s = None if asked.deadline_s is None else began_s + asked.deadline_s
         tenant.check_output_tokens(max(_max_tokens(egraph), default=0))
         with self._claimed(tenant, sum(_max_tokens(egraph))):
-            inputs = await self._reader.read(inputs, end_s)
+            inputs = await self._reader.read(request.inputs, end_s, tenant.name)
             left_s = None if end_s is None else end_s - self._now_s()
             if left_s is not None and left_s <= 0:
                 raise DeadlineExceeded(LATE_READING)
             estimate = self._check_deadline(app, egraph, left_s)
             query = self._runtime.try_submit(
-                egraph, inputs, deadline_s=left_s, tenant=tenant.name, objective=request.objective
+                egraph, inputs, deadline_s=left_s, tenant=tenant.name, objective=asked.objective
             )
             started = self.table.add(app.name, tenant.name, query, self._now_s())
         task = asyncio.create_task(self._watch(started, estimate))
@@ -99,24 +105,28 @@ class AppService:
         await started.ended.wait()
         await started.query
 
-    async def status(self, found: AppQuery) -> dict[str, Any]:
-        """Return what is known of a query, as a value of JSON: its outputs or its error, if it has ended."""
+    async def status(self, found: AppQuery) -> bytes:
+        """Return what is known of a query, as JSON: its outputs or its error, if it has ended. Large outputs
+        are written in a thread.
+        """
         ended_s = found.ended_s
         now_s = self._now_s() if ended_s is None else ended_s
         status: dict[str, Any] = {"id": found.id, "app": found.app, "status": "running"}
         status["seconds"] = round(now_s - found.created_s, 6)
-        if found.query.is_done():
-            try:
-                outputs = await found.query
-            except QueryCancelled:
-                status["status"] = "cancelled"
-            except StrettoError as error:
-                status["status"] = "failed"
-                status["error"] = error_to_wire(error)
-            else:
-                status["status"] = "done"
-                status["outputs"] = {name: as_json(value) for name, value in outputs.items()}
-        return status
+        if not found.query.is_done():
+            return _encode(status)
+        try:
+            outputs = await found.query
+        except QueryCancelled:
+            return _encode({**status, "status": "cancelled"})
+        except StrettoError as error:
+            return _encode({**status, "status": "failed", "error": error_to_wire(error)})
+
+        def written() -> bytes:
+            values = {name: as_json(value) for name, value in outputs.items()}
+            return _encode({**status, "status": "done", "outputs": values})
+
+        return await asyncio.to_thread(written) if is_large(outputs) else written()
 
     async def text_events(self, app: DeployedApp, query: Query) -> AsyncIterator[tuple[str, str]]:
         """Yield the (output, text) pieces of all outputs that are texts, from the beginning, until the query
@@ -208,7 +218,8 @@ class AppService:
         """Wait for the end of a query, note it, and learn from it how long queries take."""
         is_whole, size = True, 0
         try:
-            size = sum(map(num_bytes, (await started.query).values()))
+            outputs = tuple((await started.query).values())
+            size = await asyncio.to_thread(num_bytes, outputs) if is_large(outputs) else num_bytes(outputs)
         except DeadlineExceeded:
             is_whole = False
         except StrettoError:  # its caller gets it

@@ -10,18 +10,24 @@ import asyncio
 import ipaddress
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from stretto.documents.parse import PARSERS
 from stretto.engines.http_client.address import bracketed
 from stretto.errors import ConfigError, DocumentError
+from stretto.runtime.loop_thread import LoopThread
+from stretto.service.apps.fair_slots import FairTurns
 from stretto.service.apps.inputs import Upload
 
 if TYPE_CHECKING:
     import httpx
+
+T = TypeVar("T")
 
 _MAX_REDIRECTS = 5
 _MOST_AT_ONCE = 8
@@ -74,12 +80,6 @@ class FetchRules:
         )
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a host, as the system resolves its name. Raises OSError if there is none."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
 @dataclass(slots=True)
 class FetchBudget:
     """The size that the documents that are fetched for one query may have together.
@@ -102,18 +102,30 @@ class FetchBudget:
 
 
 class Fetcher:
-    """A client that fetches documents by rules. It is an async context manager, and belongs to one loop."""
+    """A client that fetches documents by rules. It is an async context manager, and belongs to one loop.
 
-    def __init__(self, rules: FetchRules, resolve: Resolve = resolve) -> None:
+    A few documents are fetched at a time, and tenants share these fairly. A stranger's server may answer in a
+    way that takes long to read, so what they send is read on an event loop of a thread of its own.
+
+    Args:
+        resolve: function that finds the addresses of hosts, called on that loop; None asks the system, in
+            threads of the fetcher, as a name server that does not answer holds one up for long.
+        is_shared: whether there are several tenants.
+    """
+
+    def __init__(self, rules: FetchRules, resolve: Resolve | None = None, *, is_shared: bool = False) -> None:
         self.rules = rules
-        self._resolve = resolve
+        self._threads = ThreadPoolExecutor(_MOST_AT_ONCE, "resolving")
+        self._resolve = resolve or self._resolved
         self._client: httpx.AsyncClient | None = None
-        self._turns = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._thread: LoopThread | None = None
+        self._turns = FairTurns(_MOST_AT_ONCE, is_shared=is_shared)
 
     async def __aenter__(self) -> Fetcher:
         if self.rules.hosts:
             import httpx
 
+            self._thread = LoopThread()
             self._client = httpx.AsyncClient(
                 follow_redirects=False,
                 trust_env=False,  # a proxy of the environment would resolve names again
@@ -123,15 +135,17 @@ class Fetcher:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        if self._client is not None and self._thread is not None:
+            await self._there(self._client.aclose())
+            await asyncio.to_thread(self._thread.close)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def budget(self) -> FetchBudget:
         """Return what may be fetched for a new query."""
         return FetchBudget(self.rules.max_query_bytes, self.rules.max_query_bytes)
 
-    async def fetch(self, upload: Upload, budget: FetchBudget) -> Upload:
-        """Fetch the bytes of an upload that has a URL, and return the upload with them.
+    async def fetch(self, upload: Upload, budget: FetchBudget, tenant: str = "") -> Upload:
+        """Fetch the bytes of an upload of a tenant that has a URL, and return the upload with them.
 
         The type of the content says the format, unless the name does.
 
@@ -141,13 +155,26 @@ class Fetcher:
         """
         assert upload.url is not None
         try:
-            async with self._turns, asyncio.timeout(self.rules.timeout_s):
-                data, kind = await self._follow(upload.url)
+            async with self._turns.turn(tenant), asyncio.timeout(self.rules.timeout_s):
+                self._checked(upload.url)
+                data, kind = await self._there(self._follow(upload.url))
         except TimeoutError:
             raise DocumentError(f"{upload.url}: took longer than {self.rules.timeout_s:g} s") from None
         budget.spend(upload.name, len(data))
         known = os.path.splitext(upload.name.lower())[1] in PARSERS
         return replace(upload, data=data, suffix="" if known else _SUFFIXES.get(kind, ""))
+
+    async def _there(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine returns on the loop of the thread. Cancelling cancels it there."""
+        assert self._thread is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._thread.loop))
+
+    async def _resolved(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host, as the system knows them. Raises OSError if there is none."""
+        loop = asyncio.get_running_loop()
+        find = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await loop.run_in_executor(self._threads, find)
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
     async def _follow(self, url: str) -> tuple[bytes, str]:
         """Return the content of a URL, redirects followed, and the type of the content."""
@@ -156,8 +183,16 @@ class Fetcher:
             found = await self._get(url, parts, await self._address(url, parts))
             if isinstance(found, tuple):
                 return found
-            url = urljoin(url, found)
+            url = self._redirected(url, found)
         raise DocumentError(f"{url}: more than {_MAX_REDIRECTS} redirects led here")
+
+    @staticmethod
+    def _redirected(url: str, location: str) -> str:
+        """Return the URL that a redirect from `url` leads to. Raises DocumentError if it is none."""
+        try:
+            return urljoin(url, location)
+        except ValueError as error:
+            raise DocumentError(f"{url:.200}: redirects to {location!r:.200}, which is no URL") from error
 
     def _checked(self, url: str) -> SplitResult:
         try:
@@ -217,12 +252,13 @@ class Fetcher:
             raise DocumentError(f"{url:.200}: the server answered with status {response.status_code}")
         if response.headers.get("content-encoding", "identity") != "identity":
             raise DocumentError(f"{url:.200}: the server sent compressed content, which was not asked for")
-        data = bytearray()
+        pieces, num_bytes = list[bytes](), 0
         async for piece in response.aiter_raw():
-            data += piece
-            if len(data) > self.rules.max_bytes:
+            pieces.append(piece)
+            num_bytes += len(piece)
+            if num_bytes > self.rules.max_bytes:
                 raise DocumentError(f"{url:.200}: has more than the {self.rules.max_bytes} bytes allowed")
-        return bytes(data), response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return b"".join(pieces), response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _is_address(text: str) -> bool:

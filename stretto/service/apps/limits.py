@@ -19,7 +19,8 @@ class AppLimits:
         parse: limits within which one document is parsed.
         max_document_bytes: largest size of a document.
         max_documents: most documents of one input.
-        num_parsers: number of documents that are parsed at a time.
+        num_parsers: number of documents that are parsed at a time. Where there are several tenants, a quarter
+            of them, at least one, is left to tenants for whom none is parsed.
         keep_s: seconds for which a query that has ended is kept.
         max_kept: number of ended queries of a tenant that are kept.
         max_kept_bytes: number of bytes of the outputs of a tenant's ended queries that are kept. The last one
@@ -30,7 +31,7 @@ class AppLimits:
     parse: ParseLimits = ParseLimits()
     max_document_bytes: int = 50_000_000
     max_documents: int = 1000
-    num_parsers: int = 2
+    num_parsers: int = 3
     keep_s: float = 600.0
     max_kept: int = 1000
     max_kept_bytes: int = 256_000_000

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from stretto.core import Document
@@ -14,38 +15,48 @@ from stretto.documents.parse import parse_bytes, parser_of
 from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.documents.text import parse_text
 from stretto.errors import DocumentError
+from stretto.service.apps.fair_slots import FairTurns
 from stretto.service.apps.inputs import Upload
+
+_KILL_AGAIN_S = 0.05
 
 
 class DocumentParsers:
     """A few parser processes that turn the bytes of documents into documents, each within limits.
 
     It is an async context manager, and belongs to one event loop. Processes start with the first documents
-    and serve all requests; leaving ends them.
+    and serve all requests; leaving ends them. Tenants share them fairly. The parser of a caller that is
+    cancelled is killed, and starts anew for the next document.
 
     Args:
-        count: number of processes, which is how many documents are parsed at a time.
+        count: number of documents that are parsed at a time, which is the number of processes.
         limits: limits within which one document is parsed.
         max_bytes: largest size of a document.
+        is_shared: whether there are several tenants.
     """
 
-    def __init__(self, count: int, limits: ParseLimits, max_bytes: int) -> None:
-        self._limits = limits
+    def __init__(self, count: int, limits: ParseLimits, max_bytes: int, *, is_shared: bool = False) -> None:
         self._max_bytes = max_bytes
-        self._free: asyncio.LifoQueue[ParserProcess] = asyncio.LifoQueue()
-        self._count = count
+        self._turns = FairTurns(count, is_shared=is_shared)
+        self._parsers = [ParserProcess(limits) for _ in range(count)]
+        self._free = list(self._parsers)
+        self._threads = ThreadPoolExecutor(count, "parsing")
+        self._working: set[asyncio.Future[Document]] = set()
 
     async def __aenter__(self) -> DocumentParsers:
-        for _ in range(self._count):
-            self._free.put_nowait(ParserProcess(self._limits))
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        for _ in range(self._count):
-            with await self._free.get():
+        while self._working:
+            for parser in self._parsers:
+                parser.kill()
+            await asyncio.wait(self._working, timeout=_KILL_AGAIN_S)
+        for parser in self._parsers:
+            with parser:
                 pass
+        self._threads.shutdown(wait=False)
 
-    async def parse(self, upload: Upload) -> Document:
+    async def parse(self, upload: Upload, tenant: str = "") -> Document:
         """Parse an upload that has its bytes; a name with an unknown suffix is that of a plain text.
 
         Raises:
@@ -58,18 +69,34 @@ class DocumentParsers:
             raise DocumentError(
                 f"{upload.name}: has {len(data)} bytes, more than the {self._max_bytes} allowed"
             )
+        slot = await self._turns.take(tenant)
+        parser = self._free.pop()
+        loop = asyncio.get_running_loop()
         if not upload.suffix and parser_of(upload.name) is parse_text:
-            return await asyncio.to_thread(parse_bytes, upload.name, data)
-        parser = await self._free.get()
-        work = asyncio.get_running_loop().run_in_executor(None, _parse, parser, upload, data)
+            work = loop.run_in_executor(self._threads, parse_bytes, upload.name, data)
+        else:
+            work = loop.run_in_executor(self._threads, _parse, parser, upload, data)
+        self._working.add(work)
 
         def release(done: asyncio.Future[Document]) -> None:
             if not done.cancelled():
                 done.exception()  # retrieved here too, in case the caller has left
-            self._free.put_nowait(parser)
+            self._working.discard(work)
+            self._free.append(parser)
+            self._turns.give_back(slot)
+
+        def kill() -> None:
+            """Kill the parser, again and again in case its process has not begun yet."""
+            if not work.done():
+                parser.kill()
+                loop.call_later(_KILL_AGAIN_S, kill)
 
         work.add_done_callback(release)
-        return await asyncio.shield(work)  # the parser is in use until its file ends, whoever leaves
+        try:
+            return await asyncio.shield(work)  # the parser is in use until its file ends, whoever leaves
+        except asyncio.CancelledError:
+            kill()
+            raise
 
 
 def _parse(parser: ParserProcess, upload: Upload, data: bytes) -> Document:

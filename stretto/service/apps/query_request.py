@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from stretto.service.apps.inputs import Upload, document_name
+from stretto.frontend.template import Configuration, Template
+from stretto.service.apps.inputs import Upload, checked_inputs, document_name
 from stretto.service.apps.multipart import read_parts
+from stretto.service.apps.settings import checked_settings
 from stretto.service.bodies import checked_object, read_json
 from stretto.service.refusals import Misplaced
+from stretto.service.sizes import check_num_items
 from stretto.tasks import Objective
 
 _KEYS = ("inputs", "settings", "deadline_s", "objective", "stream", "background")
@@ -41,7 +44,33 @@ class QueryRequest:
     files: Mapping[str, Sequence[Upload]] = field(default_factory=dict)
 
 
-def read_request(content_type: str, body: bytes) -> QueryRequest:
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """A request that fits its app.
+
+    Attributes:
+        inputs: inputs by name, with an `Upload` in place of each document.
+        configuration: settings by component.
+    """
+
+    asked: QueryRequest
+    inputs: dict[str, object]
+    configuration: Configuration
+
+
+def checked_request(template: Template, content_type: str, body: bytes | bytearray) -> CheckedRequest:
+    """Read a request from its body, and check that it fits the app.
+
+    Raises:
+        Refused: the body is no JSON, or something in it is unknown, of another type or too large.
+    """
+    asked = read_request(content_type, body)
+    check_num_items((asked.inputs,), "inputs")
+    inputs = checked_inputs(template, asked.inputs, asked.files)
+    return CheckedRequest(asked, inputs, checked_settings(template, asked.settings))
+
+
+def read_request(content_type: str, body: bytes | bytearray) -> QueryRequest:
     """Read a request from its body.
 
     Raises:

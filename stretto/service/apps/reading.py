@@ -23,12 +23,17 @@ LATE_READING = "the deadline passed while the documents were read"
 class InputReader:
     """A reader of inputs (documents among them) within limits. It is an async context manager, and belongs to
     one event loop.
+
+    Args:
+        is_shared: whether there are several tenants, who share what fetches and parses.
     """
 
-    def __init__(self, limits: AppLimits) -> None:
+    def __init__(self, limits: AppLimits, *, is_shared: bool = False) -> None:
         self._max_documents = limits.max_documents
-        self._parsers = DocumentParsers(limits.num_parsers, limits.parse, limits.max_document_bytes)
-        self._fetcher = Fetcher(limits.fetch)
+        self._parsers = DocumentParsers(
+            limits.num_parsers, limits.parse, limits.max_document_bytes, is_shared=is_shared
+        )
+        self._fetcher = Fetcher(limits.fetch, is_shared=is_shared)
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> InputReader:
@@ -39,8 +44,11 @@ class InputReader:
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
-    async def read(self, inputs: Mapping[str, object], end_s: float | None) -> dict[str, object]:
-        """Return inputs with documents in place of uploads.
+    async def read(
+        self, inputs: Mapping[str, object], end_s: float | None, tenant: str = ""
+    ) -> dict[str, object]:
+        """Return inputs of a tenant with documents in place of uploads. A caller that is cancelled ends what
+        is fetched and parsed for it.
 
         Raises:
             Refused: an input has too many documents, or one of them cannot be read.
@@ -52,25 +60,25 @@ class InputReader:
             async with asyncio.timeout_at(end_s):
                 for name, value in inputs.items():
                     if uploads := list(_uploads(value)):
-                        documents = await self._documents(uploads, budget)
+                        documents = await self._documents(uploads, budget, tenant)
                         found[name] = _with_documents(value, iter(documents))
         except TimeoutError:
             raise DeadlineExceeded(LATE_READING) from None
         return found
 
-    async def _documents(self, uploads: Sequence[Upload], budget: FetchBudget) -> list[Document]:
+    async def _documents(self, uploads: Sequence[Upload], budget: FetchBudget, tenant: str) -> list[Document]:
         """Return the documents of an input."""
         if len(uploads) > self._max_documents:
             raise Misplaced(
                 uploads[0].place,
                 f"{len(uploads)} documents; at most {self._max_documents} are allowed",
             )
-        return await _all(self._document(upload, budget) for upload in uploads)
+        return await _all(self._document(upload, budget, tenant) for upload in uploads)
 
-    async def _document(self, upload: Upload, budget: FetchBudget) -> Document:
+    async def _document(self, upload: Upload, budget: FetchBudget, tenant: str) -> Document:
         try:
-            whole = upload if upload.data is not None else await self._fetcher.fetch(upload, budget)
-            return await self._parsers.parse(whole)
+            whole = upload if upload.data is not None else await self._fetcher.fetch(upload, budget, tenant)
+            return await self._parsers.parse(whole, tenant)
         except DocumentError as error:
             raise Misplaced(upload.place, error.message) from error
 

@@ -10,22 +10,21 @@ DELETE /v1/apps/{app}/queries/{query}             cancel
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 
 from stretto.errors import QueryEnded, StrettoError
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
-from stretto.service.apps.query_request import read_request
+from stretto.service.apps.query_request import checked_request
 from stretto.service.apps.query_table import AppQuery
+from stretto.service.bodies import off_loop
 from stretto.service.refusals import draining, not_found
 from stretto.service.request import ClientLeft, Request
 from stretto.service.routes import Route
 
 _QUERIES = "/v1/apps/{app}/queries"
 _QUERY = f"{_QUERIES}/{{query}}"
-_MAX_SHORT_BYTES = 100_000
 
 
 class AppRoutes:
@@ -61,27 +60,25 @@ class AppRoutes:
         app = self._app(request)
         if self._is_draining():
             raise draining()
-        content_type, body = request.header(b"content-type"), bytes(await request.body())
-        if len(body) <= _MAX_SHORT_BYTES:
-            asked = read_request(content_type, body)
-        else:  # in a thread: a thousand parts take seconds, in which others are to be served
-            asked = await asyncio.to_thread(read_request, content_type, body)
-        started = await request.unless_left(self._service.start(app, asked, request.tenant))
+        content_type, body = request.header(b"content-type"), await request.body()
+        checked = await off_loop(len(body), lambda: checked_request(app.template, content_type, body))
+        started = await request.unless_left(self._service.start(app, checked, request.tenant))
+        asked = checked.asked
         if asked.background:
-            await request.answer_json(await self._service.status(started), 202)
+            await request.answer(await self._service.status(started), 202)
             return
         try:
             if asked.stream:
                 await request.unless_left(self._send_events(request, app, started))
             else:
                 await request.unless_left(self._service.wait(started))
-                await request.answer_json(await self._service.status(started))
+                await request.answer(await self._service.status(started))
         except ClientLeft:
             started.query.cancel()
             raise
 
     async def _status(self, request: Request) -> None:
-        await request.answer_json(await self._service.status(self._query(request)))
+        await request.answer(await self._service.status(self._query(request)))
 
     async def _events(self, request: Request) -> None:
         await request.unless_left(self._send_events(request, self._app(request), self._query(request)))
@@ -91,7 +88,7 @@ class AppRoutes:
         found.query.cancel()
         with contextlib.suppress(StrettoError):
             await self._service.wait(found)
-        await request.answer_json(await self._service.status(found))
+        await request.answer(await self._service.status(found))
 
     async def _send_events(self, request: Request, app: DeployedApp, query: AppQuery) -> None:
         """Send the text of a query as it is generated, and at the end its status with all outputs."""
@@ -100,7 +97,7 @@ class AppRoutes:
             await request.send_event({"output": output, "text": text})
         with contextlib.suppress(QueryEnded):
             await self._service.wait(query)
-        await request.send_event(await self._service.status(query))
+        await request.send_encoded_event(await self._service.status(query))
         await request.end_events()
 
     def _app(self, request: Request) -> DeployedApp:

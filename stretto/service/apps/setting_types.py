@@ -19,6 +19,9 @@ from stretto.errors import ConfigError
 
 _MOST_EXACT = 2**53
 """Bound of the whole numbers that every JSON parser reads exactly."""
+_MAX_CHARS = 100_000
+_MAX_BRACES = 2000
+_MAX_ITEMS = 1000
 _NAMES: Mapping[Any, str] = {
     bool: "boolean",
     int: "integer",
@@ -46,8 +49,12 @@ def converted(kind: Any, value: object) -> object:
     """Return a value of JSON as a setting of the type `kind`. Lists become tuples.
 
     Raises:
-        ConfigError: the value does not fit; the message says what would.
+        ConfigError: the value does not fit, or is too large; the message says what would.
     """
+    if isinstance(value, str) and (len(value) > _MAX_CHARS or value.count("{") > _MAX_BRACES):
+        raise ConfigError(f"must have at most {_MAX_CHARS} characters, and {_MAX_BRACES} opening braces")
+    if isinstance(value, list) and len(value) > _MAX_ITEMS:
+        raise ConfigError(f"must have at most {_MAX_ITEMS} items, got {len(value)}")
     if _accepts(kind, value):
         return _plain(value)
     raise ConfigError(f"must be {described(kind)}, got {_short(value)}")
