@@ -5,7 +5,7 @@ hand.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from stretto.costs.profile import Profile
@@ -122,11 +122,11 @@ class EngineQueue:
         """
         self._drop(entry)
 
-    def next_alone(self) -> Entry | None:
-        """Return the next entry (one step's work) that must run in a batch of its own; None if there is
-        none.
+    def next_alone(self, may_run: Callable[[Entry], bool]) -> Entry | None:
+        """Return the next entry (one step's work) that must run in a batch of its own, of those that may run;
+        None if there is none.
         """
-        return next(iter(self._alone), None)
+        return next(filter(may_run, self._alone), None)
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Return which entry (one step's work) goes next, and how many of its items, as a `Take`; a `Hold` if

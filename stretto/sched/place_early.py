@@ -204,7 +204,7 @@ class PlaceEarly:
             if not self._shown.may_go_out(entry) or not self._loads.may_bind_now(entry):
                 return 0
             request = self._describe(entry, now_s)
-            choice = _naming(self._loads.choose(request, now_s, entry.like), entry.moved_from)
+            choice = _naming(self._loads.choose(request, now_s, entry), entry.moved_from)
             return int(choice is not None)
 
         while self._queue and self._loads.may_bind:
@@ -278,7 +278,7 @@ class PlaceEarly:
         for entry in self._bound.queue(source).heads(min(_HEADS, self._num_asks), now_s):
             self._num_asks -= 1
             request = self._describe(entry, now_s, source, ahead_s)
-            choice = _naming(self._loads.choose(request, now_s, entry.like), source)
+            choice = _naming(self._loads.choose(request, now_s, entry), source)
             if choice is None or choice.instance == source:
                 ahead_s += self._bound.of(entry).share_s
                 continue

@@ -92,7 +92,7 @@ class PlaceLate(Placing):
                 return 0
             is_any_small = True
             request = self._describe(entry, now_s)
-            choice = self._loads.choose(request, now_s, entry.like)
+            choice = self._loads.choose(request, now_s, entry)
             return int(choice is not None)
 
         chosen = self._queue.choose(to_fill, fits, now_s)

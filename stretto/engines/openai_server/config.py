@@ -82,12 +82,15 @@ class OpenAIServerConfig:
     reports_load: bool = False
 
     @property
-    def output_key(self) -> tuple[str, str]:
-        """Key that is equal for servers with equal answers: the model, or the URL where none is named.
+    def output_key(self) -> tuple[str, str | None]:
+        """Key that is equal for servers with equal answers, as far as is known: the model, or None where none
+        is named.
 
-        An interrupted task may go on at a server with an equal key.
+        An interrupted task may go on at a server with an equal key. Servers of one engine that name no model
+        are taken for alike; where they are not, the second text begins otherwise than what was shown, and
+        the query fails.
         """
-        return "served", self.model or self.url
+        return "served", self.model
 
     def __post_init__(self) -> None:
         check_url(self.url)

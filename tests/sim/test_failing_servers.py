@@ -1,0 +1,226 @@
+"""Servers that fail, in virtual time: each kind of failure, placement and number of servers.
+
+A call ends at a living server within two seconds after its failure is known, and a server that may be down
+gets probes alone while another one serves. With no living server calls end in typed errors. Set
+STRETTO_FAULT_RUNS, as `make fault-tests` does, to run all placements.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+import pytest
+from support.fleets import FleetWatch
+
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.costs.profile import Profile
+from stretto.deployment import Deployment, Engine, Replica
+from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.errors import EngineFailure
+from stretto.graph.compile import compile_graph
+from stretto.graph.text import parse_graph
+from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.messages import (
+    Action,
+    Admit,
+    Event,
+    InstanceLost,
+    InstanceReady,
+    InstanceSuspected,
+    LLMReport,
+    Reply,
+    Submit,
+)
+from stretto.observer import Observer
+from stretto.sim.driver import VirtualDriver
+from stretto.sim.faults import Death, FaultPlan, Outage, OutageKind, Slowness
+from stretto.sim.simulated_model import SimulatedModel
+from stretto.sim.step_times import ProfileCost
+from stretto.sim.synthetic_output import filler_output
+from stretto.tasks import Decode, Failed, LLMTask
+
+RUNS_ALL = int(os.environ.get("STRETTO_FAULT_RUNS", "0")) > 0
+PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbour_s=0.0005)
+NUM_TOKENS = 40
+FAILS_S = 0.3
+RECOVER_S = 20.0
+MOST_S = 2.0
+"""Most seconds from a failure that is known to the end of its call at a living server."""
+FAILURES = (
+    "refused",
+    "reset",
+    "silent",
+    "error",
+    "overloaded",
+    "overloaded, says when",
+    "healthy",
+    "dies",
+    "slow",
+)
+GRAPH = compile_graph(
+    parse_graph(
+        """
+        graph call(%x: any)
+          %kv = prefill([c"Tell me of this: ", %x]) : kv @llm
+          %y  = decode(%kv) {max_tokens=40} : text @llm
+          return %y
+        """
+    ),
+    {"llm": PROFILE},
+)
+
+
+@dataclass
+class Watch(Observer):
+    """An observer that notes what happens to calls, and what suspects get while another instance serves."""
+
+    known_s: dict[str, float] = field(default_factory=dict)
+    again_s: dict[str, float] = field(default_factory=dict)
+    ended_s: dict[str, float] = field(default_factory=dict)
+    serving: set[int] = field(default_factory=set)
+    num_at_suspects: int = 0
+    num_failures: dict[str, int] = field(default_factory=dict)
+    _running: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        match event:
+            case InstanceReady(_, instance):
+                self.serving.add(instance)
+            case InstanceSuspected(_, instance):
+                self.serving.discard(instance)
+            case InstanceLost(_, instance):
+                self.serving.discard(instance)
+                for query, at in self._running.values():
+                    if at == instance:
+                        self._fail(query, now_s)
+            case LLMReport(_, _, Failed(task)):
+                self._fail(self._running.pop(task)[0], now_s)
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        match action:
+            case Admit(_, instance, task):
+                self.num_at_suspects += instance not in self.serving and bool(self.serving)
+                self._running[task.id] = task.query, instance
+                if task.query in self.known_s:
+                    self.again_s[task.query] = now_s
+            case Reply(query):
+                self.ended_s[query] = now_s
+
+    @property
+    def longest_s(self) -> float:
+        """Longest time from a known failure to the end of its call."""
+        return max((self.ended_s[query] - known_s for query, known_s in self.known_s.items()), default=0.0)
+
+    def _fail(self, query: str, now_s: float) -> None:
+        self.known_s[query] = now_s
+        self.num_failures[query] = self.num_failures.get(query, 0) + 1
+
+
+def length(task: LLMTask, decode: Decode) -> int:
+    return NUM_TOKENS
+
+
+def faults_of(failure: str, until_s: float) -> FaultPlan:
+    """The faults of instance 0."""
+    if failure == "dies":
+        return FaultPlan(deaths=(Death("llm", 0, FAILS_S, until_s),))
+    if failure == "slow":
+        return FaultPlan(slow=(Slowness("llm", 0, FAILS_S, until_s, 1000.0),))
+    kind: OutageKind = "error"
+    for known in ("refused", "reset", "silent", "overloaded"):
+        kind = known if failure.startswith(known) else kind
+    outage = Outage("llm", 0, FAILS_S, until_s, kind)
+    if failure == "overloaded, says when":
+        outage = replace(outage, rest_s=5.0)
+    if failure == "healthy":
+        outage = replace(outage, is_healthy=True)
+    return FaultPlan(outages=(outage,))
+
+
+def servers(placement: str, num: int, **settings: object) -> Deployment:
+    """An LLM engine of servers that are declared by their URLs alone, as on the command line."""
+    engine = Engine("llm", "llm", placement=placement, recover_s=RECOVER_S, **settings)  # type: ignore[arg-type]
+    configs = [OpenAIServerConfig(f"http://127.0.0.1:{8001 + number}") for number in range(num)]
+    return Deployment(
+        engine, tuple(Replica(OpenAIServer, one, runs_in="loop", profile=PROFILE) for one in configs)
+    )
+
+
+def run(
+    placement: str,
+    faults: FaultPlan,
+    num_servers: int,
+    *,
+    num_calls: int = 8,
+    is_streamed: bool = True,
+    **settings: object,
+) -> tuple[VirtualDriver, Watch]:
+    """Calls arrive before, at and after the failure."""
+    watch, fleet = Watch(), FleetWatch()
+    model = SimulatedModel(
+        SchedulerConfig(400, block_tokens=16, max_running=16, max_batch_tokens=512),
+        ProfileCost(PROFILE),
+        filler_output(length),
+    )
+    driver = VirtualDriver(
+        [servers(placement, num_servers, **settings)],
+        models={"llm": model},
+        faults=faults,
+        check=True,
+        observers=(watch, fleet),
+    )
+    for number in range(num_calls):
+        query = Submit(f"q{number}", GRAPH, {"x": f"thing {number}"}, is_streamed=is_streamed)
+        driver.send(query, 2 * FAILS_S * number / num_calls)
+    driver.run()
+    fleet.check_end()
+    assert not driver.observers.dropped
+    assert sorted(driver.replies) == sorted(f"q{number}" for number in range(num_calls))
+    assert driver.system.is_idle()
+    return driver, watch
+
+
+def matrix() -> Sequence[tuple[str, str, int]]:
+    """Placement, failure and number of servers: all, or three placements of different kinds."""
+    placements = sorted(PLACEMENTS) if RUNS_ALL else ["least_seconds", "parrot", "stretto"]
+    return list(product(placements, FAILURES, (2, 4)))
+
+
+@pytest.mark.parametrize(("placement", "failure", "num_servers"), matrix())
+def test_calls_of_a_server_that_fails_end_at_another_one(
+    placement: str, failure: str, num_servers: int
+) -> None:
+    is_limited = failure == "slow"
+    settings = {"timeout_s": 0.5} if is_limited else {}
+    for is_streamed in (True, False):
+        driver, watch = run(
+            placement, faults_of(failure, 60.0), num_servers, is_streamed=is_streamed, **settings
+        )
+        assert all(reply.error is None for reply in driver.replies.values())
+        assert watch.known_s or failure == "slow"
+        assert watch.longest_s <= MOST_S
+        assert watch.again_s == {query: watch.known_s[query] for query in watch.again_s}, "at once"
+        assert watch.num_at_suspects == 0, "only health checks"
+        assert set(watch.num_failures.values()) <= {1}, "not where it has failed"
+
+
+@pytest.mark.parametrize("failure", [one for one in FAILURES if one not in ("healthy", "slow")])
+@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+def test_calls_of_the_only_server_end_when_it_comes_back(placement: str, failure: str) -> None:
+    driver, watch = run(placement, faults_of(failure, 2.5), 1)
+    assert all(reply.error is None for reply in driver.replies.values())
+    assert max(watch.ended_s.values()) < 2.5 + 10.0
+
+
+@pytest.mark.parametrize("failure", [one for one in FAILURES if one != "slow"])
+@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+def test_calls_end_in_a_typed_error_where_no_server_lives(placement: str, failure: str) -> None:
+    plans = [faults_of(failure, 1e6)]
+    driver, watch = run(placement, plans[0], 1)
+    failed = [reply for reply in driver.replies.values() if reply.error is not None]
+    assert failed
+    assert all(isinstance(reply.error, EngineFailure) for reply in failed)
+    assert max(watch.ended_s.values()) <= FAILS_S * 2 + RECOVER_S + 5.0
