@@ -90,6 +90,11 @@ class EngineQueue:
                 self._put_in_order()
 
     @property
+    def in_order(self) -> tuple[Entry, ...]:
+        """The entries (queued work) that are not set aside. For tests."""
+        return tuple(entry for entry in self if entry not in self._aside)
+
+    @property
     def aside(self) -> tuple[Entry, ...]:
         """The entries (queued work) that are set aside: they stay in the queue but are not served until
         `bring_back` is called. They are in the order in which they were set aside.

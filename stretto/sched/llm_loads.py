@@ -134,6 +134,34 @@ class InstanceLoads:
         alike = [view for view in self._table if self._output_keys[view.id] == like]
         return bool(alike) and (not self._table.has_hosts or any(view.state == "serving" for view in alike))
 
+    def may_hold_up(self, entry: Entry) -> bool:
+        """Return whether the next item of a queue entry (one step's work) may keep others waiting until it
+        has room. One that may not go everywhere may not, as others could go where it may not.
+        """
+        room = self._tokens_of(entry)
+        allowed = self._allowed(entry, room)
+        if allowed is None or self._binds_early or not self._table.has_hosts:
+            return True
+        return any(
+            view.state == "serving" and view.room_tokens >= max(1, min(room, view.capacity_tokens))
+            for view in allowed
+        )
+
+    def idle_host_of_all(self, entries: Collection[Entry]) -> InstanceId | None:
+        """Return a serving instance without any work at which each of some entries may run; None if there is
+        none, or no entry. For tests.
+        """
+        for view in self._table:
+            is_idle = not (view.num_running or view.num_waiting or view.num_offline)
+            if (
+                entries
+                and is_idle
+                and view.state == "serving"
+                and all(self._may_run(e, view) for e in entries)
+            ):
+                return view.id
+        return None
+
     def has_others(self, instance: InstanceId, like: object) -> bool:
         """Return whether another instance than this serves, among those of the model and dtype `like`; None
         stands for all.
@@ -510,6 +538,12 @@ class InstanceLoads:
         room = min(num_tokens, max((view.capacity_tokens for view in views), default=0))
         has_host = any(view.state == "serving" and view.capacity_tokens >= room for view in others)
         return others if has_host else views
+
+    def _may_run(self, entry: Entry, view: InstanceView) -> bool:
+        num_tokens = self._tokens_of(entry)
+        allowed = self._allowed(entry, num_tokens)
+        is_large = view.capacity_tokens < self._table.room_for(num_tokens)
+        return not is_large and (allowed is None or view in allowed)
 
     def _roomiest_offline(
         self, num_tokens: int, allowed: Collection[InstanceView] | None

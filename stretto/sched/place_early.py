@@ -188,9 +188,14 @@ class PlaceEarly:
 
     def check_invariants(self) -> None:
         """Check that the queues of instances agree with the counts that the placement policy (the rule that
-        chooses instances) sees. For tests.
+        chooses instances) sees, that no request waits without an instance while one serves that could run
+        whatever waits so, nor at one that runs nothing. For tests.
         """
         self._bound.check_invariants()
+        if self.not_before_s is None:
+            assert self._loads.idle_host_of_all(self._queue.in_order) is None
+            for view in self._loads.views():
+                assert view.num_running or not view.num_waiting
 
     def _bind_new(self, now_s: float) -> Iterator[Placed]:
         """Bind what is in the engine's queue. Yield what goes to a suspect instance, and what is offline:

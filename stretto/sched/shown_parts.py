@@ -34,8 +34,8 @@ class _Wait:
 
 class ShownParts:
     """The waiting requests that only instances could take which do not serve now, while others serve: above
-    all those whose answers were shown in part to a caller before their instance was lost; and those that have
-    to run apart.
+    all those whose answers were shown in part to a caller before their instance was lost; those that may not
+    go everywhere, while there is no room where they may; and those that have to run apart.
 
     They are set aside in the queue, so that they hold up no others. A request comes back when such an
     instance serves. It fails when there has been none, not even one that is starting or suspect (perhaps
@@ -55,12 +55,12 @@ class ShownParts:
         self._waits: dict[Entry, _Wait] = {}
 
     def may_go_out(self, entry: Entry) -> bool:
-        """Return whether an entry (queued work) may be sent to an instance: one serves that could take it, or
-        none serves at all; and it need not wait to run apart.
+        """Return whether an entry (queued work) may be sent to an instance, or keep others waiting for that:
+        one serves that could take it, or none serves at all; and it need not wait to run apart.
 
         The next `set_aside` takes an entry that may not be sent out of the queue's order.
         """
-        if self._loads.has_host(entry) and self._apart.may_go_out(entry):
+        if self._loads.has_host(entry) and self._may_have_turn(entry):
             return True
         self._unlike.append(entry)
         return False
@@ -94,7 +94,7 @@ class ShownParts:
             if not self._loads.has_host(entry):
                 wait, hope = waits.get(entry), self._hope(entry)
                 self._waits[entry] = wait if wait and wait.hope == hope else _Wait(hope, now_s)
-            elif self._apart.may_go_out(entry):
+            elif self._may_have_turn(entry):
                 self._queue.bring_back(entry)
 
     def due_s(self) -> float | None:
@@ -119,7 +119,10 @@ class ShownParts:
     def check_invariants(self) -> None:
         """Check that no request is set aside that an instance could take. For tests."""
         for entry in self._queue.aside:
-            assert not (self._loads.has_host(entry) and self._apart.may_go_out(entry)), "it waits for nothing"
+            assert not (self._loads.has_host(entry) and self._may_have_turn(entry)), "it waits for nothing"
+
+    def _may_have_turn(self, entry: Entry) -> bool:
+        return self._apart.may_go_out(entry) and self._loads.may_hold_up(entry)
 
     def _hope(self, entry: Entry) -> Hope:
         """Return what an entry may hope for that no serving instance can take."""
