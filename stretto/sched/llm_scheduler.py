@@ -85,6 +85,7 @@ class LLMScheduler:
         self._has_left = False
         self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
         self._of_node: dict[tuple[str, int], dict[int, Running]] = {}
+        self._too_slow: dict[str, dict[int, set[int]]] = {}
         self._touched: dict[InstanceId, set[str]] = {}
         self._drained: dict[InstanceId, None] = {}
         self._decided: list[Action] = []
@@ -232,7 +233,9 @@ class LLMScheduler:
         """Put a request into the engine's queue. All inputs of the request are known."""
         if self.engine.keeps_state and not request.is_alone:
             self._reuse.arrived(request, now_s)
-        self._queue(Entry(request, now_s, self._outputs.expected(request)))
+        entry = Entry(request, now_s, self._outputs.expected(request))
+        entry.avoids = frozenset(self._too_slow.get(request.query, {}).get(request.node.id, ()))
+        self._queue(entry)
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
         """Handle an instance's report on a task, such as new text or its end; return reports for the query
@@ -284,9 +287,9 @@ class LLMScheduler:
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
         """Drop the requests of one node (step) of a query (run of an app), because its result is no longer
-        wanted; return actions that stop those that run.
+        wanted, or its attempt has taken too long; return actions that stop those that run.
 
-        The KV that they have computed stays cached.
+        The KV that they have computed stays cached. A further attempt avoids the instances where they ran.
         """
         self.queue.withdraw(query, node)
         self._placing.withdraw(query, node)
@@ -296,6 +299,8 @@ class LLMScheduler:
         for running in sorted(tasks, key=lambda one: (one.instance, one.task)):
             started_s = running.started_s
             self._remove(running)
+            if running.entry.request.node.is_watched:
+                self._too_slow.setdefault(query, {}).setdefault(node, set()).add(running.slot)
             self._ahead.stop(query, node, started_s, now_s)
             actions.append(CancelTask(self.engine.name, running.instance, running.task))
         return actions
@@ -385,6 +390,7 @@ class LLMScheduler:
         self._of_query.pop(query, None)
         self.queue.end_query(query)
         self._placing.end_query(query)
+        self._too_slow.pop(query, None)
         self._ahead.forget(query)
         self._reuse.forget(query)
         self._retains = [one for one in self._retains if one.reuse.query != query]

@@ -20,7 +20,7 @@ from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.errors import EngineFailure
-from stretto.graph.compile import compile_graph
+from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import (
@@ -60,15 +60,15 @@ FAILURES = (
     "dies",
     "slow",
 )
-GRAPH = compile_graph(
-    parse_graph(
-        """
-        graph call(%x: any)
-          %kv = prefill([c"Tell me of this: ", %x]) : kv @llm
-          %y  = decode(%kv) {max_tokens=40} : text @llm
-          return %y
-        """
-    ),
+TEXT = """
+    graph call(%x: any)
+      %kv = prefill([c"Tell me of this: ", %x]) : kv @llm
+      %y  = decode(%kv) {max_tokens=40} : text @llm
+      return %y
+"""
+GRAPH = compile_graph(parse_graph(TEXT), {"llm": PROFILE})
+IMPATIENT = compile_graph(
+    parse_graph(TEXT.replace("@llm", '@llm with {"timeout_s": 3.0, "retries": 1}')),
     {"llm": PROFILE},
 )
 
@@ -156,6 +156,7 @@ def run(
     *,
     num_calls: int = 8,
     is_streamed: bool = True,
+    graph: ExecutionGraph = GRAPH,
     **settings: object,
 ) -> tuple[VirtualDriver, Watch]:
     """Calls arrive before, at and after the failure."""
@@ -173,7 +174,7 @@ def run(
         observers=(watch, fleet),
     )
     for number in range(num_calls):
-        query = Submit(f"q{number}", GRAPH, {"x": f"thing {number}"}, is_streamed=is_streamed)
+        query = Submit(f"q{number}", graph, {"x": f"thing {number}"}, is_streamed=is_streamed)
         driver.send(query, 2 * FAILS_S * number / num_calls)
     driver.run()
     fleet.check_end()
@@ -205,6 +206,17 @@ def test_calls_of_a_server_that_fails_end_at_another_one(
         assert watch.again_s == {query: watch.known_s[query] for query in watch.again_s}, "at once"
         assert watch.num_at_suspects == 0, "only health checks"
         assert set(watch.num_failures.values()) <= {1}, "not where it has failed"
+
+
+@pytest.mark.parametrize("num_servers", [2, 4])
+@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+def test_a_step_that_took_too_long_at_a_server_is_tried_at_another_one(
+    placement: str, num_servers: int
+) -> None:
+    """Its one further attempt would take too long at the slow server too."""
+    driver, watch = run(placement, faults_of("slow", 60.0), num_servers, graph=IMPATIENT)
+    assert all(reply.error is None for reply in driver.replies.values())
+    assert 3.0 < max(watch.ended_s.values()) < 2 * FAILS_S + 3.0 + MOST_S
 
 
 @pytest.mark.parametrize("failure", [one for one in FAILURES if one not in ("healthy", "slow")])
