@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 
 import pytest
+from support.failing_servers import CallWatch
 from support.fleets import FleetWatch
 
 from stretto.cluster.placements.table import PLACEMENTS
@@ -24,23 +25,14 @@ from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import (
-    Action,
-    Admit,
-    Event,
-    InstanceLost,
-    InstanceReady,
-    InstanceSuspected,
-    LLMReport,
-    Reply,
     Submit,
 )
-from stretto.observer import Observer
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Outage, OutageKind, Slowness
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
-from stretto.tasks import Decode, Failed, LLMTask
+from stretto.tasks import Decode, LLMTask
 
 RUNS_ALL = int(os.environ.get("STRETTO_FAULT_RUNS", "0")) > 0
 PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbour_s=0.0005)
@@ -71,52 +63,6 @@ IMPATIENT = compile_graph(
     parse_graph(TEXT.replace("@llm", '@llm with {"timeout_s": 3.0, "retries": 1}')),
     {"llm": PROFILE},
 )
-
-
-@dataclass
-class Watch(Observer):
-    """An observer that notes what happens to calls, and what suspects get while another instance serves."""
-
-    known_s: dict[str, float] = field(default_factory=dict)
-    again_s: dict[str, float] = field(default_factory=dict)
-    ended_s: dict[str, float] = field(default_factory=dict)
-    serving: set[int] = field(default_factory=set)
-    num_at_suspects: int = 0
-    num_failures: dict[str, int] = field(default_factory=dict)
-    _running: dict[int, tuple[str, int]] = field(default_factory=dict)
-
-    def on_event(self, event: Event, now_s: float) -> None:
-        match event:
-            case InstanceReady(_, instance):
-                self.serving.add(instance)
-            case InstanceSuspected(_, instance):
-                self.serving.discard(instance)
-            case InstanceLost(_, instance):
-                self.serving.discard(instance)
-                for query, at in self._running.values():
-                    if at == instance:
-                        self._fail(query, now_s)
-            case LLMReport(_, _, Failed(task)):
-                self._fail(self._running.pop(task)[0], now_s)
-
-    def on_action(self, action: Action, now_s: float) -> None:
-        match action:
-            case Admit(_, instance, task):
-                self.num_at_suspects += instance not in self.serving and bool(self.serving)
-                self._running[task.id] = task.query, instance
-                if task.query in self.known_s:
-                    self.again_s[task.query] = now_s
-            case Reply(query):
-                self.ended_s[query] = now_s
-
-    @property
-    def longest_s(self) -> float:
-        """Longest time from a known failure to the end of its call."""
-        return max((self.ended_s[query] - known_s for query, known_s in self.known_s.items()), default=0.0)
-
-    def _fail(self, query: str, now_s: float) -> None:
-        self.known_s[query] = now_s
-        self.num_failures[query] = self.num_failures.get(query, 0) + 1
 
 
 def length(task: LLMTask, decode: Decode) -> int:
@@ -158,9 +104,9 @@ def run(
     is_streamed: bool = True,
     graph: ExecutionGraph = GRAPH,
     **settings: object,
-) -> tuple[VirtualDriver, Watch]:
+) -> tuple[VirtualDriver, CallWatch]:
     """Calls arrive before, at and after the failure."""
-    watch, fleet = Watch(), FleetWatch()
+    watch, fleet = CallWatch(), FleetWatch()
     model = SimulatedModel(
         SchedulerConfig(400, block_tokens=16, max_running=16, max_batch_tokens=512),
         ProfileCost(PROFILE),
