@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,6 +27,7 @@ from support.hostile import show
 from support.openai_stub import OpenAIStub, Reply
 
 from stretto import Runtime
+from stretto import programs as P  # noqa: N812
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.emulate.fleet import check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
@@ -184,6 +188,43 @@ def test_a_server_that_comes_back_with_another_model_answers_again(placement: st
         return found
 
     assert asyncio.run(asyncio.wait_for(main(), 200)) == ["new says so."]
+
+
+@P.SemanticFunction(max_tokens=400, ignore_eos=True)
+def say(x: P.SemanticVariable) -> None:
+    """Say thing {{x}}: {{output:y}}"""
+
+
+def num_running(url: str) -> float:
+    """Number of requests that an emulated server runs."""
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS if RUNS_ALL else ["least_seconds"])
+def test_the_command_serve_goes_on_when_one_of_two_servers_dies(placement: str, tmp_path: Path) -> None:
+    file = tmp_path / "engines.toml"
+    with emulating(fleet_of(2, speed=SPEED)) as urls:
+        replicas = "".join(
+            f'[[replica]]\nengine = "llm"\nexecutable = "openai"\nconfig = {{ url = "{url}" }}\n'
+            for url in urls
+        )
+        engine = f'[[engine]]\nname = "llm"\ncontract = "llm"\nplacement = "{placement}"\n'
+        file.write_text(engine + replicas)
+        command = [sys.executable, "-m", "stretto.cli.main", "serve", "--engines", str(file), "--port", "0"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                with P.Client(process.stderr.readline().split()[0]):
+                    early = [say(number) for number in range(6)]
+                    while num_running(urls[0]) == 0:
+                        time.sleep(0.01)
+                    httpx.post(f"{urls[0]}/emulator/faults", json=FAULTS["dies"])
+                    late = [say(number) for number in range(6)]
+                    answers = [answer.get("latency", timeout_s=100) for answer in (*early, *late)]
+            finally:
+                process.kill()
+    assert answers[:6] == answers[6:]
 
 
 @pytest.mark.parametrize("failure", ["dies", "503", "429"] if RUNS_ALL else ["429"])
