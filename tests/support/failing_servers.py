@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stretto.cluster.messages import StopInstance
 from stretto.messages import (
     Action,
     Admit,
@@ -37,10 +38,7 @@ class CallWatch(Observer):
             case InstanceSuspected(_, instance):
                 self.serving.discard(instance)
             case InstanceLost(_, instance):
-                self.serving.discard(instance)
-                for query, at in self._running.values():
-                    if at == instance:
-                        self._fail(query, now_s)
+                self._lose(instance, now_s)
             case LLMReport(_, _, Done(task)):
                 self._running.pop(task, None)
             case LLMReport(_, _, Failed(task)):
@@ -53,6 +51,8 @@ class CallWatch(Observer):
                 self._running[task.id] = task.query, instance
                 if task.query in self.known_s:
                     self.again_s[task.query] = now_s
+            case StopInstance(_, instance, "kill"):
+                self._lose(instance, now_s)
             case Reply(query):
                 self.ended_s[query] = now_s
 
@@ -60,6 +60,11 @@ class CallWatch(Observer):
     def longest_s(self) -> float:
         """Longest time from a known failure to the end of its call."""
         return max((self.ended_s[query] - known_s for query, known_s in self.known_s.items()), default=0.0)
+
+    def _lose(self, instance: int, now_s: float) -> None:
+        self.serving.discard(instance)
+        for task in [task for task, (_, at) in self._running.items() if at == instance]:
+            self._fail(self._running.pop(task)[0], now_s)
 
     def _fail(self, query: str, now_s: float) -> None:
         self.known_s[query] = now_s
