@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import get_args
 
 import pytest
 from support.failing_servers import CallWatch
@@ -18,8 +19,9 @@ from support.fleets import FleetWatch
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Engine, Replica
+from stretto.deployment import Deployment, Engine, Replica, deploy
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.errors import EngineFailure
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
@@ -59,6 +61,9 @@ TEXT = """
       return %y
 """
 GRAPH = compile_graph(parse_graph(TEXT), {"llm": PROFILE})
+EMBED = compile_graph(
+    parse_graph("graph embedding(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v"), {}
+)
 IMPATIENT = compile_graph(
     parse_graph(TEXT.replace("@llm", '@llm with {"timeout_s": 3.0, "retries": 1}')),
     {"llm": PROFILE},
@@ -182,3 +187,26 @@ def test_calls_end_in_a_typed_error_where_no_server_lives(placement: str, failur
     assert failed
     assert all(isinstance(reply.error, EngineFailure) for reply in failed)
     assert max(watch.ended_s.values()) <= FAILS_S * 2 + RECOVER_S + 5.0
+
+
+@pytest.mark.parametrize("num_servers", [2, 4])
+@pytest.mark.parametrize("kind", get_args(OutageKind))
+@pytest.mark.parametrize("is_healthy", [False, True])
+def test_batches_of_a_server_that_fails_end_at_another_one(
+    kind: OutageKind, num_servers: int, *, is_healthy: bool
+) -> None:
+    """With health checks that succeed all the while, too."""
+    engine = deploy(
+        "e", FakeBatch, FakeBatchConfig(), instances=num_servers, max_attempts=2, max_batch=4, profile=PROFILE
+    )
+    outage = Outage("e", 0, FAILS_S, 30.0, kind, is_healthy=is_healthy)
+    watch, fleet = CallWatch(), FleetWatch()
+    faults = FaultPlan(outages=(outage,))
+    driver = VirtualDriver([engine], faults=faults, check=True, observers=(watch, fleet))
+    for number in range(200):
+        driver.submit(f"q{number}", EMBED, {"xs": [f"{number}", "x"]}, at_s=0.01 * number)
+    driver.run()
+    fleet.check_end()
+    assert fleet.reached["suspected"] > 0
+    assert all(reply.error is None for reply in driver.replies.values())
+    assert max(watch.ended_s.values()) < 2.0 + outage.silence_s + MOST_S
