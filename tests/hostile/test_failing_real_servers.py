@@ -190,6 +190,35 @@ def test_a_server_that_comes_back_with_another_model_answers_again(placement: st
     assert asyncio.run(asyncio.wait_for(main(), 200)) == ["new says so."]
 
 
+@pytest.mark.parametrize(
+    ("refusal", "most"),
+    [
+        (Reply(status=429, headers={"Retry-After": "3600"}), 1),
+        (Reply(status=503, headers={"Retry-After": "3600"}), 1),
+        (Reply(status=500), 30),
+        (Reply(("so",), "cut"), 30),
+    ],
+)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_server_that_is_well_but_does_no_work_costs_no_call(
+    placement: str, refusal: Reply, most: int
+) -> None:
+    """It answers health checks. One that has asked to be left alone is not even asked for them."""
+    call = graph(CALL)
+
+    async def main() -> int:
+        async with OpenAIStub(lambda _: refusal) as bad, OpenAIStub(lambda _: Reply(("so it is",))) as good:
+            config = llm([bad.url, good.url], placement, max_attempts=2)
+            async with Runtime([config]) as runtime, asyncio.timeout(100):
+                for number in range(30):
+                    answer = await runtime.run(call, {"x": f"thing {number}"})
+                    assert answer["y"] == "so it is"
+                    await asyncio.sleep(0.01)
+            return len(bad.requests)
+
+    assert asyncio.run(main()) <= most
+
+
 @P.SemanticFunction(max_tokens=400, ignore_eos=True)
 def say(x: P.SemanticVariable) -> None:
     """Say thing {{x}}: {{output:y}}"""
