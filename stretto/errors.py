@@ -12,7 +12,8 @@ StrettoError
 │       └── DeadlineTooClose   it would end after its deadline; says what it would need
 ├── EngineFailure              the other side went wrong; says which step and why
 │   ├── EngineUnavailable      the instance died or cannot be reached (retried)
-│   │   └── EngineUnreachable  no connection: the request has not been sent (no attempt is counted)
+│   │   ├── EngineUnreachable  no connection: the request has not been sent (no attempt is counted)
+│   │   └── EngineBusy         overloaded: the request was not begun (no attempt is counted)
 │   ├── EngineTimeout          no answer in time
 │   ├── BadReply               an answer that is not what the contract says
 │   │   └── NotFound           the server does not know what was asked for, such as a model
@@ -27,6 +28,7 @@ StrettoError
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -53,7 +55,8 @@ class StrettoError(Exception):
         """Return the same error with the note that it happened in `step`, unless it already names a step."""
         if self.step is not None:
             return self
-        located = type(self)(self.message, step=step)
+        located = copy(self)
+        located.step = step
         located.__cause__ = self.__cause__
         return located
 
@@ -140,6 +143,21 @@ class EngineUnreachable(EngineUnavailable):
     """A server took no connection, so the request has not been sent. It is sent again without limit of number
     until its deadline, or until the engine is given up.
     """
+
+
+class EngineBusy(EngineUnavailable):
+    """A server has refused a request without beginning it, because it is overloaded (HTTP 429 or 503).
+
+    It asks to be left alone for `retry_after_s` seconds; 0 if it names no time. The request goes elsewhere,
+    or waits for the server, until its deadline or for the engine's `recover_s` seconds.
+    """
+
+    def __init__(self, message: str, *, step: str | None = None, retry_after_s: float = 0.0) -> None:
+        super().__init__(message, step=step)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(EngineBusy, step=self.step, retry_after_s=self.retry_after_s), (self.message,)
 
 
 class EngineTimeout(EngineFailure):

@@ -222,12 +222,13 @@ class InstanceReady:
 class InstanceSuspected:
     """Event to the schedulers: an instance refused a request or did not answer, so it may be down.
 
-    `reason` says what happened.
+    `reason` says what happened. `rest_s` is for how many seconds it has asked to be left alone.
     """
 
     engine: str
     instance: InstanceId
     reason: str
+    rest_s: float = 0.0
 
 
 @record

@@ -24,6 +24,7 @@ class Task:
 
     Attributes:
         tenant: owner of the task. Named collections are never shared between tenants.
+        others_serve: whether other instances serve too, to which the task goes if this one is busy.
     """
 
     id: int
@@ -35,6 +36,7 @@ class Task:
     num_items: int | None = None
     each: tuple[str, ...] = ()
     tenant: str = ""
+    others_serve: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class LLMTask:
             reads parts of the output before its end, so that they are wanted as they come.
         is_continued: whether a later prompt goes on from its output, so that `Done` has to say what was
             written.
+        others_serve: whether other instances serve too, to which the task goes if this one is busy.
     """
 
     id: int
@@ -156,6 +159,7 @@ class LLMTask:
     item: int = 0
     silence_s: float = 0.0
     is_continued: bool = False
+    others_serve: bool = False
 
 
 @record

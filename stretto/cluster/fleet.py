@@ -46,6 +46,7 @@ _HISTORY = 16
 
 @dataclass(slots=True)
 class _Slot:
+    number: int
     replica: Replica
     budget: RestartBudget = field(default_factory=RestartBudget)
 
@@ -100,6 +101,7 @@ class Fleet:
         self.state: dict[InstanceId, State] = {}
         self.last_error: StrettoError | None = None
         self._ids = ids
+        self._slots = count()
         self._members: dict[InstanceId, _Member] = {}
         self._measured: list[tuple[Replica, float]] = []
         self._in: dict[State, dict[InstanceId, None]] = {state: {} for state in TRANSITIONS}
@@ -108,7 +110,7 @@ class Fleet:
         """Add a replica (declaration of a copy of the engine) and start its first instance; return a list
         with the action that starts it.
         """
-        return self._begin(_Slot(replica), 0.0, now_s)
+        return self._begin(_Slot(next(self._slots), replica), 0.0, now_s)
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
         """Mark an instance as serving: it has started, or it was suspect (perhaps down) and has answered.
@@ -130,16 +132,17 @@ class Fleet:
         if (member := self._members.get(instance)) is not None:
             member.slot.budget.answered()
 
-    def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
+    def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
         """Mark an instance as suspect, because it refused a request or did not answer and may be down.
 
-        It may be tried again after a delay, which grows with each suspicion.
+        It may be tried again after a delay, which grows with each suspicion, and not before the `rest_s`
+        seconds are over for which it asked to be left alone.
         """
         if self._move(instance, "suspected", now_s, reason) == "suspect":
             self.last_error = EngineUnavailable(reason)
             member = self._members[instance]
             member.num_suspected += 1
-            member.probe_s = now_s + delay_s(member.num_suspected)
+            member.probe_s = max(now_s + max(rest_s, delay_s(member.num_suspected)), member.probe_s)
 
     def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
         """Record that an instance died or could not be started; return the actions that start a new instance
@@ -277,6 +280,12 @@ class Fleet:
         must not be gone.
         """
         return self._members[instance].slot.replica
+
+    def slot(self, instance: InstanceId) -> int:
+        """Return the number of the slot that an instance is in, as the instances before it were that it
+        replaced. The instance must not be gone.
+        """
+        return self._members[instance].slot.number
 
     def loading_s(self, replica: Replica) -> float | None:
         """Return how many seconds the last start of a replica (copy of the engine) took; before the first

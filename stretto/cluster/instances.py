@@ -242,8 +242,9 @@ class InstanceTable:
         """Return the least loaded instances on which `room` more tokens fit now: one for each cost profile
         (predicted speed) that instances have.
 
-        If there is none, return the suspect instances (perhaps down) that run nothing and may be tried now.
-        So each suspect gets one request at a time, and none while a serving instance has room.
+        If there is none, and no serving instance could run the request even if it were idle, return the
+        suspect instances (perhaps down) that run nothing and may be tried now. So each suspect gets one
+        request at a time, and none that a serving instance may take, now or later.
         """
         self._sort()
         found = [self._views[instance] for instance in self._order.least_loaded(room)]
@@ -303,5 +304,7 @@ class InstanceTable:
         return known[1]
 
     def _to_probe(self, room: int, now_s: float) -> list[InstanceView]:
+        if not self._suspects or self.all_hosts(room):
+            return []
         suspects = [self._views[instance] for instance in self._suspects]
         return [v for v in suspects if v.num_running == 0 and v.probe_s <= now_s and v.room_tokens >= room]

@@ -88,7 +88,7 @@ class FaultRunner:
             case "hang":
                 self._gate.hang()
             case "refuse":
-                self._gate.refuses = True
+                self._gate.refuses, self._gate.status = True, fault.status
             case "die" | "restart":
                 self._server.die(for_good=fault.kind == "die")
             case "late_events" | "lost_events":

@@ -2,7 +2,7 @@
 
     slow           steps last `factor` times as long
     hang           nothing is answered any more
-    refuse         every request is refused with HTTP 503
+    refuse         every request is refused with HTTP `status`
     die            connections break, further ones are refused
     restart        as `die`; then the server starts again, with an empty cache
     late_events    KV events come `delay_s` late
@@ -36,6 +36,7 @@ class Fault:
         factor: how much longer steps take ("slow").
         delay_s: lateness of events ("late_events").
         share: share of the messages that are lost ("lost_events").
+        status: HTTP status of all answers ("refuse").
     """
 
     kind: FaultKind
@@ -44,6 +45,7 @@ class Fault:
     factor: float = 1.0
     delay_s: float = 0.0
     share: float = 1.0
+    status: int = 503
 
     def to_json(self) -> dict[str, object]:
         """Return the fault as it is requested."""
@@ -60,6 +62,7 @@ _READERS: Mapping[str, Reader[Any]] = {
     "factor": number(0, _MOST, is_open=True),
     "delay_s": number(0, _MOST),
     "share": number(0, 1),
+    "status": lambda name, value: int(number(400, 599)(name, value)),
 }
 
 

@@ -6,13 +6,16 @@ import asyncio
 
 from stretto.engines.openai_wire.errors import ApiError, RequestRefused
 
+_RATE_LIMIT = 429
+
 
 class Gate:
     """The way from an emulated server to its clients. It is open unless a fault closes it."""
 
     def __init__(self) -> None:
         self.refuses = False
-        """Whether every request is refused with HTTP 503."""
+        """Whether every request is refused, with the HTTP status `status`."""
+        self.status = 503
         self._is_open = asyncio.Event()
         self._is_open.set()
         self._is_awake = asyncio.Event()
@@ -48,9 +51,8 @@ class Gate:
         """Wait while the server hangs. Raises RequestRefused while it refuses requests."""
         await self.leave()
         if self.refuses:
-            raise RequestRefused(
-                ApiError(503, "The server takes no requests now.", "ServiceUnavailableError", None, 1.0)
-            )
+            kind = "RateLimitError" if self.status == _RATE_LIMIT else "ServiceUnavailableError"
+            raise RequestRefused(ApiError(self.status, "The server takes no requests now.", kind, None, 1.0))
 
     async def leave(self) -> None:
         """Wait while the server hangs."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.contract import ProbedEngine
+from stretto.errors import EngineBusy, StrettoError
 
-FIRST_PROBE_S = 0.1
-MAX_PROBE_S = 2.0
 _LOOK_S = 0.02
 
 
@@ -20,22 +20,26 @@ class Commands(Protocol):
         ...
 
 
+def rest_of(error: StrettoError) -> float:
+    """Return the seconds for which a server asked to be left alone when it failed; 0 if it did not ask."""
+    return error.retry_after_s if isinstance(error, EngineBusy) else 0.0
+
+
 class Probing:
     """The probing of one engine's server, ever less often, until it answers."""
 
-    def __init__(self, engine: ProbedEngine) -> None:
+    def __init__(self, engine: ProbedEngine, times: ProbeTimes) -> None:
         self._engine = engine
-        self._delay_s = FIRST_PROBE_S
+        self._times = times
 
     def has_answered(self, inbox: Commands) -> bool:
         """Probe until the server answers, which returns True, or a command has come, which returns False."""
         while True:
-            end_s = time.monotonic() + self._delay_s
+            end_s = max(self._times.next_s(time.monotonic()), self._times.rests_until_s)
             while (rest_s := end_s - time.monotonic()) > 0:
                 if not inbox.empty():
                     return False
                 time.sleep(min(_LOOK_S, rest_s))
-            self._delay_s = min(MAX_PROBE_S, 2 * self._delay_s)
             try:
                 self._engine.probe()
             except Exception:  # also a bug of the adapter: without probes it would be suspect for ever

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import reprlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
+from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM, StoppableEngine
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
@@ -27,7 +29,7 @@ from stretto.messages import (
 )
 from stretto.record import record
 from stretto.references import load_task
-from stretto.runtime.probing import Probing
+from stretto.runtime.probing import Probing, rest_of
 from stretto.tasks import Done, Failed, LLMTask, Piece, Reuse, Started, Task
 
 
@@ -204,6 +206,7 @@ def _serve_batches(
     probing: Probing | None = None
     if isinstance(engine, StoppableEngine):
         engine.heed(stopped.__contains__)
+    times = ProbeTimes()
     while True:
         if probing is not None and probing.has_answered(inbox):
             probing = None
@@ -214,9 +217,12 @@ def _serve_batches(
                 event = run_batch(job, engine, batch, tasks)
                 COMPUTING.end()
                 stopped.clear()
-                if (trouble := _trouble(event)) is not None and isinstance(engine, ProbedEngine):
-                    post(InstanceSuspected(job.engine, job.instance, trouble))
-                    probing = Probing(engine)
+                if (trouble := _trouble(event)) is None:
+                    times.worked()
+                elif isinstance(engine, ProbedEngine):
+                    times.rest(time.monotonic() + rest_of(trouble))
+                    post(InstanceSuspected(job.engine, job.instance, trouble.message, rest_of(trouble)))
+                    probing = Probing(engine, times)
                 post(event)
             case ForgetQuery(query):
                 engine.release(query)
@@ -224,11 +230,11 @@ def _serve_batches(
                 return
 
 
-def _trouble(event: Event) -> str | None:
+def _trouble(event: Event) -> StrettoError | None:
     """Return why a batch failed, if its instance may be down; else None."""
     match event:
         case BatchFailed(error=EngineUnavailable() | EngineTimeout() as error):
-            return error.message
+            return error
     return None
 
 

@@ -11,7 +11,7 @@ Source: Teola §5.2.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from heapq import heappop, heappush
 from itertools import count, takewhile
 
@@ -19,7 +19,7 @@ from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.costs.profile import Profile
 from stretto.costs.refine import RefinedProfile
 from stretto.deployment import Engine, Replica
-from stretto.errors import BadReply, EffectInDoubt, EngineTimeout, StrettoError
+from stretto.errors import BadReply, EffectInDoubt, EngineBusy, EngineTimeout, StrettoError
 from stretto.messages import Action, CancelTask, Release, StartBatch
 from stretto.record import record
 from stretto.sched.batch_tokens import num_batch_tokens
@@ -132,7 +132,9 @@ class BatchScheduler:
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
-        return self._retry_lost(batch, error) if is_worth_retrying(error) else self._retry_apart(batch, error)
+        if is_worth_retrying(error):
+            return self._retry_lost(batch, error, avoids={self.instances.fleet.slot(instance)})
+        return self._retry_apart(batch, error)
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
         """Start an instance of one more replica (a further copy of the engine); return the actions to carry
@@ -147,9 +149,9 @@ class BatchScheduler:
             if instance not in self._running:
                 self._set_idle(instance)
 
-    def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
+    def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
         """Mark an instance as suspect (perhaps down) and give it no work until it is ready again."""
-        if self.instances.suspected(instance, reason, now_s):
+        if self.instances.suspected(instance, reason, now_s, rest_s):
             self._rest(instance)
 
     def lost(
@@ -223,6 +225,7 @@ class BatchScheduler:
         """
         self._decided = actions = self.releases()
         taken: list[tuple[Entry, int, int]] = []
+        passed: list[InstanceId] = []
         self.not_before_s = None
         while self._idle_keys and self.queue:
             instance = self._first_idle()
@@ -230,12 +233,18 @@ class BatchScheduler:
             parts, num_units = self.queue.take_all(room)
             self._filling = parts
             if not parts:
-                num_units = self._fill(parts, room, now_s)
+                num_units = self._fill(parts, instance, room, now_s)
                 taken += parts
-            if not parts:
+            if not parts and self.not_before_s is not None:
                 break
+            if not parts:
+                passed.append(instance)
+                self._rest(instance)
+                continue
             actions.append(self._start(instance, parts, num_units, now_s))
             self._filling = []
+        for instance in passed:
+            self._set_idle(instance)
         for entry, lo, hi in taken:
             self.queue.started(entry, lo, hi)
         for instance in self._drained:
@@ -344,15 +353,19 @@ class BatchScheduler:
             assert units <= self._budget(instance) or single
         serving = set(self.instances.fleet.serving)
         assert {i for i in self._running if i in serving} | set(self._idle_keys) == serving
-        assert not self.queue or not self._idle_keys or self.not_before_s is not None
+        if self.not_before_s is None:
+            for entry in self.queue:
+                assert not any(self._may_run(entry, instance) for instance in self._idle_keys)
         self.instances.fleet.check_invariants()
 
-    def _fill(self, parts: list[tuple[Entry, int, int]], budget: int, now_s: float) -> int:
-        """Add the parts of one batch of at most `budget` units to `parts`, taken from the queue; return their
-        units of work.
+    def _fill(
+        self, parts: list[tuple[Entry, int, int]], instance: InstanceId, budget: int, now_s: float
+    ) -> int:
+        """Add the parts of one batch of at most `budget` units for an instance to `parts`, taken from the
+        queue; return their units of work.
         """
         room = budget
-        alone = self.queue.next_alone()
+        alone = self.queue.next_alone(lambda entry: self._may_run(entry, instance))
         if alone is not None:
             parts.append(self._take(alone, max(1, alone.count_within(room))))
             return alone.units_of(*parts[-1][1:])
@@ -374,6 +387,15 @@ class BatchScheduler:
                 break
         return budget - room
 
+    def _may_run(self, entry: Entry, instance: InstanceId) -> bool:
+        """Return whether work may run at an instance: it has not failed there, or everywhere that serves."""
+        slot_of, avoids = self.instances.fleet.slot, entry.avoids
+        return (
+            not avoids
+            or slot_of(instance) not in avoids
+            or all(slot_of(other) in avoids for other in self.instances.fleet.serving)
+        )
+
     def _take(self, entry: Entry, num_items: int) -> tuple[Entry, int, int]:
         lo = self.queue.take(entry, num_items)
         return entry, lo, lo + num_items
@@ -381,7 +403,8 @@ class BatchScheduler:
     def _start(
         self, instance: int, parts: list[tuple[Entry, int, int]], num_units: int, now_s: float
     ) -> StartBatch:
-        tasks = [self._task(entry.request, lo, hi) for entry, lo, hi in parts]
+        others_serve = len(self.instances.fleet.serving) > 1
+        tasks = [self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts]
         for entry, _, _ in parts:
             query = entry.query
             self._num_running[query] = self._num_running.get(query, 0) + 1
@@ -447,7 +470,7 @@ class BatchScheduler:
             return self.engine.max_batch
         return self.instances.fleet.replica(instance).profile.max_efficient_batch
 
-    def _task(self, request: Request, lo: int, hi: int) -> Task:
+    def _task(self, request: Request, lo: int, hi: int, others_serve: bool) -> Task:
         node = request.node
         inputs, num_items = request.inputs, None
         if request.each:
@@ -462,20 +485,30 @@ class BatchScheduler:
             num_items,
             request.each,
             request.record.tenant,
+            others_serve,
         )
 
-    def _retry_lost(self, batch: _Batch, error: StrettoError) -> list[Report]:
-        """Queue the tasks of a lost batch again, each alone: one of them may have killed the instance."""
+    def _retry_lost(self, batch: _Batch, error: StrettoError, avoids: Set[int] = frozenset()) -> list[Report]:
+        """Queue the tasks of a lost batch again, each alone: one of them may have killed the instance. A
+        refusal before the batch was begun is no attempt, unless there were such for `recover_s` seconds. The
+        tasks avoid the slot of an instance that lives and has failed.
+        """
         reports: list[Report] = []
+        sent_s = batch.started_s
+        was_attempt = not isinstance(error, EngineBusy)
         for entry, lo, hi in batch.parts:
             if entry.query in self._leaving:
                 continue
             if entry.request.node.runs_once:
                 reports.append(failed(entry.request, lo, hi, _in_doubt(entry, error)))
-            elif entry.attempt + 1 >= self.engine.max_attempts:
+            elif entry.attempt + was_attempt >= self.engine.max_attempts or entry.is_refused_too_long(
+                self.engine.recover_s, sent_s
+            ):
                 reports.append(failed(entry.request, lo, hi, error))
             else:
-                self.queue.add(entry.again(lo, hi, attempt=entry.attempt + 1, alone=True))
+                again = entry.again(lo, hi, attempt=entry.attempt + was_attempt, alone=True)
+                again.after(error, avoids, sent_s, was_attempt=was_attempt)
+                self.queue.add(again)
         return reports
 
     def _retry_apart(self, batch: _Batch, error: StrettoError) -> list[Report]:

@@ -61,13 +61,13 @@ class EngineInstances:
         self._note(now_s)
         return self._fleet.state[instance] == "serving" and before != "serving"
 
-    def suspected(self, instance: InstanceId, reason: str, now_s: float) -> bool:
-        """Mark an instance as suspect, that is, perhaps down. Returns False, and changes nothing, if the
-        instance was neither serving nor suspect.
+    def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> bool:
+        """Mark an instance as suspect, that is, perhaps down, and to be left alone for `rest_s` seconds.
+        Returns False, and changes nothing, if the instance was neither serving nor suspect.
         """
         if self._fleet.state.get(instance) not in ("serving", "suspect"):
             return False
-        self._fleet.suspected(instance, reason, now_s)
+        self._fleet.suspected(instance, reason, now_s, rest_s)
         self._note(now_s)
         return True
 

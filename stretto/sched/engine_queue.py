@@ -5,7 +5,7 @@ hand.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from stretto.costs.profile import Profile
@@ -90,6 +90,11 @@ class EngineQueue:
                 self._put_in_order()
 
     @property
+    def in_order(self) -> tuple[Entry, ...]:
+        """The entries (queued work) that are not set aside. For tests."""
+        return tuple(entry for entry in self if entry not in self._aside)
+
+    @property
     def aside(self) -> tuple[Entry, ...]:
         """The entries (queued work) that are set aside: they stay in the queue but are not served until
         `bring_back` is called. They are in the order in which they were set aside.
@@ -122,11 +127,11 @@ class EngineQueue:
         """
         self._drop(entry)
 
-    def next_alone(self) -> Entry | None:
-        """Return the next entry (one step's work) that must run in a batch of its own; None if there is
-        none.
+    def next_alone(self, may_run: Callable[[Entry], bool]) -> Entry | None:
+        """Return the next entry (one step's work) that must run in a batch of its own, of those that may run;
+        None if there is none.
         """
-        return next(iter(self._alone), None)
+        return next(filter(may_run, self._alone), None)
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Return which entry (one step's work) goes next, and how many of its items, as a `Take`; a `Hold` if

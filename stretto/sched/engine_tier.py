@@ -115,8 +115,8 @@ class EngineTier:
                 return [], scheduler.drain(instance, how, now_s)
             case InstanceReady(_, instance):
                 scheduler.ready(instance, now_s)
-            case InstanceSuspected(_, instance, reason):
-                scheduler.suspected(instance, reason, now_s)
+            case InstanceSuspected(_, instance, reason, rest_s):
+                scheduler.suspected(instance, reason, now_s, rest_s)
             case InstanceLost(_, instance, error):
                 return scheduler.lost(instance, error, now_s)
             case InstanceStopped(_, instance):

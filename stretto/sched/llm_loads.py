@@ -71,6 +71,7 @@ class InstanceLoads:
         self._placement = placement
         self._outputs = outputs
         self._output_keys: dict[InstanceId, object] = {}
+        self._slots: dict[InstanceId, int] = {}
         self._binds_early = placement.binds != "late"
         self._table = InstanceTable(self._load, with_full=self._binds_early)
         self._bug: Exception | None = None
@@ -90,9 +91,9 @@ class InstanceLoads:
     @property
     def may_place(self) -> bool:
         """Whether some instance could be sent a request now: one that serves and is not full, or one that is
-        suspect (perhaps down, but it may be tried with a request).
+        suspect (perhaps down, but it may be tried with a request while no other serves).
         """
-        return self._table.roomiest > 0 or self._table.has_suspects
+        return self._table.roomiest > 0 or self._only_suspects
 
     def may_fit(self, entry: Entry) -> bool:
         """Return whether there could be room for the next item of a queue entry (one step's work) on some
@@ -100,8 +101,8 @@ class InstanceLoads:
         """
         num_tokens = self._tokens_of(entry)
         if entry.demand.criteria == "offline":
-            return self._roomiest_offline(num_tokens, entry.like) is not None
-        if self._table.roomiest >= self._table.room_for(num_tokens) or self._table.has_suspects:
+            return self._roomiest_offline(num_tokens, self._allowed(entry, num_tokens)) is not None
+        if self._table.roomiest >= self._table.room_for(num_tokens) or self._only_suspects:
             return True
         return bool(entry.demand.job and self._running_context)
 
@@ -109,8 +110,10 @@ class InstanceLoads:
         """Return whether the next item of a queue entry (one step's work) may be assigned to an instance now.
         What is offline may if there is room for it.
         """
-        is_offline = entry.demand.criteria == "offline"
-        return not is_offline or self._roomiest_offline(self._tokens_of(entry), entry.like) is not None
+        if entry.demand.criteria != "offline":
+            return True
+        num_tokens = self._tokens_of(entry)
+        return self._roomiest_offline(num_tokens, self._allowed(entry, num_tokens)) is not None
 
     @property
     def may_bind(self) -> bool:
@@ -119,18 +122,68 @@ class InstanceLoads:
         """
         return self._table.has_hosts or self._table.has_suspects
 
+    def has_host(self, entry: Entry) -> bool:
+        """Return whether an instance serves that could run the next item of a queue entry (one step's work)
+        if it were idle; or none serves at all, so that suspect ones (perhaps down) may be tried with it.
+        """
+        like = entry.like
+        if like is None and not (self._table.has_suspects and self._table.has_hosts):
+            return True
+        if like is None:
+            return bool(self._table.all_hosts(self._table.room_for(self._tokens_of(entry))))
+        alike = [view for view in self._table if self._output_keys[view.id] == like]
+        return bool(alike) and (not self._table.has_hosts or any(view.state == "serving" for view in alike))
+
+    def may_hold_up(self, entry: Entry) -> bool:
+        """Return whether the next item of a queue entry (one step's work) may keep others waiting until it
+        has room. One that may not go everywhere may not, as others could go where it may not.
+        """
+        room = self._tokens_of(entry)
+        allowed = self._allowed(entry, room)
+        if allowed is None or self._binds_early or not self._table.has_hosts:
+            return True
+        return any(
+            view.state == "serving" and view.room_tokens >= max(1, min(room, view.capacity_tokens))
+            for view in allowed
+        )
+
+    def idle_host_of_all(self, entries: Collection[Entry]) -> InstanceId | None:
+        """Return a serving instance without any work at which each of some entries may run; None if there is
+        none, or no entry. For tests.
+        """
+        for view in self._table:
+            is_idle = not (view.num_running or view.num_waiting or view.num_offline)
+            if (
+                entries
+                and is_idle
+                and view.state == "serving"
+                and all(self._may_run(e, view) for e in entries)
+            ):
+                return view.id
+        return None
+
+    def has_others(self, instance: InstanceId, like: object) -> bool:
+        """Return whether another instance than this serves, among those of the model and dtype `like`; None
+        stands for all.
+        """
+        return any(
+            view.state == "serving" and view.id != instance and like in (None, self._output_keys[view.id])
+            for view in self._table
+        )
+
     @property
     def num_running(self) -> int:
         """Number of requests that were sent to instances and have not ended."""
         return self._num_running
 
-    def join(self, instance: InstanceId, replica: Replica) -> None:
+    def join(self, instance: InstanceId, replica: Replica, slot: int) -> None:
         """Add an instance that can take work, so that the placement policy may choose it; nothing happens if
-        it is there.
+        it is there. `slot` is its slot in the fleet.
         """
         self._running.setdefault(instance, {})
         if self._table.get(instance) is None:
             self._output_keys[instance] = replica.output_key
+            self._slots[instance] = slot
             num_slots = replica.num_slots or self._engine.max_running
             space = self._keys.join(instance, replica)
             self._tell(Joined(instance, space, replica.kv_tokens, loading_shares(replica.profile)))
@@ -153,7 +206,7 @@ class InstanceLoads:
             self._table.leave(instance)
             self._running_context.leave(instance)
             self._context.leave(instance)
-            del self._output_keys[instance]
+            del self._output_keys[instance], self._slots[instance]
 
     def set_suspect(self, instance: InstanceId, *, is_suspect: bool, probe_s: float = 0.0) -> None:
         """Mark an instance as suspect (perhaps down), or as serving again.
@@ -308,23 +361,21 @@ class InstanceLoads:
         num_tokens = request.all_tokens - self._context.remove(instance, request)
         self._change_waiting(instance, -1, -num_tokens, -seconds, -prefill_s)
 
-    def choose(self, request: PlacementRequest, now_s: float, like: object = None) -> Choice | None:
-        """Return which instance the placement policy (the rule for this) chooses for a request; None if the
-        request has to wait. Changes nothing.
+    def choose(self, request: PlacementRequest, now_s: float, entry: Entry) -> Choice | None:
+        """Return which instance the placement policy (the rule for this) chooses for a request, the next item
+        of a queue entry; None if the request has to wait. Changes nothing.
 
-        Args:
-            like: key of the model and dtype (`Replica.output_key`) of the instances to choose among; None for
-                all.
+        An answer that was shown in part may only go to an instance of the same model and dtype.
         """
+        allowed = self._allowed(entry, request.all_tokens)
         if request.purpose.preference == "offline":
-            view = self._roomiest_offline(request.all_tokens, like)
+            view = self._roomiest_offline(request.all_tokens, allowed)
             return None if view is None else Choice(view.id, reason="most room for offline work")
-        if like is None or all(key == like for key in self._output_keys.values()):
+        if allowed is None:
             return self._choose(request, self._table, now_s)
         table = InstanceTable(self._load, with_full=self._binds_early)
-        for view in self._table:
-            if self._output_keys[view.id] == like:
-                table.join(view)
+        for view in allowed:
+            table.join(view)
         return self._choose(request, table, now_s)
 
     def in_the_way(self) -> Iterator[Running]:
@@ -366,12 +417,6 @@ class InstanceLoads:
         The instance must be able to take work.
         """
         return self._output_keys[instance]
-
-    def output_keys(self) -> list[object]:
-        """Return the keys of model and dtype (`Replica.output_key`) of all instances that may take work.
-        Instances with equal keys can continue each other's answers.
-        """
-        return list(self._output_keys.values())
 
     def admits(self, instance: InstanceId, request: PlacementRequest, now_s: float) -> bool:
         """Return whether the placement policy lets a request, which fits on an instance, run there beside
@@ -476,11 +521,38 @@ class InstanceLoads:
     def _tokens_of(self, entry: Entry) -> int:
         return entry.num_units(entry.lo, entry.lo + 1) + self._outputs.expected(entry.request)
 
-    def _roomiest_offline(self, num_tokens: int, like: object) -> InstanceView | None:
-        """Return the instance with the most room for an offline request of `num_tokens` tokens, on a replica
-        like this; None if it fits nowhere now. What is larger than an instance fits when that is empty.
+    @property
+    def _only_suspects(self) -> bool:
+        """Whether instances may be tried with a request, as none serves and some are suspect."""
+        return self._table.has_suspects and not self._table.has_hosts
+
+    def _allowed(self, entry: Entry, num_tokens: int) -> Collection[InstanceView] | None:
+        """Return the instances that may get the next item of an entry, of `num_tokens` tokens: those that may
+        continue its answer, without those where it has failed if another one serves. None stands for all.
         """
-        views = [view for view in self._table if like is None or self._output_keys[view.id] == like]
+        like, avoids = entry.like, entry.avoids
+        if like is None and not avoids:
+            return None
+        views = [view for view in self._table if like in (None, self._output_keys[view.id])]
+        others = [view for view in views if self._slots[view.id] not in avoids]
+        room = min(num_tokens, max((view.capacity_tokens for view in views), default=0))
+        has_host = any(view.state == "serving" and view.capacity_tokens >= room for view in others)
+        return others if has_host else views
+
+    def _may_run(self, entry: Entry, view: InstanceView) -> bool:
+        num_tokens = self._tokens_of(entry)
+        allowed = self._allowed(entry, num_tokens)
+        is_large = view.capacity_tokens < self._table.room_for(num_tokens)
+        return not is_large and (allowed is None or view in allowed)
+
+    def _roomiest_offline(
+        self, num_tokens: int, allowed: Collection[InstanceView] | None
+    ) -> InstanceView | None:
+        """Return the instance with the most room for an offline request of `num_tokens` tokens, among those
+        allowed or, with None, all; None if it fits nowhere now. What is larger than an instance fits when
+        that is empty.
+        """
+        views = self._table if allowed is None else allowed
         view = max(views, key=lambda one: one.offline_room_tokens, default=None)
         if view is None or view.offline_room_tokens < max(1, min(num_tokens, view.capacity_tokens)):
             return None

@@ -20,7 +20,7 @@ from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Engine, Replica
-from stretto.errors import EngineTimeout, EngineUnreachable, StrettoError
+from stretto.errors import EngineBusy, EngineTimeout, EngineUnreachable, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release, Retain
 from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
@@ -85,6 +85,7 @@ class LLMScheduler:
         self._has_left = False
         self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
         self._of_node: dict[tuple[str, int], dict[int, Running]] = {}
+        self._too_slow: dict[str, dict[int, set[int]]] = {}
         self._touched: dict[InstanceId, set[str]] = {}
         self._drained: dict[InstanceId, None] = {}
         self._decided: list[Action] = []
@@ -129,15 +130,16 @@ class LLMScheduler:
     def ready(self, instance: InstanceId, now_s: float) -> None:
         """Let an instance take work: it has started, or has answered after it was suspected to be down."""
         if self.instances.ready(instance, now_s):
-            self._loads.join(instance, self.instances.fleet.replica(instance))
+            fleet = self.instances.fleet
+            self._loads.join(instance, fleet.replica(instance), fleet.slot(instance))
             self._loads.set_suspect(instance, is_suspect=False)
             self._placing.join(instance)
 
-    def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
-        """Mark an instance as suspect (perhaps down): it gets one request at a time until it is ready
-        again.
+    def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
+        """Mark an instance as suspect (perhaps down): until it is ready again it gets nothing while another
+        serves, else one request at a time. It is left alone for `rest_s` seconds, as it has asked for.
         """
-        if self.instances.suspected(instance, reason, now_s):
+        if self.instances.suspected(instance, reason, now_s, rest_s):
             probe_s = self.instances.fleet.probe_s(instance)
             self._placing.leave(instance)
             self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
@@ -150,7 +152,7 @@ class LLMScheduler:
 
         Returns reports of the requests that failed for good, and the actions to carry out.
         """
-        return self._drop(instance, error), [*self.instances.lost(instance, error, now_s)]
+        return self._drop(instance, error, now_s), [*self.instances.lost(instance, error, now_s)]
 
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
         """Give an instance no more work, and stop it when it is idle (`how` is "finish") or at once
@@ -180,7 +182,7 @@ class LLMScheduler:
         Returns reports of the requests that failed for good.
         """
         reports = self._drop(
-            instance, EngineTimeout(f"{self.engine.name}/{instance} was stopped"), kills=False
+            instance, EngineTimeout(f"{self.engine.name}/{instance} was stopped"), now_s, kills=False
         )
         self.instances.stopped(instance, now_s)
         return reports
@@ -204,13 +206,13 @@ class LLMScheduler:
             return reports, actions
         error = EngineTimeout(f"engine {self.engine.name!r} was silent for {timeout_s:g} s")
         for instance in self._heard_instances.silent_for(timeout_s, now_s):
-            reports += self._drop(instance, error)
+            reports += self._drop(instance, error, now_s)
             actions += self.instances.give_up(instance, error, now_s)
         for instance, task in self._heard_tasks.silent_for(timeout_s, now_s):
             running = self._loads.of(instance)[task]
             self._remove(running)
             self._ahead.stop(running.entry.query, running.entry.request.node.id, None, now_s)
-            reports += self._retry([running], error)
+            reports += self._retry([running], error, now_s)
             actions.append(CancelTask(self.engine.name, instance, task))
         return reports, actions
 
@@ -231,7 +233,9 @@ class LLMScheduler:
         """Put a request into the engine's queue. All inputs of the request are known."""
         if self.engine.keeps_state and not request.is_alone:
             self._reuse.arrived(request, now_s)
-        self._queue(Entry(request, now_s, self._outputs.expected(request)))
+        entry = Entry(request, now_s, self._outputs.expected(request))
+        entry.avoids = frozenset(self._too_slow.get(request.query, {}).get(request.node.id, ()))
+        self._queue(entry)
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
         """Handle an instance's report on a task, such as new text or its end; return reports for the query
@@ -267,7 +271,7 @@ class LLMScheduler:
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
                 if is_worth_retrying(error):
-                    return self._retry([running], error)
+                    return self._retry([running], error, now_s)
                 self._reuse.withdrawn(request.query, request.node.id)
                 return [failed(request, running.item, running.item + 1, error)]
         return []
@@ -283,9 +287,9 @@ class LLMScheduler:
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
         """Drop the requests of one node (step) of a query (run of an app), because its result is no longer
-        wanted; return actions that stop those that run.
+        wanted, or its attempt has taken too long; return actions that stop those that run.
 
-        The KV that they have computed stays cached.
+        The KV that they have computed stays cached. A further attempt avoids the instances where they ran.
         """
         self.queue.withdraw(query, node)
         self._placing.withdraw(query, node)
@@ -295,6 +299,8 @@ class LLMScheduler:
         for running in sorted(tasks, key=lambda one: (one.instance, one.task)):
             started_s = running.started_s
             self._remove(running)
+            if running.entry.request.node.is_watched:
+                self._too_slow.setdefault(query, {}).setdefault(node, set()).add(running.slot)
             self._ahead.stop(query, node, started_s, now_s)
             actions.append(CancelTask(self.engine.name, running.instance, running.task))
         return actions
@@ -384,6 +390,7 @@ class LLMScheduler:
         self._of_query.pop(query, None)
         self.queue.end_query(query)
         self._placing.end_query(query)
+        self._too_slow.pop(query, None)
         self._ahead.forget(query)
         self._reuse.forget(query)
         self._retains = [one for one in self._retains if one.reuse.query != query]
@@ -414,6 +421,7 @@ class LLMScheduler:
         }
         assert of_query == {task for tasks in self._of_node.values() for task in tasks}
         self._placing.check_invariants()
+        self._shown.check_invariants()
         fleet = self.instances.fleet
         assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
         fleet.check_invariants()
@@ -437,12 +445,14 @@ class LLMScheduler:
             item,
             self._silence_s(request),
             request.is_continued,
+            self._loads.has_others(instance, entry.like),
         )
         num_tokens = placed.request.num_tokens
         prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
         queue.take(entry, 1)
         running = Running(task.id, instance, entry, item, prompt, queue, placed.request, prefill_s, now_s)
         running.output_key = output_key
+        running.slot = self.instances.fleet.slot(instance)
         running.is_probe = self.instances.fleet.state[instance] == "suspect"
         if not self._loads.of(instance):
             self._heard_instances.note(instance, now_s)
@@ -520,7 +530,9 @@ class LLMScheduler:
         if not of_node:
             del self._of_node[query, node]
 
-    def _drop(self, instance: InstanceId, error: StrettoError, *, kills: bool = True) -> list[Report]:
+    def _drop(
+        self, instance: InstanceId, error: StrettoError, now_s: float, *, kills: bool = True
+    ) -> list[Report]:
         """Take an instance out of service, and try again elsewhere what it was running.
 
         One of these requests may have killed it, unless `kills` says that none has.
@@ -534,23 +546,28 @@ class LLMScheduler:
         self._ahead.lose(instance)
         self._loads.leave(instance)
         self._loads.forget(instance)
-        return self._retry(lost, error, killed=kills)
+        return self._retry(lost, error, now_s, killed=kills)
 
-    def _retry(self, lost: list[Running], error: StrettoError, *, killed: bool = False) -> list[Report]:
+    def _retry(
+        self, lost: list[Running], error: StrettoError, now_s: float, *, killed: bool = False
+    ) -> list[Report]:
         """Queue again what was lost. What only found out that an instance is still down was no attempt, and
-        neither was what never reached it. `killed` says that the instance died of one of them, perhaps.
+        neither was what never reached it, or was refused before it was begun; but what has been refused again
+        and again for `recover_s` seconds fails. `killed` says that the instance died of one of them, perhaps.
         """
         reports: list[Report] = []
         for running in lost:
             entry, item = running.entry, running.item
-            found_it_down = running.is_probe and not (running.offset or entry.is_shown)
-            was_sent = not isinstance(error, EngineUnreachable)
-            attempt = entry.attempt + 1 if was_sent and not found_it_down else entry.attempt
-            if attempt >= self.engine.max_attempts:
+            found_it_down = running.is_probe and not running.offset
+            was_begun = not isinstance(error, EngineUnreachable | EngineBusy)
+            was_attempt = was_begun and not found_it_down
+            attempt = entry.attempt + was_attempt
+            if attempt >= self.engine.max_attempts or entry.is_refused_too_long(self.engine.recover_s, now_s):
                 self._reuse.withdrawn(entry.query, entry.request.node.id)
                 reports.append(failed(entry.request, item, item + 1, error))
             else:
                 again = entry.again(item, item + 1, attempt=attempt, alone=False)
+                again.after(error, {running.slot}, now_s, was_attempt=was_attempt)
                 again.is_suspected = again.is_suspected or killed
                 if running.offset and again.said_by != running.output_key:
                     again.generated = ()

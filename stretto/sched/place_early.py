@@ -188,9 +188,14 @@ class PlaceEarly:
 
     def check_invariants(self) -> None:
         """Check that the queues of instances agree with the counts that the placement policy (the rule that
-        chooses instances) sees. For tests.
+        chooses instances) sees, that no request waits without an instance while one serves that could run
+        whatever waits so, nor at one that runs nothing. For tests.
         """
         self._bound.check_invariants()
+        if self.not_before_s is None:
+            assert self._loads.idle_host_of_all(self._queue.in_order) is None
+            for view in self._loads.views():
+                assert view.num_running or not view.num_waiting
 
     def _bind_new(self, now_s: float) -> Iterator[Placed]:
         """Bind what is in the engine's queue. Yield what goes to a suspect instance, and what is offline:
@@ -204,7 +209,7 @@ class PlaceEarly:
             if not self._shown.may_go_out(entry) or not self._loads.may_bind_now(entry):
                 return 0
             request = self._describe(entry, now_s)
-            choice = _naming(self._loads.choose(request, now_s, entry.like), entry.moved_from)
+            choice = _naming(self._loads.choose(request, now_s, entry), entry.moved_from)
             return int(choice is not None)
 
         while self._queue and self._loads.may_bind:
@@ -278,7 +283,7 @@ class PlaceEarly:
         for entry in self._bound.queue(source).heads(min(_HEADS, self._num_asks), now_s):
             self._num_asks -= 1
             request = self._describe(entry, now_s, source, ahead_s)
-            choice = _naming(self._loads.choose(request, now_s, entry.like), source)
+            choice = _naming(self._loads.choose(request, now_s, entry), source)
             if choice is None or choice.instance == source:
                 ahead_s += self._bound.of(entry).share_s
                 continue

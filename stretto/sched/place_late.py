@@ -76,9 +76,11 @@ class PlaceLate(Placing):
         return ()
 
     def check_invariants(self) -> None:
-        """Check that no request waits in the queue of an instance, as all wait in the engine's queue. For
-        tests.
+        """Check that no request waits in the queue of an instance, as all wait in the engine's queue, nor
+        there while an instance is idle that could run whatever waits. For tests.
         """
+        if self.not_before_s is None:
+            assert self._loads.idle_host_of_all(self._queue.in_order) is None
         assert not any(view.num_waiting for view in self._loads.views())
 
     def _next(self, to_fill: int, now_s: float) -> Placed | None:
@@ -92,7 +94,7 @@ class PlaceLate(Placing):
                 return 0
             is_any_small = True
             request = self._describe(entry, now_s)
-            choice = self._loads.choose(request, now_s, entry.like)
+            choice = self._loads.choose(request, now_s, entry)
             return int(choice is not None)
 
         chosen = self._queue.choose(to_fill, fits, now_s)

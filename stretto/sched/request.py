@@ -6,9 +6,10 @@ step of the same query (Teola §5.1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from stretto.core import Prompt
+from stretto.errors import EngineBusy, StrettoError
 from stretto.graph.compile import Node
 from stretto.record import record
 from stretto.sched.demand import Demand
@@ -80,12 +81,17 @@ class Entry:
             and dtype may continue it.
         is_suspected: whether it was lost with an LLM instance, which it may have killed.
         moved_from: LLM instance in whose queue it waited until that one no longer served.
+        avoids: slots of the instances at which it failed, perhaps through their fault (`Fleet.slot`). It goes
+            there again only while no other one serves that could take it.
+        refused_s: time from which all instances that it was sent to have refused it without beginning it;
+            None if none has since it was last begun.
     """
 
     __slots__ = (
         "alone",
         "arrival_s",
         "attempt",
+        "avoids",
         "demand",
         "generated",
         "hi",
@@ -96,6 +102,7 @@ class Entry:
         "num_output",
         "number",
         "query",
+        "refused_s",
         "request",
         "said_by",
         "sorted_as",
@@ -117,6 +124,8 @@ class Entry:
         self.is_shown = False
         self.is_suspected = False
         self.moved_from: int | None = None
+        self.avoids: frozenset[int] = frozenset()
+        self.refused_s: float | None = None
 
     @property
     def path_s(self) -> float:
@@ -191,7 +200,21 @@ class Entry:
         entry.demand = entry.sorted_as = self.demand
         entry.generated, entry.said_by, entry.is_shown = self.generated, self.said_by, self.is_shown
         entry.is_suspected = self.is_suspected
+        entry.avoids, entry.refused_s = self.avoids, self.refused_s
         return entry
+
+    def after(self, error: StrettoError, avoids: Set[int], now_s: float, *, was_attempt: bool) -> None:
+        """Note that it is queued again after a failure, at which slots, and whether that was an attempt."""
+        self.avoids |= avoids
+        if was_attempt:
+            self.refused_s = None
+        elif isinstance(error, EngineBusy) and self.refused_s is None:
+            self.refused_s = now_s
+
+    def is_refused_too_long(self, limit_s: float, now_s: float) -> bool:
+        """Return whether it has been refused for `limit_s` seconds; never if its query has a deadline."""
+        has_deadline = self.request.record.deadline_s is not None
+        return self.refused_s is not None and not has_deadline and now_s >= self.refused_s + limit_s
 
     def resumed(self, item: int, generated: tuple[int, ...]) -> Entry:
         """Return a new queue entry for one item that was interrupted: another instance is to continue after

@@ -36,6 +36,7 @@ class Running:
         num_first: estimated number of tokens of that output.
         is_decoding: whether it has generated something, so that its prefill is over.
         started_s: time at which the instance began its prefill; None if not known yet.
+        slot: slot of the instance (`Fleet.slot`).
         is_probe: whether the instance was suspect (perhaps down) when the request was sent.
         output_key: key of the instance's model and dtype (`Replica.output_key`), at which alone its output
             can go on.
@@ -60,6 +61,7 @@ class Running:
     num_first: int = 0
     is_decoding: bool = False
     started_s: float | None = None
+    slot: int = 0
     is_probe: bool = False
     output_key: object = None
 

@@ -1,29 +1,46 @@
-"""Requests whose answers were shown in part, so that only a replica of the same model and dtype may continue
-them.
+"""Requests that no instance can take now that serves, though other requests go out.
+
+One kind has an answer that was shown in part: only a replica of the same model and dtype may continue it.
+Another is larger than every instance that serves, while one that may be down is large enough. The last has to
+run apart.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal, TypeAlias
 
 from stretto.cluster.fleet import Fleet
 from stretto.deployment import Engine
 from stretto.errors import EngineUnavailable
+from stretto.record import record
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.llm_loads import InstanceLoads
 from stretto.sched.request import Entry
 from stretto.sched.results import Completed, failed
 from stretto.sched.run_apart import RunApart
 
+Hope: TypeAlias = Literal["start", "recovery", "none"]
+"""The best state of an instance that could take an entry: starting, suspect (perhaps down), or none."""
+
+
+@record
+class _Wait:
+    """Since when an entry that was set aside has had the same hope."""
+
+    hope: Hope
+    since_s: float
+
 
 class ShownParts:
-    """The waiting requests whose answers were shown in part to a caller before their instance was lost, and
-    which only a replica of the same model and dtype may continue, while no such replica serves; and those
-    that have to run apart.
+    """The waiting requests that only instances could take which do not serve now, while others serve: above
+    all those whose answers were shown in part to a caller before their instance was lost; those that may not
+    go everywhere, while there is no room where they may; and those that have to run apart.
 
-    They are set aside in the queue, so that they hold up no others. A request comes back when such a replica
-    serves. It fails when there has been none, not even one that is starting, for the engine's `no_replica_s`
-    seconds.
+    They are set aside in the queue, so that they hold up no others. A request comes back when such an
+    instance serves. It fails when there has been none, not even one that is starting or suspect (perhaps
+    down), for the engine's `no_replica_s` seconds; and when there were only suspect ones for `recover_s`
+    seconds, unless it has a deadline.
     """
 
     def __init__(
@@ -35,15 +52,15 @@ class ShownParts:
         self._fleet = fleet
         self._loads = loads
         self._unlike: list[Entry] = []
-        self._hopeless_s: dict[Entry, float] = {}
+        self._waits: dict[Entry, _Wait] = {}
 
     def may_go_out(self, entry: Entry) -> bool:
-        """Return whether an entry (queued work) may be sent to an instance: no part of its answer was shown,
-        or a serving instance has the same model and dtype; and it need not wait to run apart.
+        """Return whether an entry (queued work) may be sent to an instance, or keep others waiting for that:
+        one serves that could take it, or none serves at all; and it need not wait to run apart.
 
         The next `set_aside` takes an entry that may not be sent out of the queue's order.
         """
-        if self._can_go_on(entry) and self._apart.may_go_out(entry):
+        if self._loads.has_host(entry) and self._may_have_turn(entry):
             return True
         self._unlike.append(entry)
         return False
@@ -63,52 +80,79 @@ class ShownParts:
     def clear(self) -> None:
         """Forget all entries (queued work) recorded here, because the queue has been emptied."""
         self._unlike.clear()
-        self._hopeless_s.clear()
+        self._waits.clear()
 
     def update(self, now_s: float) -> None:
-        """Put entries (queued work) that were set aside, because no instance could continue their answers,
+        """Put entries (queued work) that were set aside, because no instance that serves could take them,
         back into the queue's order if one can now.
         """
         aside = self._queue.aside
-        if not aside and not self._hopeless_s:
+        if not aside and not self._waits:
             return
-        self._hopeless_s = {entry: since_s for entry, since_s in self._hopeless_s.items() if entry in aside}
-        states = self._fleet.state
-        live = [self._fleet.replica(i).output_key for i in self._fleet.live if states[i] != "draining"]
+        waits, self._waits = self._waits, {}
         for entry in aside:
-            if not entry.is_shown or entry.said_by in live:
-                self._hopeless_s.pop(entry, None)
-            else:
-                self._hopeless_s.setdefault(entry, now_s)
-            if self._can_go_on(entry) and self._apart.may_go_out(entry):
+            if not self._loads.has_host(entry):
+                wait, hope = waits.get(entry), self._hope(entry)
+                self._waits[entry] = wait if wait and wait.hope == hope else _Wait(hope, now_s)
+            elif self._may_have_turn(entry):
                 self._queue.bring_back(entry)
 
     def due_s(self) -> float | None:
-        """Return the earliest time at which a waiting request fails because no replica of the model and dtype
-        that began its answer has served for too long; None if no request waits without such a replica.
+        """Return the earliest time at which a waiting request fails because no instance has served for too
+        long that could take it; None if there is none.
         """
-        if not self._hopeless_s:
-            return None
-        due_s = min(map(self._limit_s, self._hopeless_s))
+        due_s = min(map(self._limit_s, self._waits), default=math.inf)
         return None if due_s == math.inf else due_s
 
     def overdue(self, now_s: float) -> list[Completed]:
-        """Remove the requests that have waited too long for a replica of the model and dtype that began their
-        answers; return reports of their failures.
+        """Remove the requests that have waited too long for an instance that could take them; return reports
+        of their failures.
         """
-        error = EngineUnavailable(
-            f"a part of the answer was shown, and engine {self._engine.name!r} has no replica of that model "
-            "and dtype any more to go on with it"
-        )
+        late: list[Completed] = []
         aside = self._queue.aside
-        found = [entry for entry in aside if entry in self._hopeless_s and self._limit_s(entry) <= now_s]
-        for entry in found:
-            del self._hopeless_s[entry]
+        for entry in [entry for entry in aside if entry in self._waits and self._limit_s(entry) <= now_s]:
+            error = self._unavailable(entry, self._waits.pop(entry).hope)
             self._queue.drop_aside(entry)
-        return [failed(entry.request, entry.lo, entry.hi, error) for entry in found]
+            late.append(failed(entry.request, entry.lo, entry.hi, error))
+        return late
 
-    def _can_go_on(self, entry: Entry) -> bool:
-        return not entry.is_shown or entry.said_by in self._loads.output_keys()
+    def check_invariants(self) -> None:
+        """Check that no request is set aside that an instance could take. For tests."""
+        for entry in self._queue.aside:
+            assert not (self._loads.has_host(entry) and self._may_have_turn(entry)), "it waits for nothing"
+
+    def _may_have_turn(self, entry: Entry) -> bool:
+        return self._apart.may_go_out(entry) and self._loads.may_hold_up(entry)
+
+    def _hope(self, entry: Entry) -> Hope:
+        """Return what an entry may hope for that no serving instance can take."""
+        fleet = self._fleet
+        states = {
+            fleet.state[instance]
+            for instance in fleet.live
+            if not entry.is_shown or fleet.replica(instance).output_key == entry.said_by
+        }
+        return "start" if "starting" in states else "recovery" if "suspect" in states else "none"
 
     def _limit_s(self, entry: Entry) -> float:
-        return self._hopeless_s[entry] + self._engine.no_replica_s
+        wait = self._waits[entry]
+        match wait.hope:
+            case "start":
+                return math.inf
+            case "recovery":
+                has_deadline = entry.request.record.deadline_s is not None
+                return math.inf if has_deadline else wait.since_s + self._engine.recover_s
+        return wait.since_s + self._engine.no_replica_s
+
+    def _unavailable(self, entry: Entry, hope: Hope) -> EngineUnavailable:
+        name = self._engine.name
+        if hope == "none":
+            return EngineUnavailable(
+                f"a part of the answer was shown, and engine {name!r} has no replica of that model and dtype "
+                "any more to go on with it"
+            )
+        what = "goes on with what was shown of it" if entry.is_shown else "is large enough for it"
+        return EngineUnavailable(
+            f"every instance of engine {name!r} that {what} has been down for {self._engine.recover_s:g} s: "
+            f"{self._fleet.last_error}"
+        )

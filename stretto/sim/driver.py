@@ -17,6 +17,7 @@ import gc
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from stretto.cluster.kv_events import KVEvent
@@ -58,9 +59,10 @@ from stretto.observer import Observer, Observers, StepsDone
 from stretto.sched.system import ExpandWith, System
 from stretto.sim.faults import FaultPlan, FaultyReports, LostMessages
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
+from stretto.sim.outages import Outages
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
-from stretto.tasks import Failed, LLMTask, Objective
+from stretto.tasks import Done, Failed, LLMTask, Objective
 from stretto.trace.recorder import Recorder
 from stretto.vocabulary import Vocabulary
 
@@ -146,6 +148,8 @@ class VirtualDriver(VirtualTime):
         self._batch_engines: dict[str, BatchEngine] = {}
         self._llms: dict[_Key, ProfiledLLM | LLMInstance] = {}
         self._refusing: set[_Key] = set()
+        self._batches: dict[_Key, int] = {}
+        self._outages = Outages(self._faults, self)
         self._start_all(given)
         for death in self._faults.deaths:
             self.lose(death.engine, death.instance, death.at_s, back_s=death.back_s)
@@ -253,6 +257,12 @@ class VirtualDriver(VirtualTime):
         if is_observed:
             for event in events:
                 self.observers.on_event(event, self.now_s)
+        if self._faults.outages:
+            for event in events:
+                if isinstance(event, BatchDone) or (
+                    isinstance(event, LLMReport) and isinstance(event.event, Done)
+                ):
+                    self._outages.worked((event.engine, event.instance))
         for action in self.system.handle(events, self.now_s):
             if is_observed:
                 self.observers.on_action(action, self.now_s)
@@ -300,6 +310,26 @@ class VirtualDriver(VirtualTime):
 
         for _ in range(self._reports.num_copies(engine)):
             self.at(self.now_s + self._faults.kv_delay_s, arrive)
+
+    def slot_of(self, key: tuple[str, int]) -> int | None:
+        """Return the slot of the instance `key` (engine and number); None if it is gone."""
+        return self._slot_of[key] if key in self._replicas else None
+
+    def break_off(
+        self, engine: str, slot: int
+    ) -> list[tuple[tuple[str, int], int, Callable[[EngineFailure], Event]]]:
+        """Stop the work of the instance in a slot: return its key, and for each task or batch its number and
+        a function that makes the report of its failure.
+        """
+        broken: list[tuple[_Key, int, Callable[[EngineFailure], Event]]] = []
+        for key in [(engine, instance) for instance in self._in_slot(engine, slot)]:
+            if (batch := self._batches.pop(key, None)) is not None:
+                broken.append((key, batch, partial(BatchFailed, *key, batch)))
+            if (llm := self._llms.get(key)) is not None:
+                for task, _ in llm.suspend():
+                    llm.cancel(task)
+                    broken.append((key, task, partial(_failed_task, key, task)))
+        return broken
 
     def llm_instances(self) -> Iterator[LLMInstance]:
         """Return the LLM instances that exist now, of those engines that are simulated step by step."""
@@ -392,6 +422,7 @@ class VirtualDriver(VirtualTime):
     def _remove(self, key: _Key) -> None:
         """Remove an instance; messages that it still had to send are dropped."""
         del self._replicas[key]
+        self._batches.pop(key, None)
         self._slots[key[0]][self._slot_of[key]] = None
         if (llm := self._llms.pop(key, None)) is not None:
             llm.kill()
@@ -418,6 +449,7 @@ class VirtualDriver(VirtualTime):
                 if (engine, instance) in self._llms:  # it may have been stopped at this instant
                     self._llms[engine, instance].reprioritise(task_id, rank)
             case CancelTask(engine, instance, task_id):
+                self._outages.forget((engine, instance), task_id)
                 if (engine, instance) in self._llms:
                     self._llms[engine, instance].cancel(task_id)
             case StartInstance():
@@ -451,6 +483,8 @@ class VirtualDriver(VirtualTime):
 
         The first refusal announces the end of the period, when the instance says that it is ready again.
         """
+        if self._outages.refuses(key, task.id, partial(_failed_task, key, task.id)):
+            return
         answers_s = self._faults.refuses_until_s(key[0], self._slot_of[key], self.now_s)
         if answers_s <= self.now_s:
             self._llms[key].admit(task, rank)
@@ -476,6 +510,9 @@ class VirtualDriver(VirtualTime):
     def _start_batch(self, action: StartBatch) -> None:
         """Compute the batch now; its answer arrives later, unless the instance dies first."""
         engine, key = self.engines[action.engine], (action.engine, action.instance)
+        if self._outages.refuses(key, action.batch, partial(BatchFailed, *key, action.batch)):
+            return
+        self._batches[key] = action.batch
         answer: Event
         try:
             results = self._batch_engines[engine.name].run(action.tasks)
@@ -491,8 +528,15 @@ class VirtualDriver(VirtualTime):
             key,
             self.now_s,
             self.duration_s(seconds),
-            lambda: (answer,) if key in self._replicas else _NO_EVENTS,
+            lambda: (answer,) if self._ends_batch(key, action.batch) else _NO_EVENTS,
         )
+
+    def _ends_batch(self, key: _Key, batch: int) -> bool:
+        """Return whether an instance still runs a batch, which ends now."""
+        if self._batches.get(key) != batch or key not in self._replicas:
+            return False
+        del self._batches[key]
+        return True
 
     def _run_for(
         self, key: tuple[str, int], start_s: float, seconds: float, end: Callable[[], Sequence[Event]]
@@ -502,6 +546,10 @@ class VirtualDriver(VirtualTime):
         `seconds` is its duration on an instance that is not slow.
         """
         self.at(start_s + seconds * self.slowness(*key, start_s), end)
+
+
+def _failed_task(key: _Key, task: int, error: EngineFailure) -> LLMReport:
+    return LLMReport(*key, Failed(task, error))
 
 
 @contextlib.contextmanager

@@ -6,11 +6,14 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
 
 from stretto.errors import ConfigError
 from stretto.messages import BatchDone, BatchFailed, Event, LLMReport
 
 _MOST_FAULTS = 12
+
+OutageKind: TypeAlias = Literal["refused", "reset", "silent", "error", "overloaded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,36 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Outage:
+    """A planned fault: a period in which the server of an instance fails, though the instance itself lives.
+
+    What fails makes the instance suspect (perhaps down), until a health check succeeds.
+
+    Attributes:
+        kind: how it fails. "refused": it takes no connection. "reset": it closes connections. "silent": it
+            answers nothing. "error": it answers with an internal error. "overloaded": it refuses new
+            requests, as too many. In all but the last, what runs there when the period begins fails too.
+        silence_s: seconds after which a silent request is given up.
+        rest_s: seconds for which an overloaded server asks to be left alone.
+        is_healthy: whether health checks succeed all the while.
+    """
+
+    engine: str
+    instance: int
+    from_s: float
+    until_s: float
+    kind: OutageKind
+    silence_s: float = 1.0
+    rest_s: float = 0.0
+    is_healthy: bool = False
+
+    def __post_init__(self) -> None:
+        _check_times(self, self.from_s, self.until_s, self.silence_s, self.rest_s)
+        if self.kind not in get_args(OutageKind):
+            raise ConfigError(f"an outage is one of {', '.join(get_args(OutageKind))}; got {self.kind!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class FaultPlan:
     """All faults of one simulated run (deaths, slow periods, lost messages and so on), decided before it
     begins.
@@ -79,6 +112,7 @@ class FaultPlan:
         missed_kv: numbers of the reports of what prefix caches hold that never arrive, by engine; reports are
             counted from 0.
         doubled_kv: numbers of such reports that arrive twice.
+        outages: periods in which servers fail.
     """
 
     deaths: tuple[Death, ...] = ()
@@ -89,6 +123,7 @@ class FaultPlan:
     refusals: tuple[Refusal, ...] = ()
     missed_kv: Mapping[str, frozenset[int]] = field(default_factory=dict)
     doubled_kv: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    outages: tuple[Outage, ...] = ()
 
     def __post_init__(self) -> None:
         _check_times(self, self.kv_delay_s, *(at_s for _, at_s in self.cancels))
@@ -171,12 +206,13 @@ def draw_faults(seed: int, instances: Mapping[str, int], queries: Sequence[str],
     lost: dict[str, set[int]] = {}
     cancels: dict[str, float] = {}
     refusals: list[Refusal] = []
+    outages: list[Outage] = []
     kv_delay_s = 0.0
     for _ in range(draw.randint(0, _MOST_FAULTS)):
         engine = draw.choice(engines)
         instance = draw.randrange(instances[engine])
         at_s = draw.uniform(0.0, until_s)
-        match draw.randrange(6):
+        match draw.randrange(8):
             case 0:
                 back_s = draw.choice((None, at_s + draw.uniform(0.0, until_s / 4)))
                 deaths.append(Death(engine, instance, at_s, back_s))
@@ -189,6 +225,11 @@ def draw_faults(seed: int, instances: Mapping[str, int], queries: Sequence[str],
                 cancels[draw.choice(queries)] = at_s
             case 4:
                 refusals.append(Refusal(engine, instance, at_s, at_s + draw.uniform(0.0, until_s / 4)))
+            case 5 | 6:
+                end_s = at_s + draw.uniform(0.0, until_s / 4)
+                kind = draw.choice(get_args(OutageKind))
+                rest_s, is_healthy = draw.choice((0.0, 2.0)), draw.random() < 0.3
+                outages.append(Outage(engine, instance, at_s, end_s, kind, 1.0, rest_s, is_healthy))
             case _:
                 kv_delay_s = draw.uniform(0.0, until_s / 10)
     return FaultPlan(
@@ -198,4 +239,5 @@ def draw_faults(seed: int, instances: Mapping[str, int], queries: Sequence[str],
         kv_delay_s,
         tuple(cancels.items()),
         tuple(refusals),
+        outages=tuple(outages),
     )

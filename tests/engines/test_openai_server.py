@@ -7,6 +7,7 @@ import json
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from stretto.engines.openai_wire.errors import unknown_model
 from stretto.errors import (
     BadReply,
     ConfigError,
+    EngineBusy,
     EngineTimeout,
     EngineUnavailable,
     EngineUnreachable,
@@ -40,6 +42,8 @@ def generate(
     decode: Decode | None = None,
     timeout_s: float = 5.0,
     rank: tuple[float, ...] = (),
+    *,
+    others_serve: bool = False,
     **config: Any,
 ) -> tuple[list[LLMEvent], OpenAIStub]:
     """Return the events of one task whose requests are answered by `replies` in turn."""
@@ -51,7 +55,8 @@ def generate(
             server = OpenAIServer(
                 OpenAIServerConfig(stub.url, timeout_s=timeout_s, backoff_s=0.001, **config)
             )
-            await server.generate(task(decode or Decode()), events.append, rank)
+            asked = replace(task(decode or Decode()), others_serve=others_serve)
+            await server.generate(asked, events.append, rank)
             if isinstance(events[-1], Done) and decode == LIST:
                 await asyncio.wait_for(stub.aborted.wait(), 60)
             await server.aclose()
@@ -149,6 +154,30 @@ def test_busy_server_and_one_that_drops_the_connection_are_asked_again(status: i
     events, stub = generate([Reply(status=status), Reply(status=status), OK])
     assert isinstance(events[-1], Done)
     assert len(stub.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "rest_s"),
+    [(429, "7", 7.0), (503, "3600", 3600.0), (429, "soon", 0.0), (500, "7", None)],
+)
+def test_a_server_that_refuses_is_not_asked_again_while_others_serve(
+    status: int, header: str, rest_s: float | None
+) -> None:
+    """The scheduler sends the task elsewhere, and leaves the server alone for as long as it says."""
+    refused = Reply(status=status, headers={"Retry-After": header})
+    events, stub = generate([refused, OK], others_serve=True)
+    error = failure(events)
+    assert isinstance(error, EngineUnavailable)
+    assert (error.retry_after_s if isinstance(error, EngineBusy) else None) == rest_s
+    assert len(stub.requests) == 1
+
+
+def test_a_connection_that_had_idled_is_made_anew_though_others_serve() -> None:
+    events, stub = generate([Reply(status=0), OK], others_serve=True)
+    assert isinstance(events[-1], Done)
+    events, stub = generate([Reply(status=0), Reply(status=0), OK], others_serve=True)
+    assert isinstance(failure(events), EngineUnavailable)
+    assert len(stub.requests) == 2
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from stretto.messages import (
 from stretto.observer import Observer, StepsDone
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan, Refusal, Slowness, draw_faults
+from stretto.sim.faults import Death, FaultPlan, Outage, Refusal, Slowness, draw_faults
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.run_log import RunLog
 from stretto.sim.step_times import ProfileCost
@@ -306,7 +306,7 @@ def test_faults_of_one_seed_are_the_same_and_of_every_kind() -> None:
     plans = [draw_faults(seed, {"a": 2, "b": 1}, ["q"], 10.0) for seed in range(200)]
     assert plans == [draw_faults(seed, {"a": 2, "b": 1}, ["q"], 10.0) for seed in range(200)]
     assert FaultPlan() in plans
-    for kind in ("deaths", "slow", "lost_messages", "kv_delay_s", "cancels", "refusals"):
+    for kind in ("deaths", "slow", "lost_messages", "kv_delay_s", "cancels", "refusals", "outages"):
         assert any(getattr(plan, kind) for plan in plans), kind
     assert any(death.back_s is not None for plan in plans for death in plan.deaths)
 
@@ -351,6 +351,8 @@ def test_late_news_of_a_cache_comes_late() -> None:
         lambda: Slowness("llm", 0, 0.0, float("inf"), 2.0),
         lambda: Slowness("llm", 0, 0.0, 1.0, 0.0),
         lambda: Refusal("llm", 0, 0.0, float("inf")),
+        lambda: Outage("llm", 0, 0.0, 1.0, "silent", silence_s=-1.0),
+        lambda: Outage("llm", 0, 0.0, 1.0, "tired"),  # type: ignore[arg-type]
         lambda: FaultPlan(kv_delay_s=-1.0),
         lambda: FaultPlan(cancels=(("q", float("nan")),)),
     ],

@@ -32,8 +32,8 @@ Key = tuple[str, int]
 class FleetWatch(Observer):
     """An observer that follows every instance from its start to its end, by messages alone.
 
-    Work goes to instances that serve, or one request at a time to suspect ones. An instance that finishes
-    runs nothing when it is stopped. No id is used twice, and every query ends once.
+    Work goes to instances that serve; while none does, one request at a time to suspect ones. An instance
+    that finishes runs nothing when it is stopped. No id is used twice, and every query ends once.
 
     Attributes:
         state: "starting", "serving", "suspect", "draining" or "gone", of every instance there ever was.
@@ -94,8 +94,10 @@ class FleetWatch(Observer):
                 assert not self._running[engine, instance], "one batch at a time"
                 self._running[engine, instance].add(number)
             case Admit(engine, instance, task):
-                state = self.state[engine, instance]
-                assert state == "serving" or (state == "suspect" and not self._running[engine, instance])
+                if self.state[engine, instance] != "serving":
+                    assert self.state[engine, instance] == "suspect"
+                    assert not self._running[engine, instance], "one request at a time"
+                    assert not self.of(engine, "serving"), "a suspect gets what no other can take"
                 self._running[engine, instance].add(task.id)
             case CancelTask(engine, instance, number):
                 self._end((engine, instance), number)

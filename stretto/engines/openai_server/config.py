@@ -50,7 +50,8 @@ class OpenAIServerConfig:
         max_connections: requests at once; others wait, and the server's silence is not counted meanwhile.
         max_retries: further attempts after a 429, a 5xx or a connection that broke within a second, before
             anything of an answer came. The first comes `backoff_s` later, each next one after twice the time;
-            or when the server says, but not later than `max_backoff_s`.
+            or when the server says, but not later than `max_backoff_s`. While other servers of the engine
+            serve there are none: the request goes there, and this server rests for as long as it says.
         warms_prefixes: whether to send extra requests that only prefill the beginning of a later prompt into
             the server's prefix cache; choose False where each request costs money.
         priorities: send each request's rank as its priority. Only vLLM with the option
@@ -82,12 +83,15 @@ class OpenAIServerConfig:
     reports_load: bool = False
 
     @property
-    def output_key(self) -> tuple[str, str]:
-        """Key that is equal for servers with equal answers: the model, or the URL where none is named.
+    def output_key(self) -> tuple[str, str | None]:
+        """Key that is equal for servers with equal answers, as far as is known: the model, or None where none
+        is named.
 
-        An interrupted task may go on at a server with an equal key.
+        An interrupted task may go on at a server with an equal key. Servers of one engine that name no model
+        are taken for alike; where they are not, the second text begins otherwise than what was shown, and
+        the query fails.
         """
-        return "served", self.model or self.url
+        return "served", self.model
 
     def __post_init__(self) -> None:
         check_url(self.url)

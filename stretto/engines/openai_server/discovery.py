@@ -39,23 +39,26 @@ class ServerFacts:
     cache: CacheConfig
 
 
-async def discover(http: Http, config: OpenAIServerConfig) -> ServerFacts:
+async def discover(http: Http, config: OpenAIServerConfig, *, others_serve: bool = False) -> ServerFacts:
     """Ask a server for its model, its tokenizer and the properties of its prefix cache.
+
+    `others_serve` is whether what needs them can go to another server, so that one that refuses is not asked
+    again.
 
     Raises:
         ConfigError: the configured tokenizer cannot be loaded, or is not the server's.
         EngineFailure: the server cannot be asked, or lists no model.
     """
-    card = await _find_model(http, config.model)
+    card = await _find_model(http, config.model, others_serve=others_serve)
     tokenizer = await _find_tokenizer(http, config, card)
     cache = await _find_cache(http) if config.warms_prefixes else CacheConfig()
     return ServerFacts(card.id, tokenizer, card.max_model_tokens, cache)
 
 
-async def _find_model(http: Http, wanted: str | None) -> ModelCard:
+async def _find_model(http: Http, wanted: str | None, *, others_serve: bool) -> ModelCard:
     """Return the entry of `wanted`, or the first one. Servers may know names that they do not list."""
     try:
-        models = read_models(read_json(await http.fetch(paths.MODELS)))
+        models = read_models(read_json(await http.fetch(paths.MODELS, others_serve=others_serve)))
     except BadReply:
         if wanted is None:
             raise

@@ -1,8 +1,8 @@
 """An HTTP client for a server of a model: retries, streams of events, and errors by kind of failure.
 
-`EngineUnavailable`: the server breaks off, or says that it is overloaded. `EngineUnreachable`: it takes no
-connection. `EngineTimeout`: it is silent. All are worth another attempt. `BadReply`, which is not: the server
-refuses the request, or answers something else than the API says.
+`EngineUnavailable`: the server breaks off, or says that it has failed. `EngineBusy`: it is overloaded.
+`EngineUnreachable`: it takes no connection. `EngineTimeout`: it is silent. All are worth another attempt.
+`BadReply`, which is not: the server refuses the request, or answers something else than the API says.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.request import getproxies
 
@@ -28,6 +29,7 @@ from stretto.engines.openai_wire.errors import is_passing, read_reason, read_ret
 from stretto.errors import (
     BadReply,
     ConfigError,
+    EngineBusy,
     EngineTimeout,
     EngineUnavailable,
     EngineUnreachable,
@@ -36,6 +38,7 @@ from stretto.errors import (
 
 _MAX_BODY_BYTES = 8_000_000
 _NOT_FOUND = 404
+_BUSY = (429, 503)
 _REDIRECTIONS = (301, 302, 303, 307, 308)
 _STALE_S = 1.0
 """Seconds within which a connection that had idled for too long breaks; later the server has failed."""
@@ -44,6 +47,20 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=Fa
 
 def _never() -> bool:
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A reason to ask a server again.
+
+    Attributes:
+        wait_s: seconds after which, if the server says it.
+        has_broken: whether the connection broke, perhaps because it had idled for too long.
+    """
+
+    error: EngineUnavailable
+    wait_s: float | None
+    has_broken: bool = False
 
 
 class HttpConfig(Protocol):
@@ -104,11 +121,14 @@ class Http:
         body: dict[str, object] | None = None,
         *,
         is_retried: bool = True,
+        others_serve: bool = False,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> bytes:
         """Send a GET, or a POST if there is a `body`, and return the whole body of the answer.
 
         Args:
+            others_serve: whether the request can go to another server. Then one that fails is not asked
+                again; but a connection that had idled for too long is made anew, at once.
             wait: waits so many seconds before another attempt.
 
         Raises:
@@ -116,7 +136,9 @@ class Http:
             EngineTimeout: the server is silent.
             BadReply: the server refuses the request.
         """
-        async with self._open(path, body, is_retried=is_retried, wait=wait) as answer:
+        async with self._open(
+            path, body, is_retried=is_retried, others_serve=others_serve, wait=wait
+        ) as answer:
             return await self._read(answer)
 
     @asynccontextmanager
@@ -126,6 +148,7 @@ class Http:
         body: dict[str, object],
         *,
         is_retried: bool = True,
+        others_serve: bool = False,
         is_complete: Callable[[], bool] = _never,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> AsyncIterator[AsyncIterator[Any]]:
@@ -135,11 +158,14 @@ class Http:
         Leaving the context before the end aborts the request.
 
         Args:
+            others_serve: whether the request can go to another server, as `fetch` takes it.
             is_complete: asked when the server closes an answer properly but without `[DONE]`: whether it is
                 whole all the same.
             wait: waits so many seconds before another attempt.
         """
-        async with self._open(path, body, is_retried=is_retried, wait=wait) as answer:
+        async with self._open(
+            path, body, is_retried=is_retried, others_serve=others_serve, wait=wait
+        ) as answer:
             kind = answer.header("content-type") or "untyped"
             if not kind.startswith(sse.CONTENT_TYPE):
                 start = (await self._read(answer))[:200]
@@ -153,10 +179,12 @@ class Http:
         body: dict[str, object] | None,
         *,
         is_retried: bool,
+        others_serve: bool,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> AsyncIterator[Answer]:
         """Yield a successful answer, not yet read. Nothing is tried again once it is there."""
-        answer = await self._respond(path, body, self._config.max_retries if is_retried else 0, wait)
+        num_retries = self._config.max_retries if is_retried else 0
+        answer = await self._respond(path, body, num_retries, wait, others_serve=others_serve)
         try:
             yield answer
         finally:
@@ -168,6 +196,8 @@ class Http:
         body: dict[str, object] | None,
         num_retries: int,
         wait: Callable[[float], Awaitable[None]],
+        *,
+        others_serve: bool,
     ) -> Answer:
         try:
             data = None if body is None else _JSON.encode(body).encode()
@@ -182,23 +212,22 @@ class Http:
                 if error is None:
                     raise
                 raise error from refusal  # the request has reached the server before
-            if not isinstance(answer, tuple):
+            if not isinstance(answer, _Refusal):
                 return answer
-            error, wait_s = answer
-            if num_retries == 0:
+            error = answer.error
+            if num_retries == 0 or (others_serve and not answer.has_broken):
                 raise error
-            if wait_s is None:  # clients that were refused together are not to come back together
+            wait_s = answer.wait_s
+            if others_serve:
+                num_retries, wait_s = 1, 0.0
+            elif wait_s is None:  # clients that were refused together are not to come back together
                 wait_s = backoff_s * random.uniform(0.5, 1.0)
             await wait(min(wait_s, self._config.max_backoff_s))
             num_retries -= 1
             backoff_s *= 2
 
-    async def _attempt(
-        self, path: str, body: bytes | None
-    ) -> Answer | tuple[EngineUnavailable, float | None]:
-        """Return a successful answer; or why to try again, and after how many seconds if the server says
-        it.
-        """
+    async def _attempt(self, path: str, body: bytes | None) -> Answer | _Refusal:
+        """Return a successful answer, or why to try again."""
         sent_s = time.monotonic()
         try:
             async with asyncio.timeout(self._config.connect_timeout_s + self._config.timeout_s):
@@ -210,7 +239,7 @@ class Http:
         except EngineUnavailable as broken:  # perhaps the connection had idled for too long
             if time.monotonic() - sent_s > _STALE_S:
                 raise
-            return broken, None
+            return _Refusal(broken, None, has_broken=True)
         if 200 <= answer.status < 300:
             return answer
         try:
@@ -224,7 +253,10 @@ class Http:
             raise NotFound(problem)
         if not is_passing(answer.status):
             raise BadReply(problem)
-        return EngineUnavailable(problem), read_retry_after(answer.header("retry-after"), time.time())
+        wait_s = read_retry_after(answer.header("retry-after"), time.time())
+        if answer.status in _BUSY:
+            return _Refusal(EngineBusy(problem, retry_after_s=wait_s or 0.0), wait_s)
+        return _Refusal(EngineUnavailable(problem), wait_s)
 
     def _silence(self) -> EngineTimeout:
         return EngineTimeout(f"{self._name} was silent for {self._config.timeout_s} s")

@@ -131,7 +131,7 @@ class OpenAIServer:
 
     async def probe(self) -> None:
         """Ask the server for its models. Raises EngineFailure if it does not answer."""
-        await self._http.fetch("v1/models")
+        await self._http.fetch("v1/models", is_retried=False)
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
         """Watch the server until cancelled: pass changes of its prefix cache, and its load, to `report`.
@@ -175,7 +175,7 @@ class OpenAIServer:
         if decode.items is None:
             decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
         output = Output(decode, task.prompt)
-        facts = await self._known()
+        facts = await self._known(others_serve=task.others_serve)
         prompt = encode(facts, task)
         if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
             num_in_all = len(prompt.content) + decode.max_tokens
@@ -192,13 +192,31 @@ class OpenAIServer:
             return is_finished
 
         try:
-            usage = await self._ask(facts, prompt, decode, feed, rank, place, silence_s=task.silence_s)
+            usage = await self._ask(
+                facts,
+                prompt,
+                decode,
+                feed,
+                rank,
+                place,
+                others_serve=task.others_serve,
+                silence_s=task.silence_s,
+            )
         except NotFound:
             before, facts = facts.model, await self._known(but_not=facts)
             if facts.model == before:
                 raise
             prompt = encode(facts, task)
-            usage = await self._ask(facts, prompt, decode, feed, rank, place, silence_s=task.silence_s)
+            usage = await self._ask(
+                facts,
+                prompt,
+                decode,
+                feed,
+                rank,
+                place,
+                others_serve=task.others_serve,
+                silence_s=task.silence_s,
+            )
         last, value = output.finish()
         for piece in last:
             emit(Piece(task.id, piece))
@@ -247,11 +265,13 @@ class OpenAIServer:
         place: Place,
         *,
         is_retried: bool = True,
+        others_serve: bool = False,
         silence_s: float = 0.0,
     ) -> Usage:
         """Send a prompt, and pass each piece of the answer to `feed` until that returns True.
 
         Args:
+            others_serve: whether the request can go to another server if this one refuses it.
             silence_s: seconds for which `feed` may be passed nothing.
         """
         api = self._config.api
@@ -272,7 +292,11 @@ class OpenAIServer:
         try:
             if is_whole:
                 found = await self._http.fetch(
-                    paths.GENERATE[api], body, is_retried=is_retried, wait=place.wait
+                    paths.GENERATE[api],
+                    body,
+                    is_retried=is_retried,
+                    others_serve=others_serve,
+                    wait=place.wait,
                 )
                 reader.read(read_whole(api, read_json(found)))
             else:
@@ -280,6 +304,7 @@ class OpenAIServer:
                     paths.GENERATE[api],
                     body,
                     is_retried=is_retried,
+                    others_serve=others_serve,
                     is_complete=lambda: reader.has_finished,
                     wait=place.wait,
                 ) as events:
@@ -340,10 +365,11 @@ class OpenAIServer:
                 pass  # it is away
             await asyncio.sleep(_LOOK_S)
 
-    async def _known(self, *, but_not: ServerFacts | None = None) -> ServerFacts:
+    async def _known(self, *, but_not: ServerFacts | None = None, others_serve: bool = False) -> ServerFacts:
         """Return the facts about the server, which is asked once. A failure reaches all who wait.
 
         Where they are `but_not`, it is asked again: it may have been restarted with another model.
+        `others_serve` is whether the request can go to another server if this one refuses.
         """
         before = self._problem
         async with self._asking:
@@ -353,7 +379,7 @@ class OpenAIServer:
                 if self._problem is not None and self._problem is not before:
                     raise self._problem
                 try:
-                    facts = await discover(self._http, self._config)
+                    facts = await discover(self._http, self._config, others_serve=others_serve)
                 except StrettoError as error:
                     self._problem = error
                     raise

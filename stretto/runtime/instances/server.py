@@ -8,12 +8,13 @@ from collections.abc import Coroutine, Sequence
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
+from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.contract import AsyncLLM
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.loop import DEADLY
-from stretto.runtime.probing import FIRST_PROBE_S, MAX_PROBE_S
+from stretto.runtime.probing import rest_of
 from stretto.runtime.worker import (
     AdmitTask,
     Command,
@@ -32,7 +33,8 @@ class ServerInstance:
     """An instance of an LLM engine that sends its requests to an LLM server.
 
     A request that finds the server unavailable makes the instance suspect (perhaps down). Then the server is
-    asked, ever less often, whether it answers again.
+    asked, ever less often, whether it answers again; not before the time is over for which it has asked to be
+    left alone.
     """
 
     def __init__(self, job: Job, post: Post) -> None:
@@ -41,6 +43,7 @@ class ServerInstance:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
         self._is_suspect = False
+        self._probe_times = ProbeTimes()
         self._engine: AsyncLLM | None = None
         try:
             self._engine = job.executable(job.config)
@@ -111,6 +114,8 @@ class ServerInstance:
             has_ended = has_ended or isinstance(event, Done | Failed)
             if isinstance(event, Failed) and isinstance(event.error, EngineUnavailable | EngineTimeout):
                 self._suspect(engine, event.error)
+            elif isinstance(event, Done) and task.decode is not None:
+                self._probe_times.worked()
             self._post(LLMReport(self._job.engine, self._job.instance, event))
 
         try:
@@ -125,16 +130,19 @@ class ServerInstance:
             self._tasks.pop(task.id, None)
 
     def _suspect(self, engine: AsyncLLM, error: StrettoError) -> None:
-        self._post(InstanceSuspected(self._job.engine, self._job.instance, error.message))
+        rest_s = rest_of(error)
+        self._probe_times.rest(asyncio.get_running_loop().time() + rest_s)
+        self._post(InstanceSuspected(self._job.engine, self._job.instance, error.message, rest_s))
         if not self._is_suspect:
             self._is_suspect = True
             self._run(self._probe(engine))
 
     async def _probe(self, engine: AsyncLLM) -> None:
-        delay_s = FIRST_PROBE_S
+        times, clock = self._probe_times, asyncio.get_running_loop().time
         while self._is_suspect:
-            await asyncio.sleep(delay_s * random.uniform(1.0, 1.5))  # not all clients at once
-            delay_s = min(MAX_PROBE_S, 2 * delay_s)
+            due_s = times.next_s(clock(), random.uniform(1.0, 1.5))  # not all at once
+            while (wait_s := max(due_s, times.rests_until_s) - clock()) > 0:
+                await asyncio.sleep(wait_s)
             try:
                 await engine.probe()
             except Exception:  # also a bug of the adapter: without probes it would be suspect for ever

@@ -39,10 +39,16 @@ class ServedModel:
 
 
 class BatchServer:
-    """The client of one server. It is used from one thread, and keeps its connections between calls."""
+    """The client of one server. It is used from one thread, and keeps its connections between calls.
+
+    Attributes:
+        others_serve: whether other servers serve too, to which requests go that this one refuses, so that it
+            is not asked again.
+    """
 
     def __init__(self, config: BatchServerConfig) -> None:
         """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key is unusable."""
+        self.others_serve = False
         self._config = config
         self._http = Http(config)
         self._runner = asyncio.Runner()
@@ -92,14 +98,16 @@ class BatchServer:
     async def _discover(self) -> ServedModel:
         config = self._config
         try:
-            info = read_info(read_json(await self._http.fetch(INFO)))
+            info = read_info(read_json(await self._http.fetch(INFO, others_serve=self.others_serve)))
         except BadReply:
             info = None
         if info is not None:
             max_texts = min(config.max_texts, info.max_texts)
             return ServedModel(config.model or info.model, True, max_texts, truncates=True)
         try:
-            cards = read_models(read_json(await self._http.fetch(paths.MODELS)))
+            cards = read_models(
+                read_json(await self._http.fetch(paths.MODELS, others_serve=self.others_serve))
+            )
         except BadReply:
             if config.model is None:
                 raise
@@ -117,7 +125,7 @@ class BatchServer:
 
         async def post(path: str, body: dict[str, object]) -> Any:
             async with places:
-                return read_json(await self._http.fetch(path, body))
+                return read_json(await self._http.fetch(path, body, others_serve=self.others_serve))
 
         asked = [asyncio.ensure_future(post(path, body)) for path, body in requests]
         try:

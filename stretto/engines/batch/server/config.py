@@ -27,7 +27,8 @@ class BatchServerConfig:
         max_connections: requests at once.
         max_retries: further attempts after a 429, a 5xx or a connection that broke. The first comes
             `backoff_s` later, each next one after twice the time; or when the server says, but not later than
-            `max_backoff_s`. A connection that is refused is not tried again here, but at another instance.
+            `max_backoff_s`. A connection that is refused is not tried again here, but at another instance. So
+            is everything while other servers of the engine serve; this one rests for as long as it says.
     """
 
     url: str

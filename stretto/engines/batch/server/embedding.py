@@ -41,6 +41,7 @@ class EmbeddingServer:
             EngineTimeout: the server is silent.
             BadReply: a text is none, or the server refuses texts or answers no usable vectors.
         """
+        self._server.others_serve = any(task.others_serve for task in tasks)
         return answer_batch(tasks, {"embed": self._embed})
 
     def probe(self) -> None:

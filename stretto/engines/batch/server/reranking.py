@@ -41,6 +41,7 @@ class RerankingServer:
             BadReply: the question is no text, the hits are no list of hits, or the server refuses them or
                 answers no usable scores.
         """
+        self._server.others_serve = any(task.others_serve for task in tasks)
         return answer_batch(tasks, {"rerank": self._rerank})
 
     def probe(self) -> None:

@@ -1,0 +1,43 @@
+"""When a server that may be down is asked whether it answers again: ever less often.
+
+A server may answer health checks and nothing else. So the delay grows from one suspicion to the next, until
+the server has done work.
+"""
+
+from __future__ import annotations
+
+import math
+
+FIRST_PROBE_S = 0.1
+MAX_PROBE_S = 2.0
+
+
+class ProbeTimes:
+    """The times of the health checks of one server.
+
+    Attributes:
+        rests_until_s: time before which the server has asked to be left alone. It may ask again while a check
+            is due already.
+    """
+
+    def __init__(self) -> None:
+        self.rests_until_s = -math.inf
+        self._delay_s = FIRST_PROBE_S
+
+    def rest(self, until_s: float) -> None:
+        """Leave the server alone until a time, as it has asked for."""
+        self.rests_until_s = max(self.rests_until_s, until_s)
+
+    def next_s(self, now_s: float, spread: float = 1.0) -> float:
+        """Return the time of the next check, as far as the server need not rest, and double the delay before
+        the one after it.
+
+        `spread` is a factor of the delay, by which checks of many clients come apart.
+        """
+        due_s = now_s + spread * self._delay_s
+        self._delay_s = min(MAX_PROBE_S, 2 * self._delay_s)
+        return due_s
+
+    def worked(self) -> None:
+        """Begin again with the first delay, because the server has done work."""
+        self._delay_s = FIRST_PROBE_S
