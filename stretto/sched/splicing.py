@@ -14,15 +14,15 @@ Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
 """A function from the `body` of an `expand` and its inputs to the subgraph, optimised and compiled."""
 
 
-_OF_THE_NODE = ("body", "result")
+_OF_THE_NODE = ("body", "result", "access")
 
 
 def given_to(node: Node, inputs: Mapping[str, object]) -> Mapping[str, object]:
     """Return what an `expand` node (a step that turns into a graph while the query runs) gives to the
     function that makes its graph: its inputs by port, and its settings by name.
 
-    An input hides a setting of the same name. The name of that function and the type of the result are left
-    out.
+    An input hides a setting of the same name. The name of that function, the type of the result and what the
+    graph may touch outside are left out.
     """
     settings = {name: value for name, value in node.config.items() if name not in _OF_THE_NODE}
     return {**settings, **inputs}
