@@ -11,7 +11,7 @@ Source: Teola §5.2.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from heapq import heappop, heappush
 from itertools import count, takewhile
 
@@ -265,11 +265,11 @@ class BatchScheduler:
         """
         self.queue.ask(query, demands)
 
-    def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the waiting work of one node (step) of a query (run of an app), because its result is no
-        longer wanted. Work that runs goes on, but its answers will be ignored.
+    def withdraw(self, query: str, node: int, now_s: float, items: Set[int] | None = None) -> list[Action]:
+        """Drop the waiting work of one node (step) of a query (run of an app), or of some of its items only,
+        because their results are no longer wanted. Work that runs goes on.
         """
-        self.queue.withdraw(query, node)
+        self.queue.withdraw(query, node, items)
         return []
 
     def queries(self) -> list[str]:

@@ -5,14 +5,14 @@ hand.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine
 from stretto.sched.demand import Demand
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
-from stretto.sched.request import Entry
+from stretto.sched.request import Entry, runs_of
 from stretto.tasks import Objective
 
 _CLASSES: Sequence[Objective | None] = ("latency", "throughput", None, "offline")
@@ -219,13 +219,21 @@ class EngineQueue:
         for entry in self._entries(query):
             self.remove(entry)
 
-    def withdraw(self, query: str, node: int) -> None:
-        """Drop the waiting work of one node (step) of a query (run of an app), because its result is no
-        longer wanted.
+    def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
+        """Drop the waiting work of one node (step) of a query (run of an app), or of some of its items only,
+        because their results are no longer wanted. Return the number of items dropped.
         """
         self._put_in_order()
+        num_dropped = 0
         for entry in list(self._of_query.get(query, {}).get(node, ())):
-            self.remove(entry)
+            waiting = range(entry.lo, entry.hi)
+            kept = [] if items is None else [item for item in waiting if item not in items]
+            if len(kept) < len(waiting):
+                num_dropped += len(waiting) - len(kept)
+                self.remove(entry)
+                for lo, hi in runs_of(kept):
+                    self.add(entry.again(lo, hi, attempt=entry.attempt, alone=entry.alone))
+        return num_dropped
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Move the waiting work of a query (one run of an app) to its new place in the queue, because some of

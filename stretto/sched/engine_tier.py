@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import count
 
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
@@ -138,12 +138,14 @@ class EngineTier:
         self.dirty[engine] = None
         self.schedulers[engine].add(request, now_s)
 
-    def withdraw(self, engine: str, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the work of one node (step) of a query (run of an app) at an engine, as its result is no
-        longer wanted; return the actions to carry out.
+    def withdraw(
+        self, engine: str, query: str, node: int, now_s: float, items: Set[int] | None = None
+    ) -> list[Action]:
+        """Drop the work of one node (step) of a query (run of an app) at an engine, or of some of its items
+        only, as their results are no longer wanted; return the actions to carry out.
         """
         self.dirty[engine] = None
-        return self.schedulers[engine].withdraw(query, node, now_s)
+        return self.schedulers[engine].withdraw(query, node, now_s, items)
 
     def ask(self, engine: str, query: str, demands: Mapping[int, Demand]) -> None:
         """Tell an engine's scheduler that some nodes (steps) of a query (run of an app) are needed more or

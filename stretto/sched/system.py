@@ -433,9 +433,9 @@ class System:
     def _carry_on_attempts(self, now_s: float) -> None:
         """Withdraw attempts that have taken too long, and send those whose time has come."""
         due = self._attempts.take(now_s)
-        for engine, query, node in due.withdrawn:
+        for (engine, query, node), items in due.withdrawn.items():
             with self._bugs_recover(engine):
-                self._actions += self._engines.withdraw(engine, query, node, now_s)
+                self._actions += self._engines.withdraw(engine, query, node, now_s, items)
         for request in due.requests:
             session = self.queries.get(request.query)
             if isinstance(session, Session) and request.node.id in session.graph.nodes:

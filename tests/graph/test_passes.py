@@ -71,7 +71,7 @@ def test_prune_order_keeps_effects() -> None:
 
 
 def test_prune_order_keeps_the_order_of_steps_that_touch_the_same_state() -> None:
-    """Pure steps between them lose theirs: a step waits for the effect itself, not for what stands between."""
+    """A step waits for the effect itself, and not for the pure steps that are written between them."""
     check(
         "prune_order",
         """
