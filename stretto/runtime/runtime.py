@@ -19,6 +19,7 @@ from stretto.cluster.messages import DrainHow, InstanceId, StopInstance
 from stretto.deployment import Deployment, Engine, Replica, check_replica
 from stretto.engines.prompt_spaces import prompt_space
 from stretto.errors import ConfigError, InternalError, UserError
+from stretto.foreign import described
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
@@ -128,6 +129,7 @@ class Runtime:
         self._cluster: RayCluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_open = False
+        self._bug: InternalError | None = None
         self._thread: LoopThread | None = None
         self._starting = threading.Lock()
 
@@ -485,6 +487,8 @@ class Runtime:
         )
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._bug is not None:
+            raise self._bug
         if self._loop is None or not self._is_open:
             raise UserError("the runtime is not running: use `async with Runtime(...)`")
         if self._loop is not asyncio.get_running_loop():
@@ -503,6 +507,8 @@ class Runtime:
                     raise
                 self._thread = thread
             loop = self._loop
+        if self._bug is not None:
+            raise self._bug
         if loop is None or not self._is_open:
             raise UserError("the runtime has been closed; make a new one")
         if loop is _current_loop():
@@ -562,11 +568,12 @@ class Runtime:
             case InstanceLost(engine, _, error):
                 self._opened.set_exception(naming(engine, error))
 
-    def _break_down(self, error: Exception) -> None:
-        """End all queries after a bug in schedulers, driver or a user's policy: none would end by itself."""
+    def _break_down(self, error: BaseException) -> None:
+        """End all queries after a bug in the schedulers: none would end by itself."""
         self._is_open = False
-        bug = InternalError(f"the schedulers broke down: {type(error).__name__}: {error}")
+        bug = InternalError(f"the schedulers broke down: {described(error)}; make a new runtime")
         bug.__cause__ = error
+        self._bug = bug
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(bug)
         self._queries.end_all(bug)
