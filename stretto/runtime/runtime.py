@@ -38,6 +38,7 @@ from stretto.messages import (
 from stretto.observer import Observer, Observers
 from stretto.record import record
 from stretto.runtime.conditions import idle_conditions
+from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import (
     check_app,
     check_deadline,
@@ -130,6 +131,7 @@ class Runtime:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_open = False
         self._bug: InternalError | None = None
+        self._home: HomeProcess | None = None
         self._thread: LoopThread | None = None
         self._starting = threading.Lock()
 
@@ -146,8 +148,10 @@ class Runtime:
         self.close()
 
     async def __aenter__(self) -> Runtime:
+        self._check_home()
         if self._loop is not None:
             raise UserError("a runtime is entered once")
+        self._home = self._home or HomeProcess("the runtime")
         self._loop = asyncio.get_running_loop()
         if self.ray_address:
             self._cluster = await _joined(self.ray_address)
@@ -318,7 +322,8 @@ class Runtime:
         are those of `QueryOptions`.
 
         Raises:
-            UserError: it is called on the event loop of the runtime, or the runtime has been closed.
+            UserError: it is called on the event loop of the runtime or in a fork of its process, or the
+                runtime has been closed.
             StrettoError: whatever ended the run; it names the step where there is one.
             TypeError: a keyword is unknown; no engine is started for that.
         """
@@ -332,7 +337,8 @@ class Runtime:
         The first call starts the engines, if the runtime has not been entered.
 
         Raises:
-            UserError: it is called on the event loop of the runtime, or the runtime has been closed.
+            UserError: it is called on the event loop of the runtime or in a fork of its process, or the
+                runtime has been closed.
         """
         return run_on(self._started_loop(), coroutine)
 
@@ -342,8 +348,10 @@ class Runtime:
         It may be called again.
 
         Raises:
-            UserError: it is called on the event loop of the runtime, which it would block.
+            UserError: it is called on the event loop of the runtime, which it would block, or in a fork of the
+                runtime's process.
         """
+        self._check_home()
         if self._thread is not None and self._thread.loop is _current_loop():
             raise UserError("close would block the runtime's own event loop; use `await runtime.aclose()`")
         with self._starting:
@@ -400,7 +408,12 @@ class Runtime:
         self._post(Drain(engine, instance, how))
 
     async def aclose(self) -> None:
-        """Cancel every query and end every instance. A second call does nothing."""
+        """Cancel every query and end every instance. A second call does nothing.
+
+        Raises:
+            UserError: it is called in a fork of the runtime's process.
+        """
+        self._check_home()
         self._is_open = False
         self._queries.close()
         if self._pump is None:
@@ -486,7 +499,12 @@ class Runtime:
             )
         )
 
+    def _check_home(self) -> None:
+        if self._home is not None:
+            self._home.check()
+
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        self._check_home()
         if self._bug is not None:
             raise self._bug
         if self._loop is None or not self._is_open:
@@ -497,8 +515,10 @@ class Runtime:
 
     def _started_loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop of the runtime, which is started on a thread of its own if it has none."""
+        self._check_home()  # before the lock, which another thread may have held at the fork
         with self._starting:
             if self._loop is None:
+                self._home = HomeProcess("the runtime")
                 thread = LoopThread()
                 try:
                     run_on(thread.loop, self.__aenter__)
@@ -546,6 +566,7 @@ class Runtime:
         return self.deployments[engine]
 
     def _post(self, event: Event) -> None:
+        self._check_home()
         assert self._pump is not None
         self._pump.post(event)
 

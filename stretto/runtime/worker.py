@@ -15,7 +15,7 @@ from stretto.cluster.messages import KVReport
 from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.foreign import RAISED, described, typed
+from stretto.foreign import described, typed
 from stretto.messages import (
     BatchDone,
     BatchFailed,
@@ -196,7 +196,7 @@ def run_batch(job: Job, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]
     try:
         results = checked_results(engine.run(tuple(map(load_task, tasks))), len(tasks))
         return BatchDone(job.engine, job.instance, batch, results)
-    except RAISED as error:
+    except Exception as error:
         return BatchFailed(job.engine, job.instance, batch, typed(error))
 
 
