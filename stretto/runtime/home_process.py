@@ -24,6 +24,6 @@ class HomeProcess:
         """
         if (pid := os.getpid()) != self._pid:
             raise UserError(
-                f"{self._what} was started in process {self._pid} and cannot be used in its fork {pid}, which "
-                "has none of its threads; make a new one in the child, or start children with 'spawn'"
+                f"{self._what} was started in process {self._pid} and cannot be used in its fork {pid}, "
+                "which has none of its threads; make a new one in the child, or start children with 'spawn'"
             )

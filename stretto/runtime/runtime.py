@@ -328,6 +328,8 @@ class Runtime:
             TypeError: a keyword is unknown; no engine is started for that.
         """
         check_options(options)
+        if self._loop is None:  # what does not fit is found before engines are started
+            self._plan(app, options.get("configuration"), self._pass_names(options.get("passes", "weighed")))
         return run_on(self._started_loop(), lambda: self.run(app, inputs, **options))
 
     def run_on_loop(self, coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -348,8 +350,8 @@ class Runtime:
         It may be called again.
 
         Raises:
-            UserError: it is called on the event loop of the runtime, which it would block, or in a fork of the
-                runtime's process.
+            UserError: it is called on the event loop of the runtime, which it would block, or in a fork of
+                the runtime's process.
         """
         self._check_home()
         if self._thread is not None and self._thread.loop is _current_loop():

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from support.runtime_engines import SHOUT, acting, fake_llm
 
-import stretto.programs as P
-from stretto import Runtime
+from stretto import Runtime, programs
 from stretto.errors import UserError
 
 
-@P.semantic_function
+@programs.semantic_function
 def greet(name: str) -> None:
     """Greet {{input:name}}: {{output:greeting}}"""
 
@@ -64,7 +63,7 @@ RUNTIME_CALLS: dict[str, Callable[[Runtime], object]] = {
     "aclose": lambda runtime: asyncio.run(runtime.aclose()),
     "enter": lambda runtime: asyncio.run(entered(runtime)),
     "run_on_loop": lambda runtime: runtime.run_on_loop(lambda: asyncio.sleep(0)),
-    "client": lambda runtime: P.Client(runtime).__enter__(),
+    "client": lambda runtime: programs.Client(runtime).__enter__(),
 }
 
 
@@ -88,7 +87,7 @@ def test_a_runtime_that_was_not_started_before_the_fork_runs_in_the_child() -> N
         assert runtime.run_sync(SHOUT, {"text": "b"}) == {"loud": "B"}
 
 
-CLIENT_CALLS: dict[str, Callable[[P.Client, Any], object]] = {
+CLIENT_CALLS: dict[str, Callable[[programs.Client, Any], object]] = {
     "call": lambda client, variable: greet("you"),
     "get": lambda client, variable: variable.get(),
     "aget": lambda client, variable: asyncio.run(variable.aget()),
@@ -100,7 +99,7 @@ CLIENT_CALLS: dict[str, Callable[[P.Client, Any], object]] = {
 
 @pytest.mark.parametrize("call", CLIENT_CALLS)
 def test_a_client_in_a_fork_says_why_it_cannot_be_used(call: str) -> None:
-    with Runtime([fake_llm()]) as runtime, P.Client(runtime) as client:
+    with Runtime([fake_llm()]) as runtime, programs.Client(runtime) as client:
         variable = greet("me")
         assert variable.get()
         text = in_child(lambda: CLIENT_CALLS[call](client, variable))
