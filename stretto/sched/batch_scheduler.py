@@ -19,7 +19,7 @@ from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.costs.profile import Profile
 from stretto.costs.refine import RefinedProfile
 from stretto.deployment import Engine, Replica
-from stretto.errors import BadReply, EffectInDoubt, EngineTimeout, StrettoError
+from stretto.errors import BadReply, EffectInDoubt, EngineTimeout, InternalError, StrettoError
 from stretto.messages import Action, Release, StartBatch
 from stretto.record import record
 from stretto.sched.batch_tokens import num_batch_tokens
@@ -356,6 +356,8 @@ class BatchScheduler:
             chosen = self.queue.choose(0 if parts else room, fits, now_s)
             if chosen is None and not parts:  # items that exceed a whole batch run alone
                 chosen = self.queue.choose(room, lambda entry: 1, now_s)
+                if chosen is None:
+                    raise InternalError(f"the order {self.engine.policy!r} takes nothing of what waits")
             if isinstance(chosen, Hold):
                 self.not_before_s = chosen.until_s
             if chosen is None or isinstance(chosen, Hold):

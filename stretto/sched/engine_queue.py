@@ -4,12 +4,15 @@ hand.
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine
+from stretto.errors import InternalError
 from stretto.sched.demand import Demand
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
 from stretto.sched.request import Entry, runs_of
@@ -46,6 +49,7 @@ class EngineQueue:
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
         self._new_order, self._config = orders[engine.policy], OrderConfig.of(engine, profile)
+        self._policy = engine.policy
         self._age_limit_s = engine.age_limit_s
         self._orders = self._new_orders()
         self._takes_all = getattr(self._orders[None], "takes_all", False) and not engine.is_llm
@@ -135,10 +139,21 @@ class EngineQueue:
         Nothing is removed. `fits` returns for an entry how many of its items there is room for. `to_fill` is
         how many units of work make a full batch: an order may wait until there are as many. With 0, as when a
         batch has begun, it does not wait.
+
+        Raises:
+            InternalError: the order, perhaps a user's own, chose what does not wait, or holds for ever.
         """
         if self._fresh:
             self._put_in_order()
-        return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
+        chosen = self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
+        match chosen:
+            case None:
+                return None
+            case Hold(until_s) if math.isfinite(until_s):
+                return chosen
+            case Take(entry, num_items) if self._has(entry) and 0 < num_items <= entry.hi - entry.lo:
+                return chosen
+        raise InternalError(f"the order {self._policy!r} chose {reprlib.repr(chosen)}, which does not wait")
 
     def take_all(self, room: int) -> tuple[list[tuple[Entry, int, int]], int]:
         """Remove and return all waiting work at once if it fits into one batch of `room` units of work, so
