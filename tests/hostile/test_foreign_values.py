@@ -213,3 +213,63 @@ def test_whatever_a_tool_raises_ends_its_own_query_alone(error: str, runs_in: st
     result = asyncio.run(hostile_run(RAISING[error], "output", runs_in))
     assert isinstance(result, StrettoError)
     check(result)
+
+
+class NotToBeRead:
+    """An object that pickles, and does not unpickle."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _breaks, ("x" * self._num_bytes,)
+
+
+OF_A_PROCESS: Mapping[str, Callable[[], object]] = {
+    **VALUES,
+    **RAISING,
+    "not to be read": lambda: NotToBeRead(1),
+    "large and not to be read": lambda: NotToBeRead(100_000),
+}
+
+
+def in_a_process(text: str) -> object:
+    return OF_A_PROCESS[text]() if text in OF_A_PROCESS else text
+
+
+def in_a_process_too(text: object) -> object:
+    return text
+
+
+def through_a_process(type_: str = "any") -> Template:
+    call = ToolCall(name="call", function="odd", text=Input("text", type_), result="any")
+    return Template("through", call, {"out": call["result"]})
+
+
+def test_hostile_values_of_a_process_end_their_own_queries_alone() -> None:
+    async def main() -> None:
+        calls = deploy("calls", Calls, CallsConfig({"odd": in_a_process}), runs_in="process")
+        app = through_a_process("text")
+        async with asyncio.timeout(200), Runtime([calls]) as runtime:
+            for name in OF_A_PROCESS:
+                both = (runtime.run(app, {"text": text}) for text in (name, "plain"))
+                hostile, plain = await asyncio.gather(*both, return_exceptions=True)
+                assert isinstance(hostile, StrettoError | Mapping), name
+                assert plain == {"out": "plain"}, name
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("runs_in", ["thread", "process"])
+def test_hostile_inputs_end_their_own_queries_alone(runs_in: str) -> None:
+    async def main() -> None:
+        calls = deploy("calls", Calls, CallsConfig({"odd": in_a_process_too}), runs_in=runs_in)
+        app = through_a_process()
+        async with asyncio.timeout(200), Runtime([calls]) as runtime:
+            for name, make in VALUES.items():
+                both = (runtime.run(app, {"text": value}) for value in (make(), "plain"))
+                hostile, plain = await asyncio.gather(*both, return_exceptions=True)
+                assert isinstance(hostile, StrettoError | Mapping), name
+                assert plain == {"out": "plain"}, name
+
+    asyncio.run(main())
