@@ -28,8 +28,7 @@ StrettoError
 
 from __future__ import annotations
 
-from copy import copy
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -38,6 +37,9 @@ class StrettoError(Exception):
 
     `step` is the name of the app's step where it happened; None if it belongs to no step.
     """
+
+    message: str = ""
+    step: str | None = None
 
     def __init__(self, message: str, *, step: str | None = None) -> None:
         super().__init__(message)
@@ -49,20 +51,25 @@ class StrettoError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Errors cross process borders with their step."""
-        return _rebuild, (type(self), self.message, self.step)
+        return _rebuild, (type(self), self.args, self.__dict__)
 
     def at(self, step: str) -> StrettoError:
         """Return the same error with the note that it happened in `step`, unless it already names a step."""
-        if self.step is not None:
-            return self
-        located = copy(self)
-        located.step = step
-        located.__cause__ = self.__cause__
-        return located
+        return self if self.step is not None else self.changed(step=step)
+
+    def changed(self, **fields: object) -> StrettoError:
+        """Return a copy of the error with some of its attributes changed; its cause stays the same."""
+        copied = _rebuild(type(self), self.args, {**self.__dict__, **fields})
+        copied.__cause__ = self.__cause__
+        return copied
 
 
-def _rebuild(kind: type[StrettoError], message: str, step: str | None) -> StrettoError:
-    return kind(message, step=step)
+def _rebuild(kind: type[StrettoError], args: tuple[Any, ...], fields: Mapping[str, Any]) -> StrettoError:
+    """Return an error with these fields, also of a user's own type, which may take other arguments."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    error.args = args
+    return error
 
 
 class UserError(StrettoError):
@@ -108,9 +115,6 @@ class Overloaded(CapacityError):
         super().__init__(message, step=step)
         self.retry_after_s = retry_after_s
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return partial(Overloaded, step=self.step, retry_after_s=self.retry_after_s), (self.message,)
-
 
 class DeadlineTooClose(Overloaded):
     """Error: a query (run of an app) is refused, because it is predicted to end after its deadline.
@@ -123,12 +127,6 @@ class DeadlineTooClose(Overloaded):
     ) -> None:
         super().__init__(message, step=step, retry_after_s=retry_after_s)
         self.needs_s = needs_s
-
-    def __reduce__(self) -> tuple[object, ...]:
-        made = partial(
-            DeadlineTooClose, step=self.step, retry_after_s=self.retry_after_s, needs_s=self.needs_s
-        )
-        return made, (self.message,)
 
 
 class EngineFailure(StrettoError):
@@ -155,9 +153,6 @@ class EngineBusy(EngineUnavailable):
     def __init__(self, message: str, *, step: str | None = None, retry_after_s: float = 0.0) -> None:
         super().__init__(message, step=step)
         self.retry_after_s = retry_after_s
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return partial(EngineBusy, step=self.step, retry_after_s=self.retry_after_s), (self.message,)
 
 
 class EngineTimeout(EngineFailure):
@@ -230,12 +225,3 @@ class IllegalTransition(InternalError):
         self.state = state
         self.event = event
         self.history = history
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Keep the fields across process borders."""
-        fields = {"instance": self.instance, "state": self.state, "event": self.event}
-        return _rebuild_transition, (self.message, self.step, {**fields, "history": self.history})
-
-
-def _rebuild_transition(message: str, step: str | None, fields: dict[str, Any]) -> IllegalTransition:
-    return IllegalTransition(message, step=step, **fields)

@@ -49,12 +49,14 @@ class Submit:
 
 @record
 class Cancel:
-    """Event to the schedulers: the caller cancels a query (one run of an app).
+    """Event to the schedulers: the caller cancels a query (one run of an app), or the driver ends it with an
+    error.
 
     Unknown or ended queries are ignored.
     """
 
     query: str
+    error: StrettoError | None = None
 
 
 @record

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from stretto.cluster.kv_events import KVEvent
+from stretto.foreign import RAISED
 from stretto.messages import Action, Event
 from stretto.record import record
 
@@ -80,7 +81,7 @@ class Observers:
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = list(observers)
-        self.dropped: list[tuple[Observer, Exception]] = []
+        self.dropped: list[tuple[Observer, BaseException]] = []
 
     def __bool__(self) -> bool:
         return bool(self._observers)
@@ -90,7 +91,7 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_event(event, now_s)
-            except Exception as error:
+            except RAISED as error:
                 self._drop(observer, error)
 
     def on_action(self, action: Action, now_s: float) -> None:
@@ -98,7 +99,7 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_action(action, now_s)
-            except Exception as error:
+            except RAISED as error:
                 self._drop(observer, error)
 
     def on_steps(self, steps: StepsDone) -> None:
@@ -106,7 +107,7 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_steps(steps)
-            except Exception as error:
+            except RAISED as error:
                 self._drop(observer, error)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
@@ -114,10 +115,10 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_kv(engine, instance, events, now_s)
-            except Exception as error:
+            except RAISED as error:
                 self._drop(observer, error)
 
-    def _drop(self, observer: Observer, error: Exception) -> None:
+    def _drop(self, observer: Observer, error: BaseException) -> None:
         """Remove an observer that raised, by a new list: the old one may be in a loop."""
         self._observers = [other for other in self._observers if other is not observer]
         self.dropped.append((observer, error))

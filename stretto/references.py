@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from stretto.tasks import Task
@@ -73,7 +74,7 @@ def load(value: object, but: type[Source] | None = None) -> object:
         assert isinstance(value, list | tuple)
         if _MAY_HOLD.isdisjoint(map(type, value)):
             return value
-        return kind(load(item, but) for item in value)
+        return kind(map(partial(load, but=but), value))
     return value
 
 

@@ -13,7 +13,7 @@ import stretto
 ROOT = Path(stretto.__file__).parent
 CLONE = ROOT.parent
 LAYERS = (
-    "core errors interrupts private_file nearest_name record sorted_queue",
+    "core errors foreign interrupts private_file nearest_name record sorted_queue",
     "tasks references",
     "costs transforms",
     "cluster deployment",
@@ -34,6 +34,7 @@ LIGHT = (
     "analysis",
     "core",
     "errors",
+    "foreign",
     "record",
     "references",
     "sorted_queue",

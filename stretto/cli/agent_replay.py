@@ -9,7 +9,7 @@ from pathlib import Path
 from stretto.agent_traces.formats import agent_format, read_agent_trace
 from stretto.agent_traces.load_report import summarise
 from stretto.cli.load_table import print_load_report
-from stretto.cluster.placements.table import PLACEMENTS
+from stretto.cluster.placements.table import check_placement
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset
 from stretto.costs.profile import Profile
@@ -60,8 +60,8 @@ def replay_agents(
         raise ConfigError(f"there is no engine {unknown[0]!r} in a trace of agents; there is {_ENGINE}")
     if policy is not None and policy not in ORDERS:
         raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(ORDERS)}")
-    if placement is not None and placement not in PLACEMENTS:
-        raise ConfigError(f"there is no placement {placement!r}; there are {', '.join(PLACEMENTS)}")
+    if placement is not None:
+        check_placement(placement)
     preset = load_preset(device or DEFAULT_DEVICE)
     sizes = preset.model(model or DEFAULT_MODEL)
     if preset.hardware is None:

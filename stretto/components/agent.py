@@ -166,6 +166,8 @@ def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref]) 
         effects = build.add("effects", "call", (each,), engine=engine, config={"result": "effect"})
         args.append(Arg("effects", effects))
     config = {name: settings[name] for name in _SETTINGS}
+    if not settings["has_effects"]:
+        config["access"] = "reads"
     return build.add("answer", "expand", tuple(args), config={"body": AGENT, "result": "text", **config})
 
 

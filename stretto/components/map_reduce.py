@@ -73,6 +73,7 @@ class MapReduce(Component):
             "fan_in": config.fan_in,
             "max_tokens": config.max_tokens,
             "engine": config.engine,
+            "access": "none",
         }
         return {
             "text": build.add(self.name, "expand", (Arg("parts", parts),), config=settings),

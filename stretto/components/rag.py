@@ -175,7 +175,14 @@ class Searching(Component):
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """Add the steps `embed` and `search` to the app's graph; `search` waits for the end of the
         indexing.
+
+        Raises:
+            ConfigError: nothing says what to search in.
         """
+        if not (build.is_fed("indexed") or build.is_fed("collection")):
+            raise ConfigError(
+                "it has nothing to search in: connect `indexed` to an Indexing, or `collection` to a name"
+            )
         texts = build.take_each_if_list("queries", "texts")
         vectors = build.add("query_vectors", "embed", (texts,), engine=config.embedding, hints=_BATCHABLE)
         args = [Arg("queries", vectors, each=texts.each)]

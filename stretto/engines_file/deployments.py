@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stretto.cluster.machine import Machine
-from stretto.cluster.placements.table import PLACEMENTS
+from stretto.cluster.placements.table import check_placement
 from stretto.deployment import Deployment, Engine, Replica, check_replica
 from stretto.engines.executables import Executable, executable_named
 from stretto.engines_file.fields import settable
@@ -74,9 +74,13 @@ def _read_engines(tables: Tables) -> dict[str, Engine]:
         engine = row.build(Engine)
         if engine.name in engines:
             raise row.error(f"there are two engines {engine.name!r}; names must differ", "name")
-        for key, known in (("placement", PLACEMENTS), ("policy", ORDERS)):
-            if (chosen := getattr(engine, key)) not in known:
-                raise row.error(f"there is no {key} {chosen!r}; there are {', '.join(known)}", key)
+        try:
+            check_placement(engine.placement)
+        except ConfigError as cause:
+            raise row.error(cause.message, "placement") from cause
+        if engine.policy not in ORDERS:
+            known = ", ".join(ORDERS)
+            raise row.error(f"there is no policy {engine.policy!r}; there are {known}", "policy")
         engines[engine.name] = engine
     return engines
 

@@ -34,6 +34,7 @@ from stretto.frontend.prompts import known_constants, load_prompt, parse_prompt
 from stretto.graph.graph import WHEN, Arg, Constant, Primitive, PromptParts, Ref, config_items
 from stretto.graph.ops import Port
 from stretto.graph.types import item_type
+from stretto.nearest_name import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +108,14 @@ class Component:
         """
         names = [port.name for port in self.ports if not port.variadic]
         takes_any = any(port.variadic for port in self.ports)
+        settings = (*(field.name for field in dataclasses.fields(self.Config)), *NAMES)
         for port, source in sources.items():
             if port not in names and not takes_any:
-                raise TemplateError(
-                    f"{self.name}: there is no port or setting {port!r}; ports: {', '.join(names)}"
-                )
+                meant = f"ports: {', '.join(names)}{did_you_mean(port, (*names, *settings))}"
+                raise TemplateError(f"{self.name}: there is no port or setting {port!r}; {meant}")
+            if port not in names and not isinstance(source, Input | OutPort):
+                meant = did_you_mean(port, settings) or f"; there are {', '.join(settings)}"
+                raise TemplateError(f"{self.name}: {port} is no setting of {type(self).__name__}{meant}")
             if not isinstance(source, Input | OutPort):
                 raise TemplateError(f"{self.name}: port {port!r} is fed with a {type(source).__name__}")
             self.sources[port] = source
@@ -323,7 +327,8 @@ def configure(component: Component, config: Any, settings: Mapping[str, object])
     settings = {key: value for key, value in settings.items() if key in fields or key not in NAMES}
     for key, value in settings.items():
         if key not in fields:
-            raise ConfigError(f"{component.name}: there is no setting {key!r}; there are {', '.join(fields)}")
+            meant = did_you_mean(key, (*fields, *NAMES)) or f"; there are {', '.join(fields)}"
+            raise ConfigError(f"{component.name}: there is no setting {key!r}{meant}")
         present = getattr(config, key)
         wanted = type(present)
         is_fitting = isinstance(value, int | float if wanted is float else wanted)

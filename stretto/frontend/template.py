@@ -14,6 +14,7 @@ from typing import Any
 
 from stretto.default_vocabulary import DEFAULT
 from stretto.errors import ConfigError, GraphError, StrettoError, TemplateError
+from stretto.foreign import described
 from stretto.frontend.choices import NAMES, Choices, with_choices
 from stretto.frontend.component import Builder, Chain, Component, Input, OutPort, Source, configure
 from stretto.graph.graph import Graph, Ref
@@ -264,7 +265,7 @@ def _lower(component: Component, build: Builder, config: Any) -> Mapping[str, Re
     except StrettoError:
         raise
     except Exception as error:  # the component is a user's
-        raise TemplateError(f"{component.name}: lower raised {type(error).__name__}: {error}") from error
+        raise TemplateError(f"{component.name}: lower raised {described(error)}") from error
     if not isinstance(lowered, Mapping):
         raise TemplateError(f"{component.name}: lower must return its out ports by name, got {lowered!r:.80}")
     if missing := [out for out in component.outs if out not in lowered]:

@@ -7,8 +7,9 @@ construction. Its kind follows from what it carries:
 
     DATA    any value
     KV      the `hint` of a prefill: saves time, is never needed
-    EFFECT  a value of type `effect`: something has happened (chunks were ingested)
-    ORDER   an entry of `Graph.order`: what `>>` says; carries nothing and may be pruned
+    EFFECT  a value of type `effect`: something has happened (chunks were ingested); also an entry of
+            `Graph.order` between two steps that touch the same state, one of which changes it: never pruned
+    ORDER   any other entry of `Graph.order`: what `>>` says; carries nothing and may be pruned
 
 Source: Teola §4.1. Differs: typed ports instead of names; a list whose length is only known at run
 time is one primitive with an `each` port, not one node per piece.

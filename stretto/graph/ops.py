@@ -20,6 +20,11 @@ from stretto.graph.types import NAMES, is_type, item_type, list_of
 Inputs: TypeAlias = Mapping[str, object]
 Settings: TypeAlias = Mapping[str, object]
 
+OUTSIDE = "outside"
+"""State that functions of the user, and searches of the web, read or change; nothing more is known of it."""
+ANYTHING = "*"
+"""All states: what a step may read or change whose work is not known before it runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Port:
@@ -54,6 +59,9 @@ class OpSpec:
         passes_over_failures: failures at optional ports count as absent, unless nothing is present.
         is_idempotent: running the effect again with the same inputs changes nothing more. Only means
             something for effects; a `call` is idempotent where its setting `idempotent` says so.
+        reads: name of the state outside the graph that the op reads, such as "collection"; "" for none,
+            `ANYTHING` for all. It may be a function of the primitive.
+        changes: name of the state that the op changes, likewise. An effect that names none changes `OUTSIDE`.
         evaluate: pure function of a control flow op, from (inputs, settings) to {out port: value}.
     """
 
@@ -69,6 +77,8 @@ class OpSpec:
     is_idempotent: bool = False
     evaluate: Callable[[Inputs, Settings], Mapping[str, object]] | None = None
     passes_over_failures: bool = False
+    reads: str | Callable[[Primitive], str] = ""
+    changes: str | Callable[[Primitive], str] = ""
 
     def port(self, name: str) -> Port | None:
         """Return the port (declared input) of the op that takes an argument called `name`; None if the op
@@ -135,6 +145,26 @@ class Ops(Mapping[str, OpSpec]):
         result = self.spec(primitive).result
         return (result if isinstance(result, str) else primitive.setting("result")) == "effect"
 
+    def reads(self, primitive: Primitive) -> str:
+        """Return the name of the state outside the graph that a primitive (step) reads; "" for none."""
+        reads = self.spec(primitive).reads
+        return reads if isinstance(reads, str) else reads(primitive)
+
+    def changes(self, primitive: Primitive) -> str:
+        """Return the name of the state outside the graph that a primitive (step) changes; "" for none."""
+        changes = self.spec(primitive).changes
+        named = changes if isinstance(changes, str) else changes(primitive)
+        return named or (OUTSIDE if self.is_effect(primitive) else "")
+
+    def keep_order(self, one: Primitive, other: Primitive) -> bool:
+        """Return whether two primitives (steps) must run in the order in which they are written: both change
+        something, or one changes what the other reads.
+        """
+        changed, changed_too = self.changes(one), self.changes(other)
+        if changed and changed_too:
+            return True
+        return _overlap(changed, self.reads(other)) or _overlap(self.reads(one), changed_too)
+
     def is_type(self, type_: str) -> bool:
         """Return whether a text is a valid type of values, made of the types that this table knows."""
         return is_type(type_, self.types)
@@ -148,8 +178,20 @@ class Ops(Mapping[str, OpSpec]):
                 raise ConfigError(f"op {spec.name!r}: its {what} has the unknown type {type_!r}")
 
 
+def _overlap(state: str, other: str) -> bool:
+    return bool(state and other) and (state == other or ANYTHING in (state, other))
+
+
 def _result_setting(primitive: Primitive, _: Sequence[str]) -> str:
     return str(primitive.setting("result") or "any")
+
+
+def _grown_reads(primitive: Primitive) -> str:
+    return "" if primitive.setting("access") == "none" else ANYTHING
+
+
+def _grown_changes(primitive: Primitive) -> str:
+    return "" if primitive.setting("access") in ("none", "reads") else ANYTHING
 
 
 def _decoded(primitive: Primitive, _: Sequence[str]) -> str:
@@ -255,6 +297,7 @@ _SPECS = (
         (Port("chunks", "chunk"), Port("vectors", "vector"), Port("collection", "text", optional=True)),
         "effect",
         is_idempotent=True,  # a chunk that is there already is replaced
+        changes="collection",
     ),
     OpSpec(
         "search",
@@ -264,6 +307,7 @@ _SPECS = (
             Port("collection", "text", optional=True),
         ),
         "list[hit]",
+        reads="collection",
     ),
     OpSpec(
         "rerank",
@@ -272,8 +316,8 @@ _SPECS = (
         units=_num_hits,
         tokens=_pair_tokens,
     ),
-    OpSpec("web_search", (Port("queries", "text"),), "list[hit]"),
-    OpSpec("call", (Port("inputs", variadic=True),), _result_setting),
+    OpSpec("web_search", (Port("queries", "text"),), "list[hit]", reads=OUTSIDE),
+    OpSpec("call", (Port("inputs", variadic=True),), _result_setting, reads=OUTSIDE),
     OpSpec("transform", (Port("value"),), "any"),
     OpSpec("prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"),
     OpSpec("decode", (Port("kv", "kv"),), _decoded, runs_on="llm", optional_outputs=(Port(ANSWER, "kv"),)),
@@ -300,7 +344,14 @@ _SPECS = (
         runs_on=None,
         evaluate=_aggregate,
     ),
-    OpSpec("expand", (Port("inputs", variadic=True),), _result_setting, runs_on=None),
+    OpSpec(
+        "expand",
+        (Port("inputs", variadic=True),),
+        _result_setting,
+        runs_on=None,
+        reads=_grown_reads,
+        changes=_grown_changes,
+    ),
 )
 
 OPS = Ops(_SPECS)

@@ -21,6 +21,7 @@ from stretto.programs.fragment import Call, Work
 from stretto.programs.http_calls import HttpCalls, NotYet
 from stretto.programs.wire.calls import call_to_wire
 from stretto.programs.wire.values import value_from_wire, value_to_wire
+from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.loop_thread import LoopThread, run_on
 from stretto.tasks import Criteria
 
@@ -48,6 +49,7 @@ class AtService:
             )
         self._calls = HttpCalls(url, api_key)
         self._options = options
+        self._home: HomeProcess | None = None
         self._thread: LoopThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: RemoteSession | None = None
@@ -56,7 +58,10 @@ class AtService:
         """Run a coroutine function on the event loop of the session: that of `async with`, or one on a thread
         of its own.
         """
+        if self._home is not None:
+            self._home.check()
         if self._loop is None:
+            self._home = HomeProcess("the client")
             self._thread = LoopThread()
             self._loop = self._thread.loop
         return run_on(self._loop, coroutine)
@@ -80,6 +85,8 @@ class AtService:
 
     def close(self) -> None:
         """End the thread with the event loop, if there is one."""
+        if self._home is not None:
+            self._home.check()
         if self._thread is not None:
             self._thread.close()
             self._thread = None

@@ -24,6 +24,7 @@ from stretto.programs.fragment import Call, Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
 from stretto.programs.variable import CURRENT, ProgramClient, SemanticVariable, produced
+from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import check_deadline
 from stretto.runtime.runtime import Runtime
 from stretto.tasks import Criteria
@@ -47,6 +48,7 @@ class Client:
 
     def __init__(self, where: Runtime | str, *, api_key: str = "", **options: Any) -> None:
         self._connection = _connection(where, api_key, options)
+        self._home: HomeProcess | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: ProgramSession | None = None
         self._lock = threading.Lock()
@@ -205,12 +207,14 @@ class Client:
 
     def get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> Any:
         """Wait for a variable from code that is not asynchronous; see `SemanticVariable.get`."""
+        self._opened()
         if self._is_on_loop():
             raise UserError("get would block the runtime's own event loop; use `await variable`, or aget")
         return self._connection.run_on_loop(lambda: self._get(name, perf, timeout_s))
 
     async def aget(self, name: str, perf: Criteria | None, timeout_s: float | None) -> Any:
         """Wait for a variable; see `SemanticVariable.aget`."""
+        self._opened()
         waiting = self._get(name, perf, timeout_s)
         if self._is_on_loop():
             return await waiting
@@ -262,6 +266,7 @@ class Client:
     async def _open(self) -> None:
         if self._session is not None:
             raise UserError("a client is entered once")
+        self._home = HomeProcess("the client")
         self._loop = asyncio.get_running_loop()
         self._session = await self._connection.open_session()
 
@@ -271,8 +276,9 @@ class Client:
         await self._opened().close()
 
     def _opened(self) -> ProgramSession:
-        if self._session is None:
+        if self._session is None or self._home is None:
             raise UserError("the client has no session yet: use it with `with` or `async with`")
+        self._home.check()
         return self._session
 
     def _leave(self) -> None:

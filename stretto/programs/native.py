@@ -9,6 +9,7 @@ from typing import Any
 
 from stretto.core import ABSENT, Failure
 from stretto.errors import EngineFailure, StrettoError, UserError
+from stretto.foreign import described
 from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable, needed_client
 
@@ -72,4 +73,4 @@ class NativeFunction:
             return self._failure(error)
 
     def _failure(self, error: BaseException) -> Failure:
-        return Failure(EngineFailure(f"the function raised {type(error).__name__}: {error}", step=self.name))
+        return Failure(EngineFailure(f"the function raised {described(error)}", step=self.name))

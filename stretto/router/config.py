@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from urllib.parse import parse_qsl, urlsplit
 
-from stretto.cluster.placements.table import PLACEMENTS
+from stretto.cluster.placements.table import PLACEMENTS, check_placement
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.costs.profile import UNKNOWN_LLM, Profile
 from stretto.engines.http_client.address import Address, check_port
@@ -158,10 +158,7 @@ class RouterConfig:
     health_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.placement not in PLACEMENTS:
-            raise ConfigError(
-                f"there is no placement {self.placement!r}; there are {', '.join(sorted(PLACEMENTS))}"
-            )
+        check_placement(self.placement)
         check_port(self.port)
         for name in ("max_attempts", "max_failures", "max_body_bytes", "max_held_bytes"):
             _check_count("router", name, getattr(self, name))

@@ -11,6 +11,7 @@ from typing import get_args
 
 from stretto.core import Chunk, Document, Hit, is_text
 from stretto.errors import UserError
+from stretto.foreign import RAISED, check_nesting, described
 from stretto.frontend.template import Template, check_configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.types import item_type
@@ -32,13 +33,14 @@ def check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
     """Check that `inputs` has a value of the right type for each input of a graph, and no others.
 
     Raises:
-        UserError: one is missing, unknown, of another type, or a text that is not Unicode.
+        UserError: one is missing, unknown, of another type, nested too deep, or a text that is not Unicode.
     """
     if not isinstance(inputs, Mapping):
         raise UserError(f"inputs must map names to values, got {reprlib.repr(inputs)}")
     for name, type_ in egraph.graph.inputs:
         if name not in inputs:
             raise UserError(f"{egraph.graph.name}: the query brings no input {name!r}")
+        check_value(inputs[name], f"{egraph.graph.name}: input {name!r}")
         if not _is_of_type(inputs[name], type_):
             value = reprlib.repr(inputs[name])
             raise UserError(f"{egraph.graph.name}: input {name!r} takes {type_}, not {value}")
@@ -116,11 +118,21 @@ def check_bind(bind: object, egraph: ExecutionGraph) -> None:
 
 
 def check_values(values: object, egraph: ExecutionGraph) -> None:
-    """Check that `values` maps names of inputs of a graph to values. Raises UserError."""
+    """Check that `values` maps names of inputs of a graph to values that end. Raises UserError."""
     if not isinstance(values, Mapping):
         raise UserError(f"values must map names of inputs to values, got {reprlib.repr(values)}")
     if unknown := [name for name in values if name not in egraph.inputs]:
         raise UserError(f"{egraph.graph.name} has no input {reprlib.repr(unknown[0])}")
+    for name, value in values.items():
+        check_value(value, f"{egraph.graph.name}: input {name!r}")
+
+
+def check_value(value: object, what: str) -> None:
+    """Check that a value of a caller is not nested too deep. Raises UserError, which names `what` it is."""
+    try:
+        check_nesting(value)
+    except RAISED as error:
+        raise UserError(f"{what}: {described(error)}") from error
 
 
 def check_variable(name: object) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from stretto.errors import BadReply, StrettoError
+from stretto.foreign import check_nesting, described
 from stretto.references import Reference, Source
 
 LEAST_VALUE_BYTES = 512
@@ -32,8 +33,10 @@ def set_apart(
         ends: list to which the end of each value is added, in bytes.
 
     Raises:
+        BadReply: a value is nested too deep, or holds itself.
         Exception: a value does not pickle.
     """
+    check_nesting(results)
     parts: list[bytes] = []
     left = _left(results, source, parts)
     ends += accumulate(map(len, parts))
@@ -50,7 +53,7 @@ def unpickled(data: bytes | bytearray | memoryview) -> object:
     try:
         return pickle.loads(data)
     except Exception as error:  # unpickling raises whatever an object's own code raises
-        raise BadReply(f"a large value cannot be read: {type(error).__name__}: {error}") from error
+        raise BadReply(f"a large value cannot be read: {described(error)}") from error
 
 
 def _left(values: Sequence[object], source: Source, parts: list[bytes]) -> list[object]:

@@ -7,6 +7,7 @@ polls: an event wakes it, or a timer that the schedulers asked for.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,14 +16,18 @@ from typing import TYPE_CHECKING
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
 from stretto.core import Failure
 from stretto.deployment import Engine
-from stretto.errors import EngineFailure
+from stretto.errors import InternalError
+from stretto.foreign import RAISED, described, typed
 from stretto.messages import (
     Action,
     Admit,
+    BatchFailed,
+    Cancel,
     CancelTask,
     Emit,
     Event,
     Extend,
+    InstanceLost,
     LLMReport,
     Release,
     Reply,
@@ -38,9 +43,12 @@ from stretto.references import load, load_inputs
 from stretto.runtime.running import RunningInstances
 from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RetainPrefixes, RunBatch, StopTask
 from stretto.sched.system import System
+from stretto.tasks import Failed
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
+
+_log = logging.getLogger(__name__)
 
 _MAX_TURN_S = 0.005
 _MAX_STEPS = 128
@@ -58,8 +66,7 @@ class Pump:
     Args:
         answer: called with actions that concern callers: more text, a variable's value, or the end of a
             query.
-        break_down: called once with an exception that a scheduler or an action raised; no event is handled
-            after that.
+        break_down: called once with an exception that the schedulers raised; no event is handled after that.
         watch: called with every event that an instance sends, and with the end of every instance that the
             schedulers have given up.
         cluster: Ray cluster for replicas that run there.
@@ -73,7 +80,7 @@ class Pump:
         loop: asyncio.AbstractEventLoop,
         *,
         answer: Callable[[Emit | Settled | Reply], None],
-        break_down: Callable[[Exception], None],
+        break_down: Callable[[BaseException], None],
         watch: Callable[[Event | StopInstance], None],
         cluster: RayCluster | None = None,
     ) -> None:
@@ -132,11 +139,11 @@ class Pump:
             try:
                 if not self._actions:
                     self._handle(now_s)
-                self._carry_out_some()
-            except Exception as error:
+            except RAISED as error:
                 self._stop()
                 self._break_down(error)
                 return
+            self._carry_out_some()
             now_s = self._loop.time()
         self._is_pumping = bool(self._inbox or self._actions)
         if self._is_pumping:
@@ -160,7 +167,10 @@ class Pump:
             action = self._actions.popleft()
             if is_observed:
                 self._observers.on_action(action, self._handled_s)
-            self._carry_out(action)
+            try:
+                self._carry_out(action)
+            except RAISED as error:
+                self._not_carried_out(action, error)
 
     def _next_events(self) -> list[Event]:
         """Take the events that are handled next out of the inbox: only so many that others have a turn soon.
@@ -202,6 +212,23 @@ class Pump:
             case WakeAt(time_s):
                 self._wake_at(time_s)
 
+    def _not_carried_out(self, action: Action, error: BaseException) -> None:
+        """Fail what an action was for, when carrying it out has raised something: the last fence, behind all
+        others.
+        """
+        _log.error("%s was not carried out", type(action).__name__, exc_info=error)
+        match action:
+            case StartBatch(engine, instance, batch):
+                self.post(BatchFailed(engine, instance, batch, typed(error)))
+            case Admit(engine, instance, task):
+                self.post(LLMReport(engine, instance, Failed(task.id, typed(error))))
+            case Emit(query) | Settled(query):
+                self.post(Cancel(query, _bug(error)))
+            case StartInstance() | StopInstance():
+                self.post(InstanceLost(action.engine, action.instance, typed(error)))
+            case _:
+                pass  # the caller has its answer, or it was a hint
+
     def _wake_at(self, time_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -223,8 +250,14 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
                 return action if loaded is value else Settled(query, name, loaded)
             case Reply(query, outputs, None) if outputs:
                 return Reply(query, load_inputs(outputs), None, action.usage)
-    except EngineFailure as error:
+    except RAISED as error:
         if isinstance(action, Settled):
-            return replace(action, value=Failure(error))
-        return Reply(action.query, None, error)
+            return replace(action, value=Failure(typed(error)))
+        return Reply(action.query, None, typed(error))
     return action
+
+
+def _bug(error: BaseException) -> InternalError:
+    bug = InternalError(described(error))
+    bug.__cause__ = error
+    return bug

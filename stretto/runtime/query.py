@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from stretto.errors import UserError
 from stretto.frontend.template import Configuration
 from stretto.messages import Reply
+from stretto.runtime.home_process import HomeProcess
 from stretto.tasks import Objective
 
 
@@ -46,12 +47,14 @@ class Query:
 
     def __init__(self, query_id: str, cancel: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self.id = query_id
+        self._home = HomeProcess("the query")
         self._cancel = cancel
         self._reply: asyncio.Future[Mapping[str, Any]] = loop.create_future()
         self._pieces: dict[str, list[str]] = {}
         self._news = asyncio.Event()
 
     def __await__(self) -> Generator[Any, None, Mapping[str, Any]]:
+        self._home.check()
         return asyncio.shield(self._reply).__await__()
 
     def cancel(self) -> None:
@@ -70,6 +73,7 @@ class Query:
         Raises:
             UserError: at the end, if there is no such output.
         """
+        self._home.check()
         sent = num_pieces = 0
         while True:
             if pieces := self._pieces.get(output, [])[num_pieces:]:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from stretto.cluster.messages import InstanceId, StartInstance, StopInstance
 from stretto.deployment import Engine
 from stretto.errors import EngineUnavailable, StrettoError
+from stretto.foreign import described, typed
 from stretto.messages import Event, InstanceLost, InstanceStopped
 from stretto.runtime.instances import Instance, Shared, start_instance
 from stretto.runtime.shared_memory import shared_memory
-from stretto.runtime.worker import Command, SuspendTasks, typed
+from stretto.runtime.worker import Command, SuspendTasks
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
@@ -106,7 +107,7 @@ class RunningInstances:
         try:
             running.send(command)
         except Exception as error:
-            lost = EngineUnavailable(f"{engine}/{instance} takes no work: {type(error).__name__}: {error}")
+            lost = EngineUnavailable(f"{engine}/{instance} takes no work: {described(error)}")
             lost.__cause__ = error
             self._receive(key, InstanceLost(*key, lost))
 
@@ -141,6 +142,6 @@ class RunningInstances:
 
 def naming(engine: str, error: StrettoError) -> StrettoError:
     """Return a copy of an error, of the same type, whose message begins with the name of the engine."""
-    named = type(error)(f"engine {engine!r}: {error.message}", step=error.step)
+    named = error.changed(message=f"engine {engine!r}: {error.message}")
     named.__cause__ = error
     return named

@@ -122,9 +122,11 @@ class RunningQueries:
 
     def _end(self, reply: Reply) -> None:
         query = self._queries.pop(reply.query)
-        query.on_reply(reply)
-        if not isinstance(query, Session):
-            self.slots.release()
+        try:
+            query.on_reply(reply)
+        finally:  # a function of the caller may have raised
+            if not isinstance(query, Session):
+                self.slots.release()
+            if not self._queries:
+                self._all_ended.set()
         self._pace.note_end(asyncio.get_running_loop().time())
-        if not self._queries:
-            self._all_ended.set()

@@ -20,6 +20,7 @@ from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Engine, Replica, check_replica
 from stretto.engines.prompt_spaces import prompt_space
 from stretto.errors import ConfigError, InternalError, UserError
+from stretto.foreign import described
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
@@ -38,6 +39,7 @@ from stretto.messages import (
 from stretto.observer import Observer, Observers
 from stretto.record import record
 from stretto.runtime.conditions import idle_conditions
+from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import (
     check_app,
     check_deadline,
@@ -129,6 +131,8 @@ class Runtime:
         self._cluster: RayCluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_open = False
+        self._bug: InternalError | None = None
+        self._home: HomeProcess | None = None
         self._thread: LoopThread | None = None
         self._starting = threading.Lock()
 
@@ -145,8 +149,10 @@ class Runtime:
         self.close()
 
     async def __aenter__(self) -> Runtime:
+        self._check_home()
         if self._loop is not None:
             raise UserError("a runtime is entered once")
+        self._home = self._home or HomeProcess("the runtime")
         self._loop = asyncio.get_running_loop()
         if self.ray_address:
             self._cluster = await _joined(self.ray_address)
@@ -317,11 +323,14 @@ class Runtime:
         are those of `QueryOptions`.
 
         Raises:
-            UserError: it is called on the event loop of the runtime, or the runtime has been closed.
+            UserError: it is called on the event loop of the runtime or in a fork of its process, or the
+                runtime has been closed.
             StrettoError: whatever ended the run; it names the step where there is one.
             TypeError: a keyword is unknown; no engine is started for that.
         """
         check_options(options)
+        if self._loop is None:  # what does not fit is found before engines are started
+            self._plan(app, options.get("configuration"), self._pass_names(options.get("passes", "weighed")))
         return run_on(self._started_loop(), lambda: self.run(app, inputs, **options))
 
     def run_on_loop(self, coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -331,7 +340,8 @@ class Runtime:
         The first call starts the engines, if the runtime has not been entered.
 
         Raises:
-            UserError: it is called on the event loop of the runtime, or the runtime has been closed.
+            UserError: it is called on the event loop of the runtime or in a fork of its process, or the
+                runtime has been closed.
         """
         return run_on(self._started_loop(), coroutine)
 
@@ -341,8 +351,10 @@ class Runtime:
         It may be called again.
 
         Raises:
-            UserError: it is called on the event loop of the runtime, which it would block.
+            UserError: it is called on the event loop of the runtime, which it would block, or in a fork of
+                the runtime's process.
         """
+        self._check_home()
         if self._thread is not None and self._thread.loop is _current_loop():
             raise UserError("close would block the runtime's own event loop; use `await runtime.aclose()`")
         with self._starting:
@@ -399,7 +411,12 @@ class Runtime:
         self._post(Drain(engine, instance, how))
 
     async def aclose(self) -> None:
-        """Cancel every query and end every instance. A second call does nothing."""
+        """Cancel every query and end every instance. A second call does nothing.
+
+        Raises:
+            UserError: it is called in a fork of the runtime's process.
+        """
+        self._check_home()
         self._is_open = False
         self._queries.close()
         if self._pump is None:
@@ -485,7 +502,14 @@ class Runtime:
             )
         )
 
+    def _check_home(self) -> None:
+        if self._home is not None:
+            self._home.check()
+
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        self._check_home()
+        if self._bug is not None:
+            raise self._bug
         if self._loop is None or not self._is_open:
             raise UserError("the runtime is not running: use `async with Runtime(...)`")
         if self._loop is not asyncio.get_running_loop():
@@ -494,8 +518,10 @@ class Runtime:
 
     def _started_loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop of the runtime, which is started on a thread of its own if it has none."""
+        self._check_home()  # before the lock, which another thread may have held at the fork
         with self._starting:
             if self._loop is None:
+                self._home = HomeProcess("the runtime")
                 thread = LoopThread()
                 try:
                     run_on(thread.loop, self.__aenter__)
@@ -504,6 +530,8 @@ class Runtime:
                     raise
                 self._thread = thread
             loop = self._loop
+        if self._bug is not None:
+            raise self._bug
         if loop is None or not self._is_open:
             raise UserError("the runtime has been closed; make a new one")
         if loop is _current_loop():
@@ -541,6 +569,7 @@ class Runtime:
         return self.deployments[engine]
 
     def _post(self, event: Event) -> None:
+        self._check_home()
         assert self._pump is not None
         self._pump.post(event)
 
@@ -563,11 +592,12 @@ class Runtime:
             case InstanceLost(engine, _, error):
                 self._opened.set_exception(naming(engine, error))
 
-    def _break_down(self, error: Exception) -> None:
-        """End all queries after a bug in schedulers, driver or a user's policy: none would end by itself."""
+    def _break_down(self, error: BaseException) -> None:
+        """End all queries after a bug in the schedulers: none would end by itself."""
         self._is_open = False
-        bug = InternalError(f"the schedulers broke down: {type(error).__name__}: {error}")
+        bug = InternalError(f"the schedulers broke down: {described(error)}; make a new runtime")
         bug.__cause__ = error
+        self._bug = bug
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(bug)
         self._queries.end_all(bug)

@@ -20,6 +20,7 @@ from stretto.runtime.input_checks import (
     check_bind,
     check_criteria,
     check_deadline,
+    check_value,
     check_values,
     check_variable,
 )
@@ -174,9 +175,10 @@ class Session:
     def provide(self, name: str, value: object) -> None:
         """Set a variable of the session to a value, or to a `Failure`.
 
-        Raises UserError if it has a value already or a graph produces it.
+        Raises UserError if it has a value already, a graph produces it, or the value is nested too deep.
         """
         self._check_open()
+        check_value(value, f"the variable {name!r}")
         self._claim([name])
         self._post(Provide(self.id, name, value))
 

@@ -16,7 +16,8 @@ from stretto.cluster.messages import KVReport
 from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM, StoppableEngine
-from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.foreign import described, typed
 from stretto.messages import (
     BatchDone,
     BatchFailed,
@@ -151,17 +152,6 @@ class StoppedTasks:
         self._tasks.clear()
 
 
-def typed(error: BaseException) -> StrettoError:
-    """Return an exception as a `StrettoError`, with the original as its cause. An exception that is a
-    `StrettoError` is returned unchanged.
-    """
-    if isinstance(error, StrettoError):
-        return error
-    failure = EngineFailure(f"{type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return failure
-
-
 def serve(job: Job, inbox: Inbox, post: Callable[[Event], None], stopped: StoppedTasks | None = None) -> None:
     """Run an instance from its start to its end: construct its engine and carry out the commands from
     `inbox`.
@@ -195,7 +185,7 @@ def not_started(job: Job, error: BaseException) -> InstanceLost:
 
 def died(job: Job, error: BaseException) -> InstanceLost:
     """Return the event that an instance is lost because its engine has raised `error`."""
-    unavailable = EngineUnavailable(f"{job.engine}/{job.instance} died: {type(error).__name__}: {error}")
+    unavailable = EngineUnavailable(f"{job.engine}/{job.instance} died: {described(error)}")
     unavailable.__cause__ = error
     return InstanceLost(job.engine, job.instance, unavailable)
 
@@ -243,23 +233,23 @@ def run_batch(job: Job, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]
     reports its results (`BatchDone`) or its failure (`BatchFailed`).
     """
     try:
-        results = engine.run(tuple(map(load_task, tasks)))
-        check_results(results, len(tasks))
+        results = checked_results(engine.run(tuple(map(load_task, tasks))), len(tasks))
         return BatchDone(job.engine, job.instance, batch, results)
     except Exception as error:
         return BatchFailed(job.engine, job.instance, batch, typed(error))
 
 
-def check_results(results: object, num_tasks: int) -> None:
-    """Check that a batch engine has answered with a list that has a result for each task.
+def checked_results(results: object, num_tasks: int) -> list[object]:
+    """Return what a batch engine has answered as a list.
 
     Raises:
-        BadReply: it has not.
+        BadReply: it is no list, or has not one result for each task.
     """
     if not isinstance(results, list) and (isinstance(results, str) or not isinstance(results, Sequence)):
         raise BadReply(f"the engine answered a {type(results).__name__}, not a list")
     if len(results) != num_tasks:
         raise BadReply(f"the engine answered {len(results)} of {num_tasks} tasks")
+    return list(results)
 
 
 def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event], None]) -> None:

@@ -3,7 +3,8 @@
 Its rules, whole:
 
     An attempt is a request at an engine. An item of it has failed when the engine reports a failure, or when
-    the step's `timeout_s` is over; then the work of the step at that engine is withdrawn.
+    the step's `timeout_s` since the request was sent is over; then that item's work at that engine is
+    withdrawn. All other items go on, and each further attempt has its own time.
     A failed item is tried again after `backoff_s`, which doubles each time, `retries` times. After that it is
     tried at the fallback engine, if there is one, at once and as often.
     Only failures of engines are tried again, and no effect that must not happen twice.
@@ -17,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from itertools import count, groupby
+from itertools import count
 
 from stretto.core import Failure
 from stretto.errors import EffectInDoubt, EngineFailure, EngineTimeout, StrettoError
-from stretto.sched.request import Request
+from stretto.sched.request import Request, runs_of
 from stretto.sched.results import Completed, Report, failed
 
 
@@ -48,21 +49,21 @@ class DueAttempts:
     """The actions that are due when times have passed.
 
     Attributes:
-        withdrawn: (engine, query, node) triples whose work is to be withdrawn, before anything is sent.
+        withdrawn: items whose work is to be withdrawn, before anything is sent, by engine, query and node.
         requests: requests to send.
         reports: failures for queries.
     """
 
-    withdrawn: list[tuple[str, str, int]] = field(default_factory=list)
+    withdrawn: dict[tuple[str, str, int], set[int]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     reports: list[Completed] = field(default_factory=list)
 
 
 class Attempts:
-    """The attempts of all steps that have a strategy."""
+    """The attempts of all steps that have a strategy: of each item without a result, the latest one."""
 
     def __init__(self) -> None:
-        self._of_query: dict[str, dict[int, list[_Attempt]]] = {}
+        self._of_query: dict[str, dict[int, dict[int, _Attempt]]] = {}
         self._due: list[tuple[float, int, _Attempt]] = []
         self._numbers = count()
 
@@ -87,7 +88,7 @@ class Attempts:
         """Return the reports without the failures that are tried again."""
         kept: list[Report] = []
         for report in reports:
-            if isinstance(report, Completed) and self._list(report.query, report.node):
+            if isinstance(report, Completed) and self._of_node(report.query, report.node):
                 kept += self._judge(report, now_s)
             else:
                 kept.append(report)
@@ -108,7 +109,7 @@ class Attempts:
 
     def drop(self, query: str, node: int) -> list[str]:
         """Forget the attempts of a node (step) whose result is no longer wanted; return their engines."""
-        dropped = self._of_query.get(query, {}).pop(node, [])
+        dropped = self._of_query.get(query, {}).pop(node, {}).values()
         for attempt in dropped:
             attempt.missing.clear()
         return list(dict.fromkeys(_engine(attempt.request) for attempt in dropped))
@@ -119,12 +120,13 @@ class Attempts:
             self.drop(query, node)
         self._of_query.pop(query, None)
 
-    def _list(self, query: str, node: int) -> list[_Attempt]:
-        return self._of_query.get(query, {}).get(node, [])
+    def _of_node(self, query: str, node: int) -> dict[int, _Attempt]:
+        return self._of_query.get(query, {}).get(node, {})
 
     def _begin(self, attempt: _Attempt, now_s: float) -> None:
         request = attempt.request
-        self._of_query.setdefault(request.query, {}).setdefault(request.node.id, []).append(attempt)
+        of_node = self._of_query.setdefault(request.query, {}).setdefault(request.node.id, {})
+        of_node.update(dict.fromkeys(attempt.missing, attempt))
         if attempt.begins_s is None:
             self._watch(attempt, now_s)
         else:
@@ -139,18 +141,15 @@ class Attempts:
         """Yield what the query is told of a report: its results, and the failures that are final."""
         told: dict[int, object] = {}
         for item, result in enumerate(report.results, report.lo):
-            attempts = self._list(report.query, report.node)
-            attempt = next((one for one in attempts if item in one.missing), None)
+            attempt = self._of_node(report.query, report.node).pop(item, None)
             if attempt is not None:
                 attempt.missing.discard(item)
-                if not attempt.missing:
-                    attempts.remove(attempt)
                 if isinstance(result, Failure) and self._try_again(
                     attempt, item, item + 1, result.error, now_s
                 ):
                     continue
             told[item] = result
-        for lo, hi in _runs(told):
+        for lo, hi in runs_of(told):
             results = [told[item] for item in range(lo, hi)]
             yield Completed(report.query, report.node, lo, results, report.usage)
 
@@ -173,38 +172,30 @@ class Attempts:
         return True
 
     def _give_up(self, attempt: _Attempt, due: DueAttempts, now_s: float) -> None:
-        """Withdraw an attempt that has taken too long. Others of the step at that engine are sent again."""
-        request = attempt.request
-        others = self._list(request.query, request.node.id)
-        others.remove(attempt)
-        due.withdrawn.append((_engine(request), request.query, request.node.id))
-        for other in list(others):
-            if other.begins_s is None and _engine(other.request) == _engine(request):
-                due.requests += self._rest(other)
+        """Withdraw the items of an attempt that have taken too long."""
+        request, items = attempt.request, sorted(attempt.missing)
+        attempt.missing.clear()
+        of_node = self._of_node(request.query, request.node.id)
+        for item in items:
+            del of_node[item]
+        key = (_engine(request), request.query, request.node.id)
+        due.withdrawn.setdefault(key, set()).update(items)
         timeout_s = request.node.strategy.timeout_s
         error = EngineTimeout(
             f"no answer of engine {_engine(request)!r} for {timeout_s:g} s", step=request.step
         )
-        for lo, hi in _runs(attempt.missing):
+        for lo, hi in runs_of(items):
             if not self._try_again(attempt, lo, hi, error, now_s):
                 due.reports.append(failed(request, lo, hi, error))
-        attempt.missing.clear()
 
     def _rest(self, attempt: _Attempt) -> list[Request]:
         """Return the requests for the items of an attempt that have no result."""
-        return [_part(attempt.request, lo, hi) for lo, hi in _runs(attempt.missing)]
+        return [_part(attempt.request, lo, hi) for lo, hi in runs_of(attempt.missing)]
 
 
 def _engine(request: Request) -> str:
     assert request.node.engine is not None
     return request.node.engine
-
-
-def _runs(items: set[int] | dict[int, object]) -> list[tuple[int, int]]:
-    """Return the half-open ranges of consecutive numbers among some."""
-    numbered = enumerate(sorted(items))
-    groups = ([item for _, item in group] for _, group in groupby(numbered, lambda pair: pair[1] - pair[0]))
-    return [(group[0], group[-1] + 1) for group in groups]
 
 
 def _part(request: Request, lo: int, hi: int) -> Request:

@@ -19,7 +19,7 @@ from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.costs.profile import Profile
 from stretto.costs.refine import RefinedProfile
 from stretto.deployment import Engine, Replica
-from stretto.errors import BadReply, EffectInDoubt, EngineBusy, EngineTimeout, StrettoError
+from stretto.errors import BadReply, EffectInDoubt, EngineBusy, EngineTimeout, InternalError, StrettoError
 from stretto.messages import Action, CancelTask, Release, StartBatch
 from stretto.record import record
 from stretto.sched.batch_tokens import num_batch_tokens
@@ -274,11 +274,11 @@ class BatchScheduler:
         """
         self.queue.ask(query, demands)
 
-    def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the waiting work of one node (step) of a query (run of an app), because its result is no
-        longer wanted. Work that runs goes on, but its answers will be ignored.
+    def withdraw(self, query: str, node: int, now_s: float, items: Set[int] | None = None) -> list[Action]:
+        """Drop the waiting work of one node (step) of a query (run of an app), or of some of its items only,
+        because their results are no longer wanted. Work that runs goes on.
         """
-        self.queue.withdraw(query, node)
+        self.queue.withdraw(query, node, items)
         return []
 
     def queries(self) -> list[str]:
@@ -377,6 +377,8 @@ class BatchScheduler:
             chosen = self.queue.choose(0 if parts else room, fits, now_s)
             if chosen is None and not parts:  # items that exceed a whole batch run alone
                 chosen = self.queue.choose(room, lambda entry: 1, now_s)
+                if chosen is None:
+                    raise InternalError(f"the order {self.engine.policy!r} takes nothing of what waits")
             if isinstance(chosen, Hold):
                 self.not_before_s = chosen.until_s
             if chosen is None or isinstance(chosen, Hold):

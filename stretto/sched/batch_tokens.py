@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stretto.errors import EngineFailure
+from stretto.foreign import RAISED
 from stretto.references import load_inputs
 from stretto.sched.request import Entry
 
@@ -28,6 +28,6 @@ def num_batch_tokens(parts: Iterable[tuple[Entry, int, int]]) -> int | None:
             }
             try:
                 num_tokens += tokens_of(load_inputs(row))
-            except (TypeError, KeyError, EngineFailure):
+            except RAISED:
                 return None
     return num_tokens

@@ -4,15 +4,18 @@ hand.
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine
+from stretto.errors import InternalError
 from stretto.sched.demand import Demand
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
-from stretto.sched.request import Entry
+from stretto.sched.request import Entry, runs_of
 from stretto.tasks import Objective
 
 _CLASSES: Sequence[Objective | None] = ("latency", "throughput", None, "offline")
@@ -46,6 +49,7 @@ class EngineQueue:
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
         self._new_order, self._config = orders[engine.policy], OrderConfig.of(engine, profile)
+        self._policy = engine.policy
         self._age_limit_s = engine.age_limit_s
         self._orders = self._new_orders()
         self._takes_all = getattr(self._orders[None], "takes_all", False) and not engine.is_llm
@@ -140,10 +144,21 @@ class EngineQueue:
         Nothing is removed. `fits` returns for an entry how many of its items there is room for. `to_fill` is
         how many units of work make a full batch: an order may wait until there are as many. With 0, as when a
         batch has begun, it does not wait.
+
+        Raises:
+            InternalError: the order, perhaps a user's own, chose what does not wait, or holds for ever.
         """
         if self._fresh:
             self._put_in_order()
-        return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
+        chosen = self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
+        match chosen:
+            case None:
+                return None
+            case Hold(until_s) if math.isfinite(until_s):
+                return chosen
+            case Take(entry, num_items) if self._has(entry) and 0 < num_items <= entry.hi - entry.lo:
+                return chosen
+        raise InternalError(f"the order {self._policy!r} chose {reprlib.repr(chosen)}, which does not wait")
 
     def take_all(self, room: int) -> tuple[list[tuple[Entry, int, int]], int]:
         """Remove and return all waiting work at once if it fits into one batch of `room` units of work, so
@@ -224,13 +239,21 @@ class EngineQueue:
         for entry in self._entries(query):
             self.remove(entry)
 
-    def withdraw(self, query: str, node: int) -> None:
-        """Drop the waiting work of one node (step) of a query (run of an app), because its result is no
-        longer wanted.
+    def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
+        """Drop the waiting work of one node (step) of a query (run of an app), or of some of its items only,
+        because their results are no longer wanted. Return the number of items dropped.
         """
         self._put_in_order()
+        num_dropped = 0
         for entry in list(self._of_query.get(query, {}).get(node, ())):
-            self.remove(entry)
+            waiting = range(entry.lo, entry.hi)
+            kept = [] if items is None else [item for item in waiting if item not in items]
+            if len(kept) < len(waiting):
+                num_dropped += len(waiting) - len(kept)
+                self.remove(entry)
+                for lo, hi in runs_of(kept):
+                    self.add(entry.again(lo, hi, attempt=entry.attempt, alone=entry.alone))
+        return num_dropped
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Move the waiting work of a query (one run of an app) to its new place in the queue, because some of

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import count
 
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.cluster.placements.table import check_placement
 from stretto.cluster.prompt_keys import SpaceOf
 from stretto.deployment import Deployment, Replica
 from stretto.errors import ConfigError
@@ -24,6 +25,7 @@ from stretto.messages import (
     LLMReport,
     Suspended,
 )
+from stretto.nearest_name import did_you_mean
 from stretto.sched.batch_scheduler import BatchScheduler
 from stretto.sched.demand import Demand
 from stretto.sched.llm_scheduler import LLMScheduler
@@ -58,9 +60,7 @@ class EngineTier:
                 raise ConfigError(f"two engines are called {engine.name!r}")
             if engine.policy not in policies:
                 raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(policies)}")
-            if engine.placement not in placements:
-                known = ", ".join(placements)
-                raise ConfigError(f"there is no placement {engine.placement!r}; there are {known}")
+            check_placement(engine.placement, placements)
             self.schedulers[engine.name] = (
                 LLMScheduler(engine, profile, placements[engine.placement](), ids, policies, space_of)
                 if engine.is_llm
@@ -138,12 +138,14 @@ class EngineTier:
         self.dirty[engine] = None
         self.schedulers[engine].add(request, now_s)
 
-    def withdraw(self, engine: str, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the work of one node (step) of a query (run of an app) at an engine, as its result is no
-        longer wanted; return the actions to carry out.
+    def withdraw(
+        self, engine: str, query: str, node: int, now_s: float, items: Set[int] | None = None
+    ) -> list[Action]:
+        """Drop the work of one node (step) of a query (run of an app) at an engine, or of some of its items
+        only, as their results are no longer wanted; return the actions to carry out.
         """
         self.dirty[engine] = None
-        return self.schedulers[engine].withdraw(query, node, now_s)
+        return self.schedulers[engine].withdraw(query, node, now_s, items)
 
     def ask(self, engine: str, query: str, demands: Mapping[int, Demand]) -> None:
         """Tell an engine's scheduler that some nodes (steps) of a query (run of an app) are needed more or
@@ -175,7 +177,10 @@ class EngineTier:
             assert node.engine is not None
             scheduler = self.schedulers.get(node.engine)
             if scheduler is None:
-                raise ConfigError(f"there is no engine {node.engine!r}", step=node.name)
+                known = ", ".join(self.schedulers) or "none"
+                meant = did_you_mean(node.engine, self.schedulers)
+                message = f"there is no engine {node.engine!r}; there are {known}{meant}"
+                raise ConfigError(message, step=node.name)
             if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
                 raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from stretto.core import ABSENT, AbsentType, Failure
-from stretto.errors import BadReply, EngineFailure, StrettoError
+from stretto.foreign import RAISED, check_nesting, typed
 from stretto.graph.compile import ExecutionGraph, Node, StreamedOutput
 from stretto.references import load_inputs
 from stretto.sched.demand import NOBODY, Demand, usual
@@ -131,7 +131,7 @@ class GraphScheduler:
                 self._flow(node)
             else:
                 self._complete_single(node, results[0])
-        except StrettoError as error:
+        except RAISED as error:
             self._fail(node, error)
 
     def deliver(self, node_id: int, offset: int, piece: str) -> None:
@@ -151,7 +151,7 @@ class GraphScheduler:
             return
         try:
             self.outcome.text += self._shown.show(node, offset, piece, self.values)
-        except BadReply as error:
+        except RAISED as error:
             self._fail(self.nodes[node_id], error)
 
     def has_opened(self, node: Node) -> bool:
@@ -192,7 +192,7 @@ class GraphScheduler:
                 continue
             try:
                 self._go_on(node)
-            except StrettoError as error:
+            except RAISED as error:
                 self._fail(node, error)
         del woken[:num_done]
         self.outcome.is_paused = bool(woken)
@@ -310,7 +310,7 @@ class GraphScheduler:
         for items in arrived:
             try:
                 self._send(node, items.inputs, items.lo, items.hi, items.each)
-            except StrettoError:
+            except RAISED:
                 self._send_one_by_one(node, items.inputs, items.lo, items.hi, items.each)
         self._flow(node)
 
@@ -328,8 +328,8 @@ class GraphScheduler:
                 row[port] = column[i - lo : i - lo + 1]
             try:
                 self._send(node, row, i, i + 1, each)
-            except StrettoError as error:
-                self._streams.mapped[node.id].put(i, [Failure(error.at(node.name))])
+            except RAISED as error:
+                self._streams.mapped[node.id].put(i, [Failure(typed(error, node.name))])
 
     # --- results
 
@@ -373,10 +373,13 @@ class GraphScheduler:
             self._end(node, values[:1])
             self._end(decode, values[1:])
 
-    def _fail(self, node: Node, error: StrettoError) -> None:
-        """End a node that has failed as a whole, unless it has ended."""
-        if node.id in self.nodes:
-            self._end_with(node, Failure(error.at(node.name)))
+    def _fail(self, node: Node, error: BaseException) -> None:
+        """End a node that has failed as a whole, unless it has ended: a value or code of a user raised
+        something, perhaps.
+        """
+        if node.id not in self.nodes:
+            raise error
+        self._end_with(node, Failure(typed(error, node.name)))
 
     def _end_with(self, node: Node, value: AbsentType | Failure) -> None:
         self._end(node, [value] * len(node.outs))
@@ -429,11 +432,8 @@ class GraphScheduler:
 
 
 def _evaluate(node: Node, inputs: Mapping[str, object]) -> list[object]:
-    """Evaluate control flow, perhaps a user's own op: whatever it raises is a failure of that step."""
+    """Evaluate control flow, perhaps a user's own op."""
     assert node.spec.evaluate is not None
-    try:
-        return by_port(node, node.spec.evaluate(load_inputs(inputs), node.config))
-    except StrettoError as error:
-        raise error.at(node.name) from error
-    except Exception as error:
-        raise EngineFailure(f"{type(error).__name__}: {error}", step=node.name) from error
+    outputs = by_port(node, node.spec.evaluate(load_inputs(inputs), node.config))
+    check_nesting(outputs)
+    return outputs

@@ -10,7 +10,7 @@ Source: Teola §5.2 and §6. Differs: budgets count the output that is expected,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from itertools import count
 
@@ -285,17 +285,18 @@ class LLMScheduler:
         if reuse is not None:
             self._retains.append(Retain(self.engine.name, running.instance, reuse))
 
-    def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the requests of one node (step) of a query (run of an app), because its result is no longer
-        wanted, or its attempt has taken too long; return actions that stop those that run.
+    def withdraw(self, query: str, node: int, now_s: float, items: Set[int] | None = None) -> list[Action]:
+        """Drop the requests of one node (step) of a query (run of an app), or those of some of its items
+        only, because their results are no longer wanted, or their attempt has taken too long; return actions
+        that stop those that run.
 
         The KV that they have computed stays cached. A further attempt avoids the instances where they ran.
         """
-        self.queue.withdraw(query, node)
-        self._placing.withdraw(query, node)
-        self._reuse.withdrawn(query, node)
+        of_node = self._of_node.get((query, node), {}).values()
+        tasks = [one for one in of_node if items is None or one.item in items]
+        num_waiting = self.queue.withdraw(query, node, items) + self._placing.withdraw(query, node, items)
+        self._reuse.withdrawn(query, node, None if items is None else num_waiting + len(tasks))
         actions: list[Action] = []
-        tasks = self._of_node.get((query, node), {}).values()
         for running in sorted(tasks, key=lambda one: (one.instance, one.task)):
             started_s = running.started_s
             self._remove(running)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from stretto.core import Failure
-from stretto.errors import StrettoError, UserError
+from stretto.errors import UserError
+from stretto.foreign import RAISED, typed
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.sched.demand import usual
 from stretto.sched.outcome import Outcome
@@ -51,8 +52,8 @@ class OneCall:
                 self.query, prefill, decode, ports, 0, 1, (), self.record, demand=demand, is_alone=True
             )
             outcome.work.append(request)
-        except StrettoError as error:
-            outcome.error = error.at(prefill.name)
+        except RAISED as error:
+            outcome.error = typed(error, prefill.name)
         return outcome
 
     def open_nodes(self) -> Iterable[Node]:

@@ -16,7 +16,7 @@ waits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 
@@ -147,12 +147,15 @@ class PlaceEarly:
         for entry in self._bound.of_query(query):
             self._remove(entry)
 
-    def withdraw(self, query: str, node: int) -> None:
-        """Drop the requests of one node (step) of a query (run of an app) that wait in the queues of
-        instances.
+    def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
+        """Drop the requests of one node (step) of a query (run of an app), or of some of its items only, that
+        wait in the queues of instances. Return their number.
         """
-        for entry in self._bound.of_node(query, node):
+        of_node = self._bound.of_node(query, node)
+        dropped = [entry for entry in of_node if items is None or entry.lo in items]
+        for entry in dropped:
             self._remove(entry)
+        return len(dropped)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Move waiting requests of a query (run of an app) to their new places in the queues of instances,

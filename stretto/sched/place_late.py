@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.errors import InternalError
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.llm_loads import InstanceLoads
 from stretto.sched.orders.order import Hold
@@ -86,10 +87,11 @@ class PlaceLate(Placing):
     def _next(self, to_fill: int, now_s: float) -> Placed | None:
         request: PlacementRequest | None = None
         choice: Choice | None = None
-        is_any_small = False
+        is_any_small = is_asked = False
 
         def fits(entry: Entry) -> int:
-            nonlocal request, choice, is_any_small
+            nonlocal request, choice, is_any_small, is_asked
+            is_asked = True
             if not self._shown.may_go_out(entry) or not self._loads.may_fit(entry):
                 return 0
             is_any_small = True
@@ -104,6 +106,9 @@ class PlaceLate(Placing):
             self.not_before_s = chosen.until_s
             return None
         if chosen is None:
+            has_room = choice is not None or not is_asked
+            if has_room and len(self._queue) > len(self._queue.aside):
+                raise InternalError("the order takes nothing of what waits, though there is room")
             self._had_no_room_at = None if is_any_small else self._queue.num_changes
             return None
         assert request is not None

@@ -7,7 +7,7 @@ chooses the instances, says which of them it wants (`Placement.binds`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import Protocol
 
 from stretto.cluster.messages import InstanceId
@@ -79,11 +79,11 @@ class Placing(Protocol):
         """Drop the requests of a query (one run of an app) that wait in the queues of instances."""
         return
 
-    def withdraw(self, query: str, node: int) -> None:
-        """Drop the requests of one node (step) of a query (run of an app) that wait in the queues of
-        instances.
+    def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
+        """Drop the requests of one node (step) of a query (run of an app), or of some of its items only, that
+        wait in the queues of instances. Return their number.
         """
-        return
+        return 0
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Move the requests of a query (one run of an app) that wait for instances to their new places in the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 
 from stretto.core import KV, Prompt, Segment, as_text
@@ -13,6 +14,8 @@ from stretto.references import load, load_inputs
 from stretto.sched.demand import Demand
 from stretto.sched.request import Request
 from stretto.tasks import QueryRecord
+
+_MAX_UNITS = 2**53
 
 
 def prepare_request(
@@ -58,7 +61,11 @@ def _units(
     hi: int,
     each: tuple[str, ...],
 ) -> tuple[int, ...]:
-    return tuple(units_of(load_inputs(_row(inputs, each, i))) for i in range(hi - lo))
+    units = tuple(units_of(load_inputs(_row(inputs, each, i))) for i in range(hi - lo))
+    for given in units:
+        if type(given) is not int or not 0 <= given <= _MAX_UNITS:
+            raise BadReply(f"its units of work must be a whole number from 0 on, got {reprlib.repr(given)}")
+    return units
 
 
 def _prepare_llm(

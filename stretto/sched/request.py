@@ -6,7 +6,8 @@ step of the same query (Teola §5.1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
+from itertools import groupby
 
 from stretto.core import Prompt
 from stretto.errors import EngineBusy, StrettoError
@@ -223,3 +224,10 @@ class Entry:
         entry = self.again(item, item + 1, attempt=self.attempt, alone=False)
         entry.generated = generated
         return entry
+
+
+def runs_of(items: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the half-open ranges of consecutive numbers among some distinct numbers."""
+    numbered = enumerate(sorted(items))
+    groups = ([item for _, item in group] for _, group in groupby(numbered, lambda pair: pair[1] - pair[0]))
+    return [(group[0], group[-1] + 1) for group in groups]

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from stretto.core import Failure
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.foreign import RAISED, check_nesting, typed
 from stretto.record import record
 from stretto.sched.request import Request
 from stretto.tasks import Usage
@@ -62,13 +63,21 @@ def completed(request: Request, lo: int, hi: int, result: object) -> Completed:
     """Return the report to a query (run of an app) of what a batch engine has answered to one task, which
     stands for items `lo` to `hi` of a request.
 
-    An answer of the wrong type or length is reported as a failure.
+    An answer of the wrong type or length, or nested too deep, is reported as a failure.
     """
+    try:
+        return _completed(request, lo, hi, result)
+    except RAISED as error:
+        return failed(request, lo, hi, typed(error))
+
+
+def _completed(request: Request, lo: int, hi: int, result: object) -> Completed:
     if isinstance(result, StrettoError):
         return failed(request, lo, hi, result)
     if not request.each:
         if result is None and not request.node.is_effect:
             return failed(request, lo, hi, BadReply("the engine returned None"))
+        check_nesting(result)
         return Completed(request.query, request.node.id, lo, (result,))
     if result is None:
         return failed(request, lo, hi, BadReply("the engine returned None"))
@@ -83,4 +92,9 @@ def completed(request: Request, lo: int, hi: int, result: object) -> Completed:
             items[i] = Failure(item.at(request.step))
         elif item is None and not request.node.is_effect:
             items[i] = Failure(BadReply(f"the engine returned None for item {i}", step=request.step))
+        else:
+            try:
+                check_nesting(item)
+            except BadReply as error:
+                items[i] = Failure(error.at(request.step))
     return Completed(request.query, request.node.id, lo, items)

@@ -98,10 +98,13 @@ class ReuseForecasts:
             uses.append((len(whole), None))
         return Reuse(request.query, whole, tuple(uses), request.record.tenant)
 
-    def withdrawn(self, query: str, node: int) -> None:
-        """Note that the requests of a node (step) will not run, or have failed for good."""
+    def withdrawn(self, query: str, node: int, num_items: int | None = None) -> None:
+        """Note that the requests of a node (step), or of that many of its items, will not run, or have failed
+        for good.
+        """
         if (of_query := self._queries.get(query)) is not None:
-            self._close(of_query, node, of_query.num_open.get(node, 0))
+            num_open = of_query.num_open.get(node, 0)
+            self._close(of_query, node, num_open if num_items is None else num_items)
 
     def forget(self, query: str) -> None:
         """Forget a query (one run of an app) that has ended."""

@@ -8,6 +8,7 @@ from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import PlacementRequest
 from stretto.core import KV, Prompt, answer_segment, as_text
 from stretto.errors import BadReply
+from stretto.foreign import check_nesting
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.request import Entry
 from stretto.sched.results import Completed, Report, failed
@@ -93,6 +94,10 @@ def completed(running: Running, done: Done) -> Report:
         if not isinstance(value, wanted):
             message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
             return failed(request, running.item, running.item + 1, BadReply(message))
+        try:
+            check_nesting(value)
+        except BadReply as error:
+            return failed(request, running.item, running.item + 1, error)
         outputs: tuple[object, ...] = (value,)
         if request.is_continued:
             answer = done.written or answer_segment(as_text(value))

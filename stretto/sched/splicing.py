@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stretto.errors import EngineFailure, StrettoError, UserError
+from stretto.errors import UserError
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.record import record
 
@@ -14,15 +14,15 @@ Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
 """A function from the `body` of an `expand` and its inputs to the subgraph, optimised and compiled."""
 
 
-_OF_THE_NODE = ("body", "result")
+_OF_THE_NODE = ("body", "result", "access")
 
 
 def given_to(node: Node, inputs: Mapping[str, object]) -> Mapping[str, object]:
     """Return what an `expand` node (a step that turns into a graph while the query runs) gives to the
     function that makes its graph: its inputs by port, and its settings by name.
 
-    An input hides a setting of the same name. The name of that function and the type of the result are left
-    out.
+    An input hides a setting of the same name. The name of that function, the type of the result and what the
+    graph may touch outside are left out.
     """
     settings = {name: value for name, value in node.config.items() if name not in _OF_THE_NODE}
     return {**settings, **inputs}
@@ -35,16 +35,11 @@ def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None)
     `inputs` are the values that `given_to` returns.
 
     Raises:
-        StrettoError: the node cannot be expanded; the error names the step.
+        Exception: the node cannot be expanded, or a user's function raised.
     """
     if expand is None:
         raise UserError("this query cannot expand", step=node.name)
-    try:
-        sub = expand(str(node.config.get("body")), inputs)
-    except StrettoError as error:
-        raise error.at(node.name) from error
-    except Exception as error:
-        raise EngineFailure(f"{type(error).__name__}: {error}", step=node.name) from error
+    sub = expand(str(node.config.get("body")), inputs)
     if not sub.outputs:
         raise UserError("it expands to a graph without an output", step=node.name)
     return sub

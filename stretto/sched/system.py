@@ -15,6 +15,7 @@ from stretto.cluster.messages import InstanceId
 from stretto.cluster.prompt_keys import SpaceOf, no_space
 from stretto.deployment import Deployment, Replica
 from stretto.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
+from stretto.foreign import RAISED, described
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.messages import (
     Action,
@@ -175,7 +176,7 @@ class System:
                 reports, actions = self._engines.handle(event, now_s)
                 self._actions += actions
                 self._apply(reports, now_s)
-            except Exception as error:
+            except RAISED as error:
                 self._end_all(concerned, error)
             return
         match event:
@@ -184,19 +185,21 @@ class System:
                     raise InternalError(f"query {query!r} is running already")
                 try:
                     self._open(event, now_s)
-                except Exception as error:
+                except RAISED as error:
                     self._end_all([query], error)
-            case Cancel(query) | Close(query):
+            case Cancel(query, reason):
                 if query in self.queries:
-                    is_closed = isinstance(event, Close)
-                    self._end(query, None, None if is_closed else QueryCancelled("cancelled"))
+                    self._end(query, None, reason or QueryCancelled("cancelled"))
+            case Close(query):
+                if query in self.queries:
+                    self._end(query, None, None)
             case Wake():
                 self._wake(now_s)
             case _:
                 if event.query in self.queries:
                     try:
                         self._in_session(event, now_s)
-                    except Exception as error:
+                    except RAISED as error:
                         self._end_all([event.query], error)
 
     @contextmanager
@@ -204,7 +207,7 @@ class System:
         """Catch what is raised within this context: an error or a bug ends `queries`."""
         try:
             yield
-        except Exception as error:
+        except RAISED as error:
             self._end_all(queries, error)
 
     @contextmanager
@@ -212,10 +215,10 @@ class System:
         """Catch a bug within this context: an exception ends all queries with work at `engine`."""
         try:
             yield
-        except Exception as error:
+        except RAISED as error:
             self._recover(engine, error)
 
-    def _end_all(self, queries: Iterable[str], error: Exception) -> None:
+    def _end_all(self, queries: Iterable[str], error: BaseException) -> None:
         """End those of `queries` that still run, with the error, or with the bug that it is."""
         ended_by = error if isinstance(error, StrettoError) else _bug(error)
         for query in queries:
@@ -309,7 +312,7 @@ class System:
             else:
                 outcome = session.complete_all(report)
             self._carry_on(session, outcome, now_s)
-        except Exception as error:
+        except RAISED as error:
             self._end_all([query], error)
 
     def _carry_on(self, session: Session | OneCall, outcome: Outcome, now_s: float) -> None:
@@ -354,7 +357,7 @@ class System:
         for engine in self._engines_of.pop(query):
             try:
                 self._actions += self._engines.end_query(engine, query)
-            except Exception as bug:
+            except RAISED as bug:
                 self._recover(engine, bug)
                 self._actions += self._engines.end_query(engine, query)
         if isinstance(session, Session) and not session.is_one_shot:
@@ -387,10 +390,10 @@ class System:
                 self._arm(now_s + timeout_s)
             if instances.may_fail_waiting and (due_s := instances.next_due_s(queue, now_s)) is not None:
                 self._arm(due_s)
-        except Exception as error:
+        except RAISED as error:
             self._recover(name, error)
 
-    def _recover(self, name: str, error: Exception) -> None:
+    def _recover(self, name: str, error: BaseException) -> None:
         """End all queries with work at an engine whose scheduler had a bug, and let it begin anew."""
         queries, actions = self.schedulers[name].recover()
         self._actions += actions
@@ -433,9 +436,9 @@ class System:
     def _carry_on_attempts(self, now_s: float) -> None:
         """Withdraw attempts that have taken too long, and send those whose time has come."""
         due = self._attempts.take(now_s)
-        for engine, query, node in due.withdrawn:
+        for (engine, query, node), items in due.withdrawn.items():
             with self._bugs_recover(engine):
-                self._actions += self._engines.withdraw(engine, query, node, now_s)
+                self._actions += self._engines.withdraw(engine, query, node, now_s, items)
         for request in due.requests:
             session = self.queries.get(request.query)
             if isinstance(session, Session) and request.node.id in session.graph.nodes:
@@ -450,7 +453,7 @@ class System:
             self._arm(next_s)
 
 
-def _bug(error: Exception) -> InternalError:
-    bug = InternalError(f"{type(error).__name__}: {error}")
+def _bug(error: BaseException) -> InternalError:
+    bug = InternalError(described(error))
     bug.__cause__ = error
     return bug

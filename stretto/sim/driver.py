@@ -27,6 +27,7 @@ from stretto.default_vocabulary import DEFAULT
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.contract import BatchEngine
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable, StrettoError
+from stretto.foreign import described
 from stretto.graph.compile import ExecutionGraph
 from stretto.messages import (
     Action,
@@ -520,7 +521,7 @@ class VirtualDriver(VirtualTime):
         except StrettoError as error:
             answer = BatchFailed(*key, action.batch, error)
         except Exception as error:
-            answer = BatchFailed(*key, action.batch, EngineFailure(f"{type(error).__name__}: {error}"))
+            answer = BatchFailed(*key, action.batch, EngineFailure(described(error)))
         cost = self._batch_costs.get(engine.name)
         profile = self._replicas[key].profile
         seconds = profile.batch_s(action.num_units, action.num_tokens) if cost is None else cost(action)

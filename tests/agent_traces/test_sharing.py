@@ -6,10 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+from support.machines import llm_engine
 from typer.testing import CliRunner
 
+from stretto import DEFAULT, Runtime
 from stretto.agent_traces.sharing import KnownPrompt, found_share, quantities, study_prompts
 from stretto.cli.commands import app
+from stretto.cluster.placements.oracle_partition import OraclePartition
+from stretto.engines_file.deployments import read_deployments
+from stretto.engines_file.tables import Tables
+from stretto.errors import ConfigError
+from stretto.router.config import RouterConfig
 from stretto.trace.lines import TraceError
 
 
@@ -109,3 +116,24 @@ def test_an_unknown_placement_is_refused(trace: Path) -> None:
     result = CliRunner().invoke(app, ["replay", str(trace), "--placement", "nearest"])
     assert result.exit_code != 0
     assert "there is no placement 'nearest'; there are least_seconds" in str(result.exception)
+
+
+def test_a_placement_that_needs_knowledge_of_all_prompts_is_refused_by_name(trace: Path) -> None:
+    result = CliRunner().invoke(app, ["replay", str(trace), "--placement", "oracle_partition"])
+    assert isinstance(result.exception, ConfigError)
+    assert "'oracle_partition' needs the parts of all prompts" in str(result.exception)
+    assert "by name there are least_seconds" in str(result.exception)
+    written = Tables("[[engine]]\nname = 'llm'\nplacement = 'oracle_partition'\n", "e.toml")
+    for choose in (
+        lambda: RouterConfig(placement="oracle_partition"),
+        lambda: Runtime([llm_engine("llm", placement="oracle_partition")]),
+        lambda: read_deployments(written),
+    ):
+        with pytest.raises(ConfigError, match="'oracle_partition' needs the parts of all prompts"):
+            choose()
+
+
+def test_a_placement_that_needs_knowledge_is_chosen_where_it_has_it() -> None:
+    vocabulary = DEFAULT.with_placement("oracle_partition", lambda: OraclePartition({b"block": 1}))
+    runtime = Runtime([llm_engine("llm", placement="oracle_partition")], vocabulary=vocabulary)
+    assert list(runtime.deployments) == ["llm"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.template_runs import TemplateRun, variables
 
-from stretto.components import Condition, FirstPresent, LLMCall, ToolCall
+from stretto.components import Condition, FirstPresent, LLMCall, Reranking, Searching, ToolCall
 from stretto.core import ABSENT
 from stretto.errors import ConfigError, EngineFailure, TemplateError
 from stretto.frontend.component import Component, Input
@@ -180,7 +180,7 @@ def test_a_call_is_skipped_unless_its_guard_has_a_value(is_tool: bool) -> None:
         (lambda: LLMCall(prompt="{city}", city=CITY, max_tokens=0), "max_tokens=0"),
         (lambda: LLMCall(prompt="{city}", city=CITY, temperature=-1.0), "temperature=-1.0"),
         (lambda: LLMCall(prompt="{v}", v=Input("v", "vector")), "cannot stand in a prompt"),
-        (lambda: LLMCall(prompt="{city}", city=CITY, tempature=0.5), "'tempature' is fed with a float"),
+        (lambda: LLMCall(prompt="{city}", city=CITY, tempature=0.5), "did you mean temperature"),
         (lambda: ToolCall(city=CITY), "function is empty"),
         (lambda: ToolCall(function="f", city=CITY, each="x"), "each='x' is no argument"),
         (lambda: ToolCall(function="f", city=CITY, idempotent=True), "is for result='effect'"),
@@ -191,3 +191,34 @@ def test_a_call_is_skipped_unless_its_guard_has_a_value(is_tool: bool) -> None:
 def test_unusable_calls_are_refused_when_the_app_is_built(make: Any, problem: str) -> None:
     with pytest.raises((ConfigError, TemplateError), match=problem):
         Template("t", make(), {})
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: LLMCall(max_token=5), "max_token is no setting of LLMCall; did you mean max_tokens?"),
+        (lambda: LLMCall(a=CITY, retrys=5), "retrys is no setting of LLMCall; did you mean retries?"),
+        (lambda: LLMCall(a=CITY, zzz=5), "zzz is no setting of LLMCall; there are prompt, each, as_list"),
+        (lambda: ToolCall(functoin="f"), "functoin is no setting of ToolCall; did you mean function?"),
+        (lambda: FirstPresent(a=CITY, engin="f"), "engin is no setting of FirstPresent; there are hints"),
+        (lambda: LLMCall(when=5), "port 'when' is fed with a int"),
+        (
+            lambda: Searching(querys=CITY),
+            "port or setting 'querys'; ports: queries, indexed",
+        ),
+        (
+            lambda: Reranking(bets=3),
+            "ports: question, hits; did you mean best?",
+        ),
+    ],
+)
+def test_a_misspelt_setting_is_named_with_the_nearest(make: Any, problem: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        make()
+    assert problem in str(caught.value)
+
+
+def test_a_search_in_nothing_is_refused_when_the_app_is_built() -> None:
+    searching = Searching(queries=CITY)
+    with pytest.raises(ConfigError, match="searching: it has nothing to search in: connect `indexed` "):
+        Template("app", searching, {"hits": searching["hits"]})

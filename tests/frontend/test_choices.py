@@ -75,7 +75,7 @@ def test_hints_replace_those_of_the_class_where_a_step_can_keep_them() -> None:
             "the hint 'batchable' needs a step",
         ),
         (
-            lambda: Searching(queries=QUESTION, hints=["batchable"]),
+            lambda: Searching(queries=QUESTION, collection=QUESTION, hints=["batchable"]),
             "the hint 'batchable' needs a step",
         ),
         (lambda: Generation(question=QUESTION, hints="fast"), "there is no hint 'fast'; there are batchable"),
@@ -88,9 +88,12 @@ def test_hints_replace_those_of_the_class_where_a_step_can_keep_them() -> None:
         (lambda: Generation(question=QUESTION, retries=True), "retries is True; it must be a whole number"),
         (lambda: Generation(question=QUESTION, backoff_s=-1), "backoff_s is -1; it must be finite"),
         (lambda: Generation(question=QUESTION, fallback="llm"), "fallback='llm' must name an engine of the"),
-        (lambda: Searching(queries=QUESTION, fallback="b"), "fallback='b' must be ENGINE:b, with one of the"),
         (
-            lambda: Searching(queries=QUESTION, fallback="llm:b"),
+            lambda: Searching(queries=QUESTION, collection=QUESTION, fallback="b"),
+            "fallback='b' must be ENGINE:b, with one of the",
+        ),
+        (
+            lambda: Searching(queries=QUESTION, collection=QUESTION, fallback="llm:b"),
             "fallback='llm:b' must name an engine",
         ),
     ],

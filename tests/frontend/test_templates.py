@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
 QUESTION, FILES = Input("question", "text"), Input("files", "list[document]")
+SHELF = Input("shelf", "text")
 
 
 class Step(Component):
@@ -197,7 +198,7 @@ def _lowers_nothing() -> Template:
 
 
 def _wrong_type() -> Template:
-    searching = Searching(queries=QUESTION)
+    searching = Searching(queries=QUESTION, collection=SHELF)
     return Template("t", step("a", searching["hits"]), {})
 
 
@@ -210,7 +211,7 @@ def _not_fed() -> Template:
 
 
 def _same_names() -> Template:
-    a, b = Searching(queries=QUESTION), Searching(queries=QUESTION)
+    a, b = Searching(queries=QUESTION, collection=SHELF), Searching(queries=QUESTION, collection=SHELF)
     return Template("t", [a, b], {"one": a["hits"], "other": b["hits"]})
 
 

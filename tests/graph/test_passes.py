@@ -64,9 +64,159 @@ def test_prune_order_keeps_effects() -> None:
           !indexed = ingest(each %cs, each %vs) : effect @vectors
           %hits = search(%v, !indexed) : list[hit] @vectors
           %more = search(%v) : list[hit] @vectors
+          order indexed > more
           return %hits, %more
         """,
     )
+
+
+def test_prune_order_keeps_the_order_of_steps_that_touch_the_same_state() -> None:
+    """A step waits for the effect itself, and not for the pure steps that are written between them."""
+    check(
+        "prune_order",
+        """
+        graph g(%q: text)
+          !pay = call(x=%q) {result="effect"} : effect @tools
+          %kv = prefill([c"Thank for ", %q]) : kv @llm
+          %text = decode(%kv) : text @llm
+          !mail = call(x=%q) {result="effect"} : effect @tools
+          %balance = call(x=%q) {result="text"} : text @tools
+          %rate = call(x=%q) {result="text"} : text @tools
+          !log = call(x=%q) {result="effect"} : effect @tools
+          %v = embed(%q) : vector @embedding
+          order pay > kv
+          order text > mail
+          order mail > balance
+          order mail > rate
+          order balance > log
+          order rate > log
+          order log > v
+          return %text, %balance, %rate, %v
+        """,
+        """
+        graph g(%q: text)
+          !pay = call(x=%q) {result="effect"} : effect @tools
+          %kv = prefill([c"Thank for ", %q]) : kv @llm
+          %text = decode(%kv) : text @llm
+          !mail = call(x=%q) {result="effect"} : effect @tools
+          %balance = call(x=%q) {result="text"} : text @tools
+          %rate = call(x=%q) {result="text"} : text @tools
+          !log = call(x=%q) {result="effect"} : effect @tools
+          %v = embed(%q) : vector @embedding
+          order pay > mail
+          order mail > balance
+          order mail > rate
+          order balance > log
+          order rate > log
+          return %text, %balance, %rate, %v
+        """,
+    )
+
+
+def test_a_search_waits_for_a_second_ingestion_and_its_embedding_does_not() -> None:
+    """A collection is no other state than another one: two texts may name the same."""
+    check(
+        "prune_order",
+        """
+        graph g(%q: text, %a: list[chunk], %b: list[chunk], %name: text, %other: text)
+          %va = embed(each %a) : list[vector] @embedding
+          !first = ingest(each %a, each %va, %name) : effect @vectors
+          %vb = embed(each %b) : list[vector] @embedding
+          !second = ingest(each %b, each %vb, %name) : effect @vectors
+          %v = embed(%q) : vector @embedding
+          %hits = search(%v, !first, %name) : list[hit] @vectors
+          %more = search(%v, collection=%other) : list[hit] @vectors
+          order first > vb
+          order second > v
+          order hits > more
+          return %hits, %more
+        """,
+        """
+        graph g(%q: text, %a: list[chunk], %b: list[chunk], %name: text, %other: text)
+          %va = embed(each %a) : list[vector] @embedding
+          !first = ingest(each %a, each %va, %name) : effect @vectors
+          %vb = embed(each %b) : list[vector] @embedding
+          !second = ingest(each %b, each %vb, %name) : effect @vectors
+          %v = embed(%q) : vector @embedding
+          %hits = search(%v, !first, %name) : list[hit] @vectors
+          %more = search(%v, collection=%other) : list[hit] @vectors
+          order first > second
+          order second > hits
+          order second > more
+          return %hits, %more
+        """,
+    )
+
+
+def test_prune_order_takes_a_graph_that_grows_for_an_effect_unless_it_says_that_it_is_none() -> None:
+    check(
+        "prune_order",
+        """
+        graph g(%q: text)
+          !pay = call(x=%q) {result="effect"} : effect @tools
+          %unknown = expand(x=%q) {body="b", result="text"} : text
+          %reading = expand(x=%q) {access="reads", body="b", result="text"} : text
+          %reading2 = expand(x=%q) {access="reads", body="b", result="text"} : text
+          %pure = expand(x=%q) {access="none", body="b", result="text"} : text
+          order pay > unknown
+          order unknown > reading
+          order reading > reading2
+          order reading2 > pure
+          return %reading, %reading2, %pure
+        """,
+        """
+        graph g(%q: text)
+          !pay = call(x=%q) {result="effect"} : effect @tools
+          %unknown = expand(x=%q) {body="b", result="text"} : text
+          %reading = expand(x=%q) {access="reads", body="b", result="text"} : text
+          %reading2 = expand(x=%q) {access="reads", body="b", result="text"} : text
+          %pure = expand(x=%q) {access="none", body="b", result="text"} : text
+          order pay > unknown
+          order unknown > reading
+          order unknown > reading2
+          return %reading, %reading2, %pure
+        """,
+    )
+
+
+def test_drop_dead_keeps_the_order_of_effects_around_a_dropped_step() -> None:
+    check(
+        "drop_dead",
+        """
+        graph g(%q: text)
+          !pay = call(x=%q) {result="effect"} : effect @tools
+          %unread = embed(%q) : vector @embedding
+          %unread2 = call(x=%q) {result="text"} : text @tools
+          !mail = call(x=%q) {result="effect"} : effect @tools
+          order pay > unread
+          order unread > unread2
+          order unread2 > mail
+        """,
+        """
+        graph g(%q: text)
+          !pay = call(x=%q) {result="effect"} : effect @tools
+          !mail = call(x=%q) {result="effect"} : effect @tools
+          order pay > mail
+        """,
+    )
+
+
+@pytest.mark.parametrize("name", ["split_stages", "pipeline_decode"])
+def test_an_effect_does_not_stream_behind_what_reads_the_state_that_it_changes(name: str) -> None:
+    """The last items would be read after the first ones have been changed."""
+    before = """
+        graph g(%q: text)
+          %kv = prefill([%q]) : kv @llm
+          %names = decode(%kv) {items="json_list"} : list[text] @llm #splittable
+          %prices = call(x=each %names) {result="text"} : list[text] @slow #batchable
+          %vectors = embed(each %prices) : list[vector] @slow #batchable
+          !bought = call(x=each %prices, y=each %vectors) {result="effect"} : effect @slow #batchable
+          return %prices
+        """
+    changed = apply_pass(name, PASSES[name], parse_graph(dedent(before)), PROFILES)
+    pieces = {p.name: [arg.piece for arg in p.args if arg.each] for p in changed}
+    assert pieces["bought"] == [None, None]
+    assert None not in [*pieces["prices"], *pieces["vectors"]]
 
 
 def test_split_stages_streams_batchable_primitives_in_step() -> None:

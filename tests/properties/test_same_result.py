@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.graph_oracle import interpret
 from support.random_apps import App, apps
+from support.random_effects import effect_apps
 from support.random_templates import template_apps
 from support.worlds import BATCH_ENGINES, LLM_ENGINES, World, assert_nothing_is_left, worlds
 
@@ -31,7 +32,7 @@ moderately = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-all_apps = st.one_of(apps(), template_apps())
+all_apps = st.one_of(apps(), template_apps(), effect_apps())
 pass_lists = st.lists(st.sampled_from(sorted(PASSES)), max_size=10).map(tuple)
 
 

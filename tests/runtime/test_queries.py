@@ -6,6 +6,7 @@ import asyncio
 import resource
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.runtime_engines import (
@@ -23,7 +24,7 @@ from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import ABSENT, Chunk, Document, Hit, Input, Runtime, Section, Template
 from stretto.cluster.machine import Machine
-from stretto.components import Synthesis
+from stretto.components import Synthesis, ToolCall
 from stretto.deployment import deploy
 from stretto.errors import (
     ConfigError,
@@ -373,8 +374,29 @@ async def test_inputs_that_do_not_fit_are_refused(inputs: dict[str, object], mes
 @in_virtual_time
 async def test_an_engine_that_is_not_registered_is_refused_at_once_by_its_step() -> None:
     async with Runtime([acting(runs_in="loop")]) as runtime:
-        with pytest.raises(ConfigError, match=r"^step 'kv': there is no engine 'llm'"):
+        with pytest.raises(ConfigError, match=r"^step 'kv': there is no engine 'llm'; there are acting$"):
             await runtime.submit(COMPLETE, {"text": "a"})
+
+
+def test_a_misspelt_engine_is_named_with_the_nearest_before_any_engine_is_started() -> None:
+    """The step's own engine, and the one that it falls back on."""
+    started: list[object] = []
+
+    def start(config: object) -> Any:
+        started.append(config)
+        raise AssertionError("it must not start")
+
+    runtime = Runtime([deploy(name, start, None) for name in ("calls", "embedding")])
+    for choices, wrong in (({"engine": "cals"}, "cals"), ({"retries": 1, "fallback": "call"}, "call")):
+        call = ToolCall(name="call", function="f", text=Input("text", "text"), **choices)
+        app = Template("app", call, {"out": call["result"]})
+        problem = (
+            f"step 'call': there is no engine '{wrong}'; there are calls, embedding; did you mean calls?"
+        )
+        with pytest.raises(ConfigError) as caught:
+            runtime.run_sync(app, {"text": "a"})
+        assert str(caught.value) == problem
+    assert not started
 
 
 @in_virtual_time

@@ -9,8 +9,11 @@ import pytest
 from support.machines import CheckedSystem, batch_engine, llm_engine
 from support.systems import error_of, started, steps, submit
 
+from stretto.costs.profile import Profile
 from stretto.default_vocabulary import DEFAULT
 from stretto.errors import BadReply, CapacityError, EngineFailure, EngineTimeout, InternalError, UserError
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.text import parse_graph
 from stretto.messages import (
     Action,
     Admit,
@@ -21,9 +24,13 @@ from stretto.messages import (
     LLMReport,
     Wake,
 )
+from stretto.sched.attempts import Attempts
+from stretto.sched.engine_queue import EngineQueue
+from stretto.sched.orders import ORDERS
 from stretto.sched.orders.arrival import PerInvocation
-from stretto.sched.request import Entry
-from stretto.tasks import Failed
+from stretto.sched.request import Entry, Request
+from stretto.sched.results import Completed
+from stretto.tasks import Done, Failed
 
 DOWN = BadReply("no")
 
@@ -123,6 +130,97 @@ def test_a_step_without_an_answer_fails_with_a_timeout() -> None:
     error = error_of(system, "q")
     assert isinstance(error, EngineTimeout)
     assert str(error) == "step 'v': no answer of engine 'e' for 3 s"
+
+
+def texts_of(actions: Sequence[Action]) -> list[object]:
+    """The items of all batches that were started."""
+    tasks = [task for batch in started(actions) for task in batch.tasks]
+    return [item for task in tasks for item in task.inputs["texts"]]  # type: ignore[attr-defined]
+
+
+def test_a_timeout_of_some_items_leaves_the_others_where_they_are() -> None:
+    """Two items run, two wait; the one that has been answered and those that wait are not sent again."""
+    system = CheckedSystem([batch_engine("e", max_batch=1, instances=2)])
+    begun = begin(system, '"timeout_s": 3.0, "retries": 1, "backoff_s": 1.0', "abc")
+    assert texts_of(begun) == ["a", "b"]
+    first, second = started(begun)
+    third = system.handle([BatchDone("e", first.instance, first.batch, [["A"]])], 2.0)
+    assert texts_of(third) == ["c"]
+    assert texts_of(system.handle([Wake()], 3.0)) == []
+    (batch,) = started(third)
+    assert texts_of(system.handle([BatchDone("e", batch.instance, batch.batch, [["C"]])], 3.5)) == []
+    again = system.handle([Wake()], 4.0)
+    assert texts_of(again) == ["b"]
+    assert texts_of(system.handle([BatchDone("e", second.instance, second.batch, [["B"]])], 6.5)) == []
+    assert system.replies["q"].outputs == {"v": ["A", "B", "C"]}
+
+
+def requests_of(count: int, gap_s: float) -> tuple[Attempts, ExecutionGraph]:
+    """Attempts at one request for each item of a step, sent `gap_s` after one another."""
+    graph = compile_graph(parse_graph(embed('"timeout_s": 1.0, "retries": 1, "backoff_s": 0.1')), {})
+    attempts = Attempts()
+    for i in range(count):
+        request = Request("q", graph.nodes[0], "v", i, i + 1, {"texts": [str(i)]}, ("texts",))
+        attempts.sent(request, i * gap_s)
+    return attempts, graph
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 1e-3, 0.3])
+def test_each_item_that_times_out_is_sent_again_once(gap_s: float) -> None:
+    attempts, _ = requests_of(40, gap_s)
+    sent: list[int] = []
+    withdrawn: list[int] = []
+    failed: list[int] = []
+    while (due_s := attempts.next_s) is not None:
+        due = attempts.take(due_s)
+        sent += [item for request in due.requests for item in range(request.lo, request.hi)]
+        withdrawn += [item for items in due.withdrawn.values() for item in items]
+        failed += [report.lo for report in due.reports]
+    assert sorted(sent) == sorted(failed) == list(range(40))
+    assert sorted(withdrawn) == sorted([*range(40), *range(40)])
+
+
+def test_the_clock_of_an_attempt_begins_when_it_is_sent() -> None:
+    """The second item was sent later, so its own time runs on when the first is tried again."""
+    attempts, graph = requests_of(2, 0.5)
+    assert attempts.next_s == 1.0
+    assert [sorted(items) for items in attempts.take(1.0).withdrawn.values()] == [[0]]
+    (again,) = attempts.take(1.1).requests
+    assert (again.lo, again.hi) == (0, 1)
+    assert attempts.next_s == 1.5
+    attempts.judge([Completed("q", graph.nodes[0].id, 1, ("B",))], 1.4)
+    assert attempts.next_s == 2.1
+
+
+def test_a_timeout_of_one_llm_request_cancels_that_one_only() -> None:
+    system = CheckedSystem([llm_engine()])
+    strategy = 'with {"timeout_s": 2.0, "retries": 1, "backoff_s": 0.5}'
+    text = (
+        f"graph g(%xs: list[text])\n%A = prefill([each %xs]) : list[kv] @llm {strategy}\n"
+        f"%B = decode(each %A) : list[text] @llm {strategy}\nreturn %B"
+    )
+    begun = system.handle([submit("q", text, xs=["a", "b"])], 0.0)
+    first, second = (action for action in begun if isinstance(action, Admit))
+    system.handle([LLMReport("llm", second.instance, Done(second.task.id, "B"))], 1.0)
+    cancelled = [one.task for one in system.handle([Wake()], 2.0) if isinstance(one, CancelTask)]
+    assert cancelled == [first.task.id]
+    (again,) = (action for action in system.handle([Wake()], 2.5) if isinstance(action, Admit))
+    assert again.task.prompt == first.task.prompt
+    system.handle([LLMReport("llm", again.instance, Done(again.task.id, "A"))], 3.0)
+    assert system.replies["q"].outputs == {"B": ["A", "B"]}
+
+
+def test_waiting_items_that_time_out_leave_the_queue_and_others_stay_there() -> None:
+    """The engine is busy with other work; of one request, one item was added later."""
+    queue = EngineQueue(batch_engine("e").engine, Profile(), ORDERS)
+    graph = compile_graph(parse_graph(embed('"timeout_s": 1.0')), {})
+    request = Request("q", graph.nodes[0], "v", 0, 5, {"texts": list("abcde")}, ("texts",))
+    queue.add(Entry(request, 0.0))
+    assert queue.withdraw("q", 0, {1, 3, 9}) == 2
+    assert sorted((entry.lo, entry.hi) for entry in queue) == [(0, 1), (2, 3), (4, 5)]
+    assert queue.withdraw("q", 0, {7}) == 0
+    assert queue.withdraw("q", 0) == 3
+    assert not queue
 
 
 def test_an_llm_call_is_cancelled_and_sent_to_the_fallback() -> None:

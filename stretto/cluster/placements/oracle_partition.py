@@ -26,9 +26,9 @@ class OraclePartition(ScoredPlacement):
 
     names = ("part",)
 
-    def __init__(self, parts: Mapping[BlockHash, int] | None = None) -> None:
+    def __init__(self, parts: Mapping[BlockHash, int]) -> None:
         super().__init__()
-        self.parts = parts or {}
+        self.parts = parts
 
     def best(
         self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float

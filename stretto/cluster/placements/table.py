@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from stretto.cluster.placement import Placement
 from stretto.cluster.placements.e2 import E2
@@ -11,12 +11,12 @@ from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.cluster.placements.lmetric import LMetric
 from stretto.cluster.placements.loadaware import LoadAware
-from stretto.cluster.placements.oracle_partition import OraclePartition
 from stretto.cluster.placements.parrot import Parrot
 from stretto.cluster.placements.prefix_threshold import PrefixThreshold
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.cluster.placements.scorers import Scorers
 from stretto.cluster.placements.stretto import Stretto
+from stretto.errors import ConfigError
 
 PLACEMENTS: Mapping[str, Callable[[], Placement]] = {
     "least_seconds": LeastSeconds,
@@ -28,7 +28,26 @@ PLACEMENTS: Mapping[str, Callable[[], Placement]] = {
     "lmetric": LMetric,
     "scorers": Scorers,
     "e2": E2,
-    "oracle_partition": OraclePartition,
     "parrot": Parrot,
     "stretto": Stretto,
 }
+
+NEED_KNOWLEDGE: Mapping[str, str] = {
+    "oracle_partition": "the parts of all prompts, as `partition` makes them: OraclePartition(parts)",
+}
+"""What a policy must be given that a name cannot say, by the policy's name. `Vocabulary.with_placement` adds
+such a policy."""
+
+
+def check_placement(name: str, known: Iterable[str] = PLACEMENTS) -> None:
+    """Check that a placement policy can be chosen by its name, among those of a vocabulary.
+
+    Raises:
+        ConfigError: there is none of that name, or it needs knowledge that nobody gives it here.
+    """
+    if name in known:
+        return
+    there_are = f"there are {', '.join(known)}"
+    if name in NEED_KNOWLEDGE:
+        raise ConfigError(f"the placement {name!r} needs {NEED_KNOWLEDGE[name]}; by name {there_are}")
+    raise ConfigError(f"there is no placement {name!r}; {there_are}")

@@ -8,6 +8,7 @@ from typing import cast
 
 from stretto.engines.batch.applications import Application, answer_batch, setting
 from stretto.errors import ConfigError, EngineFailure
+from stretto.foreign import RAISED, described
 from stretto.tasks import Task
 
 
@@ -63,8 +64,6 @@ class Calls:
         task = application.task
         try:
             return self._function(task)(**application.inputs)
-        except Exception as cause:  # a user's function may raise anything
+        except RAISED as cause:
             name = cast(str, task.config["function"])
-            raise EngineFailure(
-                f"function {name!r} raised {type(cause).__name__}: {cause}", step=task.step
-            ) from cause
+            raise EngineFailure(f"function {name!r} raised {described(cause)}", step=task.step) from cause

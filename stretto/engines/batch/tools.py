@@ -9,6 +9,7 @@ from stretto.components.tools import Tool, read_call
 from stretto.core import as_text
 from stretto.engines.batch.applications import Application, answer_batch
 from stretto.errors import EngineFailure
+from stretto.foreign import RAISED, described
 from stretto.tasks import Task
 
 
@@ -69,8 +70,8 @@ class Tools:
             return f"{call}\nThis has been done."
         try:
             text = as_text(tool.function(given)).strip()
-        except Exception as error:  # a user's function may raise anything
-            return f"{call}\nThis failed: {type(error).__name__}: {error}"
+        except RAISED as error:
+            return f"{call}\nThis failed: {described(error)}"
         return f"{call}\n{text[: self._max_chars] or 'Nothing was found.'}"
 
     def _act(self, application: Application) -> object:
@@ -79,8 +80,7 @@ class Tools:
         if tool is not None and tool.has_effect:
             try:
                 tool.function(given)
-            except Exception as cause:  # a user's function may raise anything
-                raise EngineFailure(
-                    f"tool {name!r} raised {type(cause).__name__}: {cause}", step=application.task.step
-                ) from cause
+            except RAISED as cause:
+                message = f"tool {name!r} raised {described(cause)}"
+                raise EngineFailure(message, step=application.task.step) from cause
         return True

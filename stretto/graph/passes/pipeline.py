@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from stretto.errors import GraphError
+from stretto.foreign import RAISED, described
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import Pass, Profiles
@@ -74,7 +75,8 @@ def run_passes(
     second to find nothing to do.
 
     Raises:
-        GraphError: a sweep ended with the graph of an earlier one, or there are more than 100 sweeps.
+        GraphError: a pass raised something, a sweep ended with the graph of an earlier one, or there are more
+            than 100 sweeps.
     """
     seen: list[Graph] = []
     changers: list[set[str]] = []
@@ -87,7 +89,7 @@ def run_passes(
         seen.append(graph)
         changers.append(set())
         for name, run_pass in passes.items():
-            changed = run_pass(graph, profiles, ops)
+            changed = changed_by(name, run_pass, graph, profiles, ops)
             if changed is graph or changed == graph:
                 num_idle += 1
             else:
@@ -105,14 +107,32 @@ def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops:
     """Run one pass (rewriting function) once on a graph, check that its result is a valid graph, and return
     that.
     """
-    changed = run_pass(graph, profiles, ops)
+    changed = changed_by(name, run_pass, graph, profiles, ops)
     if changed is not graph:
         _verify_after(name, changed, ops)
+    return changed
+
+
+def changed_by(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
+    """Return the graph after one run of a pass (rewriting function), perhaps a user's own.
+
+    Raises:
+        GraphError: it raised anything, or returned no graph.
+    """
+    try:
+        changed: object = run_pass(graph, profiles, ops)
+    except GraphError:
+        raise
+    except RAISED as error:
+        raise GraphError(f"pass {name} raised {described(error)}") from error
+    if not isinstance(changed, Graph):
+        raise GraphError(f"pass {name} returned a {type(changed).__name__}, not a Graph")
     return changed
 
 
 def _verify_after(name: str, changed: Graph, ops: Ops) -> None:
     try:
         verify(changed, ops)
-    except GraphError as error:
-        raise GraphError(f"pass {name}: {error.message}") from error
+    except RAISED as error:
+        message = error.message if isinstance(error, GraphError) else described(error)
+        raise GraphError(f"pass {name}: {message}") from error

@@ -11,6 +11,7 @@ from dataclasses import replace
 from stretto.graph.graph import Graph
 from stretto.graph.ops import Ops
 from stretto.graph.passes.base import Profiles, with_primitives
+from stretto.graph.written_order import whole_list_readers
 
 
 def pipeline_decode(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
@@ -20,10 +21,11 @@ def pipeline_decode(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     This holds for "batchable" primitives (steps) that read a "splittable" decode, and for those that read
     them.
     """
+    waiting = whole_list_readers(graph, ops)
     item_streams: set[str] = set()
     primitives = []
     for primitive in graph:
-        if not primitive.allows("pipeline_decode"):
+        if not primitive.allows("pipeline_decode") or primitive.name in waiting:
             pass
         elif primitive.op == "decode" and "splittable" in primitive.hints and primitive.setting("items"):
             item_streams.add(primitive.name)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from stretto.graph.graph import Arg, Graph
 from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, with_primitives
+from stretto.graph.written_order import whole_list_readers
 
 
 def split_stages(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
@@ -20,10 +21,11 @@ def split_stages(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     The batch is the largest that its engine runs efficiently. A step that reads the pieces of an earlier one
     takes pieces of that size if they are smaller, so that a pipeline moves in step.
     """
+    waiting = whole_list_readers(graph, ops)
     stage_piece: dict[str, int] = {}
     primitives = []
     for primitive in graph:
-        allowed = primitive.allows("split_stages")
+        allowed = primitive.allows("split_stages") and primitive.name not in waiting
         if "batchable" not in primitive.hints or not primitive.is_mapped() or not allowed:
             primitives.append(primitive)
             continue

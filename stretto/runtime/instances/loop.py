@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from stretto.engines.contract import BatchEngine
+from stretto.foreign import RAISED
 from stretto.messages import InstanceReady
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.worker import Command, ForgetQuery, Job, RunBatch, died, not_started, run_batch
 
-DEADLY = (SystemExit, GeneratorExit, asyncio.CancelledError)
 """Exceptions that end an instance, and must not end the event loop that it runs on."""
 
 
@@ -24,7 +22,7 @@ class LoopInstance:
         self._engine: BatchEngine | None = None
         try:
             self._engine = job.executable(job.config)
-        except (Exception, *DEADLY) as error:
+        except RAISED as error:
             post(not_started(job, error))
         else:
             post(InstanceReady(job.engine, job.instance))
@@ -39,7 +37,7 @@ class LoopInstance:
                     self._post(run_batch(self._job, self._engine, command.batch, command.tasks))
                 case ForgetQuery(query):
                     self._engine.release(query)
-        except (Exception, *DEADLY) as error:
+        except RAISED as error:
             self._post(died(self._job, error))
 
     async def close(self) -> None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
+from stretto.foreign import described
 from stretto.messages import BatchFailed, Event, InstanceLost, InstanceReady, LLMReport
 from stretto.references import load_task
 from stretto.runtime.devices import Sealed
@@ -126,7 +127,7 @@ class ProcessInstance:
         return RunBatch(command.batch, tuple(load_task(task, but=fetched) for task in command.tasks))
 
     def _refuse(self, command: Command, error: Exception) -> None:
-        failure = EngineFailure(f"its inputs cannot be sent to a process: {error}")
+        failure = EngineFailure(f"its inputs cannot be sent to a process: {described(error)}")
         engine, instance = self._job.engine, self._job.instance
         match command:
             case RunBatch(batch=batch):
@@ -170,7 +171,7 @@ class ProcessInstance:
         self._has_ended.set()
         how = "died"
         if error is not None:
-            how = f"sent what cannot be read ({type(error).__name__}: {error}) and was killed,"
+            how = f"sent what cannot be read ({described(error)}) and was killed,"
             self._process.kill()
         if not self._is_closing:
             self._loss = self._loop.create_task(self._report_loss(how))

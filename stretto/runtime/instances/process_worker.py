@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from stretto.errors import BadReply
+from stretto.errors import BadReply, EngineFailure
+from stretto.foreign import described
 from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost
 from stretto.runtime.devices import Sealed, claim
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
@@ -118,9 +119,13 @@ class Mail:
                 event = replace(event, results=memory.leave(event.results))
             return pickle.dumps(event)
         except Exception as error:
-            if not isinstance(event, BatchDone):
-                raise
-            if memory is not None:
-                memory.take_back()
-            failure = BadReply(f"its results cannot leave the process: {error}")
+            match event:
+                case BatchFailed(error=of_engine):
+                    failure = EngineFailure(described(of_engine), step=of_engine.step)
+                case BatchDone():
+                    failure = BadReply(f"its results cannot leave the process: {described(error)}")
+                    if memory is not None:
+                        memory.take_back()
+                case _:
+                    raise
             return pickle.dumps(BatchFailed(event.engine, event.instance, event.batch, failure))

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto.errors import ConfigError, EngineUnavailable
+from stretto.foreign import typed
 from stretto.messages import Event
 from stretto.runtime.instances.ray_demand import RayDemand, RayNode, check_feasible, parse_address, to_avoid
 from stretto.runtime.instances.ray_values import Answer
 from stretto.runtime.instances.ray_worker import Worker
-from stretto.runtime.worker import typed
 from stretto.tasks import Task
 
 try:

@@ -11,9 +11,9 @@ from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
 from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.contract import AsyncLLM
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.foreign import RAISED, typed
 from stretto.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
 from stretto.runtime.instances.instance import Post
-from stretto.runtime.instances.loop import DEADLY
 from stretto.runtime.probing import rest_of
 from stretto.runtime.worker import (
     AdmitTask,
@@ -24,7 +24,6 @@ from stretto.runtime.worker import (
     check_event,
     died,
     not_started,
-    typed,
 )
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask
 
@@ -47,7 +46,7 @@ class ServerInstance:
         self._engine: AsyncLLM | None = None
         try:
             self._engine = job.executable(job.config)
-        except (Exception, *DEADLY) as error:
+        except RAISED as error:
             post(not_started(job, error))
         else:
             self._run(self._serve(self._engine))
@@ -122,7 +121,7 @@ class ServerInstance:
             await engine.generate(task, emit, rank)
             if not has_ended:
                 emit(Failed(task.id, BadReply("the engine ended without an answer")))
-        except (Exception, *DEADLY) as error:
+        except RAISED as error:
             if self._tasks.get(task.id) is not asyncio.current_task():
                 raise  # it was stopped, and nobody waits for it
             emit(Failed(task.id, typed(error)))
