@@ -16,6 +16,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+from stretto import __version__
 from stretto.errors import StrettoError, UserError
 from stretto.interrupts import REPEATED_S
 
@@ -64,6 +65,9 @@ def _run() -> int:
         return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be Unicode
+    if sys.argv[1:] == ["--version"]:  # answered without typer, whose import takes longer than all the rest
+        print(__version__)
+        return 0
     try:
         from stretto.cli.commands import app
 

@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stretto.apps import APPS, search_empowered
-from stretto.cli.options import SEARCH
+from stretto.cli.names import SEARCH
 from stretto.core import is_text
 from stretto.errors import ConfigError, UserError
-from stretto.frontend.template import Template
+
+if TYPE_CHECKING:
+    from stretto.frontend.template import Template
 
 MAX_QUESTION_CHARS = 4000
 
@@ -23,6 +24,8 @@ def template(app: str, *, named_collection: bool = False) -> Template:
 
     With `named_collection`, its queries bring the name of the collection that documents are stored in.
     """
+    from stretto.apps import APPS, search_empowered
+
     if app == SEARCH:
         return search_empowered()
     if app not in APPS:

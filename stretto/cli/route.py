@@ -10,7 +10,8 @@ import typer
 
 from stretto.cli import options
 from stretto.cli.terminal import say
-from stretto.errors import ConfigError, UserError
+from stretto.errors import UserError
+from stretto.extras import imports_of
 
 
 def route(
@@ -56,8 +57,6 @@ def route(
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     if not settings.worker:
         raise UserError("give the servers with --worker URL, or in the file of --config")
-    try:
+    with imports_of("route", "the router"):
         from stretto.router.serve import run_router
-    except ImportError as error:
-        raise ConfigError(f"the router needs the package {error.name}: stretto[route]") from error
     run_router(settings, record, say)
