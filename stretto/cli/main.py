@@ -65,10 +65,10 @@ def _run() -> int:
         return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be Unicode
-    if sys.argv[1:] == ["--version"]:  # answered without typer, whose import takes longer than all the rest
-        print(__version__)
-        return 0
     try:
+        if sys.argv[1:] == ["--version"]:  # without typer, whose import takes longer than all the rest
+            print(__version__)
+            return 0
         from stretto.cli.commands import app
 
         app()

@@ -74,7 +74,7 @@ def serve(
     """Serve apps, and programs on semantic variables, over HTTP. Models stay loaded."""
     from rich.console import Console
 
-    from stretto.cli.documents import read_documents
+    from stretto.cli.documents import check_paths, read_documents
     from stretto.cli.engines_file import deployed
     from stretto.cli.served_engines import with_engines_of, with_usual_engines
     from stretto.engines_file.reading import read_tables
@@ -82,20 +82,22 @@ def serve(
     with imports_of("service", "the service"):
         from stretto.service.apps.deployed_app import load_apps
         from stretto.service.config import read_service_config
-        from stretto.service.serve import run_service
     if offline is None and offline_app is not None:
         raise UserError("--offline-app: has no use without --offline; name the file of requests")
     tables = None if engines is None else read_tables(engines)
     config = read_service_config(tables)
     given: dict[str, Any] = {"host": host, "port": port}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
+    check_paths(docs or [])
+    apps = load_apps(app or ())
     machine, described = (None, ()) if tables is None else deployed(tables)
     deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer)
-    apps = load_apps(app or ())
     documents = read_documents(docs or [], options.MAX_BYTES, Console(stderr=True), is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
     beside = None if offline is None else _beside(offline, offline_app, deployments)
+    with imports_of("service", "the service"):
+        from stretto.service.serve import run_service
     run_service(deployments, config, say, machine, apps, beside)
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core import Prompt
 from stretto.engines.chat_markup import ChatMarkup, roles_of
+from stretto.engines.loading import one_load
 from stretto.errors import ConfigError, UserError
-from stretto.extras import imports_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -47,11 +47,12 @@ class PromptTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Load the tokenizer from `folder`. Raises ConfigError if it cannot be used."""
-        with imports_of("local", f"the tokenizer in {folder}"):
+        self.name = str(folder.resolve())
+        with one_load(f"the tokenizer in {folder}"):
             from tokenizers import Tokenizer
             from transformers import AutoTokenizer
-        self.name = str(folder.resolve())
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         if not tokenizer.is_fast:
             raise ConfigError(f"{folder}: the tokenizer has no tokenizer.json form")
         self._tokenizer = tokenizer

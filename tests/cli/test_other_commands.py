@@ -262,7 +262,7 @@ def test_the_base_install_starts_and_says_what_is_missing(doc: Path) -> None:
     assert "pip install 'stretto[postgres]'" in run("collections").stderr
     trace = doc.with_name("trace.jsonl")
     trace.write_text('{"input_length": 5}')
-    assert "pip install 'stretto[local]'" in run("load", trace, "--url", "http://127.0.0.1:9").stderr
+    assert "pip install 'stretto[client]'" in run("load", trace, "--url", "http://127.0.0.1:9").stderr
     assert "1 of 1 requests answered" in run("replay", trace).stdout
 
 
@@ -407,7 +407,8 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 main()
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", script, "ask", "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "interrupted\n")
 
 

@@ -11,12 +11,13 @@ from rich.console import Console
 
 from stretto.cli import parsing
 from stretto.cli.ask.request import AskRequest, Settings
-from stretto.cli.documents import read_documents
+from stretto.cli.documents import check_paths, read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
 from stretto.core import Document
 from stretto.engines.catalogue import SMALL_MODEL, web_engine
 from stretto.errors import UserError
+from stretto.extras import check_installed
 from stretto.frontend.template import Template
 from stretto.vocabulary import DEFAULT
 
@@ -54,6 +55,9 @@ def check(request: AskRequest, errors: Console) -> Checked:
     ):
         if path is not None:
             parsing.checked_target(option, path)
+    check_paths(request.docs)
+    if not request.searches:
+        check_installed("local", "an app that reads documents", "tokenizers")
     DEFAULT.select_passes(request.passes)
     template = parsing.template(request.app, named_collection=True)
     configuration = {component: dict(settings) for component, settings in request.settings.items()}

@@ -185,13 +185,12 @@ def loading_model(model: str, num_threads: int | None) -> Iterator[None]:
     Raises:
         ConfigError: packages are missing, or the model cannot be loaded.
     """
-    with imports_of("local", f"the model {model!r}"):
-        import torch
-        import transformers  # noqa: F401
-    if num_threads is not None:
-        torch.set_num_threads(num_threads)
     try:
-        with one_load(), imports_of("local", f"the model {model!r}"):
+        with one_load(f"the model {model!r}"):
+            import torch
+
+            if num_threads is not None:
+                torch.set_num_threads(num_threads)
             yield
     except ConfigError:
         raise

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from stretto.cluster.kv_events import KVEvent
 from stretto.core import Segment
 from stretto.engines.decoding import BASIC, refuse_others, without_wishes
+from stretto.engines.loading import one_load
 from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.engines.written import as_written
 from stretto.errors import CapacityError, StrettoError, UserError
-from stretto.extras import imports_of
 from stretto.llm.output.output import Output
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
@@ -96,7 +96,7 @@ class ReferenceLLM:
         Raises:
             ConfigError: the checkpoint is missing, corrupt or of an unsupported kind.
         """
-        with imports_of("local", f"the checkpoint {config.path}"):
+        with one_load(f"the checkpoint {config.path}"):
             import torch
 
             from stretto.engines.reference.checkpoint import load_checkpoint

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.prompt_keys import PromptSpace, token_space
+from stretto.engines.loading import one_load
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.running_task import RunningTask
@@ -109,7 +110,7 @@ class TransformerLLM:
             value = getattr(config, name)
             if not (value is None and name in _MAY_BE_NONE) and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} is {value!r}: a number of at least 1")
-        with imports_of("local", f"the checkpoint {config.path}"):
+        with one_load(f"the checkpoint {config.path}"):
             import torch
 
             from stretto.engines.transformer.runner import Runner
