@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stretto.cli.names import SEARCH
+from stretto.cli.names import PLANNERS, SEARCH
 from stretto.core import is_text
 from stretto.errors import ConfigError, UserError
+from stretto.extras import check_installed
+from stretto.nearest_name import nearest_name
 
 if TYPE_CHECKING:
     from stretto.frontend.template import Template
@@ -31,6 +33,16 @@ def template(app: str, *, named_collection: bool = False) -> Template:
     if app not in APPS:
         raise ConfigError(f"there is no app {app!r}; there are {', '.join((*APPS, SEARCH))}")
     return APPS[app](named_collection=named_collection)
+
+
+def planner(name: str) -> str:
+    """Return the name of a planner as it is spelt in the table of planners. Raises ConfigError if there is
+    none, or if its packages are not installed.
+    """
+    found = nearest_name(name, PLANNERS, "there is no planner")
+    if found == "exact":
+        check_installed("planner", "the planner exact", "ortools")
+    return found
 
 
 def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:

@@ -65,7 +65,7 @@ def plan(
     of the times that the plan takes with each draw, and an interval that holds the time with 90 %. The chart
     shows the plan with one draw.
     """
-    by = nearest_name(planner, PLANNERS, "there is no planner")
+    by = parsing.planner(planner)
     place = cast("Source", nearest_name(weights, WEIGHTS, "there is no place of weights"))
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")

@@ -48,8 +48,10 @@ def route(
     ] = None,
 ) -> None:
     """Run a router before servers that speak OpenAI's API, such as vLLM or SGLang."""
-    from stretto.router.config import RouterConfig, WorkerConfig
-    from stretto.router.config_file import read_router_config
+    with imports_of("route", "the router"):
+        from stretto.router.config import RouterConfig, WorkerConfig
+        from stretto.router.config_file import read_router_config
+        from stretto.router.serve import run_router
 
     settings = RouterConfig() if config is None else read_router_config(config)
     settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in workers or ())))
@@ -57,6 +59,4 @@ def route(
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     if not settings.worker:
         raise UserError("give the servers with --worker URL, or in the file of --config")
-    with imports_of("route", "the router"):
-        from stretto.router.serve import run_router
     run_router(settings, record, say)

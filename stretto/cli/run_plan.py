@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stretto.cli import options
+from stretto.cli import options, parsing
 from stretto.cli.names import CPU, PLANNERS
-from stretto.cli.parsing import checked_target
 from stretto.errors import CapacityError, ConfigError, UserError
-from stretto.nearest_name import nearest_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -117,7 +115,7 @@ def run_plan(
     """Run an application of several LLMs over a file of requests. The same command again goes on where an
     earlier one was ended.
     """
-    checked_target("--out", out)
+    parsing.checked_target("--out", out)
     failures = failures or out.with_name(out.name + ".failed")
     journal = journal or out.with_name(out.name + ".journal")
     _check_files({"--requests": requests, "--out": out, "--failures": failures, "--journal": journal})
@@ -125,7 +123,7 @@ def run_plan(
         raise UserError(f"--out {out}: is there already, without a journal; name another file, or remove it")
     if serve is Serve.EMULATED and machine is None:
         machine = _EMULATED_MACHINE
-    by = nearest_name(planner or _PLANNER, PLANNERS, "there is no planner")
+    by = parsing.planner(planner or _PLANNER)
     _check_use(serve, {"--machine": machine, "--planner": planner, "--vllm": vllm, "--speed": speed})
     speed = speed or 1.0
     from rich.console import Console
@@ -233,7 +231,7 @@ def _check_files(files: dict[str, Path]) -> None:
     uses: dict[Path, str] = {}
     for option, path in files.items():
         if option != "--requests":
-            checked_target(option, path)
+            parsing.checked_target(option, path)
         if (other := uses.setdefault(path.resolve(), option)) != option:
             raise UserError(f"{option} {path}: is the file of {other} too")
 
