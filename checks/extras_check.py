@@ -133,7 +133,7 @@ class Environment:
 
     @contextmanager
     def serving(self, *arguments: object) -> Iterator[str]:
-        """Context manager that runs `stretto` with these arguments, a server; gives its URL. Raises Failed."""
+        """Context manager that runs `stretto` with these arguments; gives its URL. Raises Failed."""
         command = [str(self.folder / "bin" / "stretto"), *map(str, arguments)]
         log = self.work / f"{arguments[0]}.log"
         with log.open("wb") as written:
