@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,17 +14,6 @@ from stretto.cli.terminal import shown
 from stretto.core import Document
 from stretto.documents import load_documents
 from stretto.errors import DocumentError
-
-
-def check_paths(paths: Sequence[Path]) -> None:
-    """Check that documents and folders of documents are there, before anything is loaded to read them.
-
-    Raises:
-        DocumentError: a path is missing.
-    """
-    for path in paths:
-        if not os.path.lexists(path):
-            raise DocumentError(f"{path}: {os.strerror(errno.ENOENT)}")
 
 
 def read_documents(

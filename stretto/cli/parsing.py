@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stretto.cli.names import PLANNERS, SEARCH
 from stretto.core import is_text
-from stretto.errors import ConfigError, UserError
+from stretto.errors import ConfigError, DocumentError, UserError
 from stretto.extras import check_installed
 from stretto.nearest_name import nearest_name
 
@@ -105,6 +106,17 @@ def read_questions(path: Path) -> list[str]:
     if not questions:
         raise UserError(f"--questions {path}: the file has no questions")
     return questions
+
+
+def check_paths(paths: Sequence[Path]) -> None:
+    """Check that documents and folders of documents are there, before anything is loaded to read them.
+
+    Raises:
+        DocumentError: a path is missing.
+    """
+    for path in paths:
+        if not os.path.lexists(path):
+            raise DocumentError(f"{path}: {os.strerror(errno.ENOENT)}")
 
 
 def checked_target(option: str, path: Path) -> None:

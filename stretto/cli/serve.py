@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stretto.cli import options
+from stretto.cli import options, parsing
 from stretto.cli.names import APPS, SEARCH
 from stretto.cli.terminal import say
 from stretto.errors import StrettoError, UserError
@@ -72,9 +72,10 @@ def serve(
     port: options.Port = None,
 ) -> None:
     """Serve apps, and programs on semantic variables, over HTTP. Models stay loaded."""
+    parsing.check_paths(docs or ())
     from rich.console import Console
 
-    from stretto.cli.documents import check_paths, read_documents
+    from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
     from stretto.cli.served_engines import with_engines_of, with_usual_engines
     from stretto.engines_file.reading import read_tables
@@ -88,7 +89,6 @@ def serve(
     config = read_service_config(tables)
     given: dict[str, Any] = {"host": host, "port": port}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
-    check_paths(docs or [])
     apps = load_apps(app or ())
     machine, described = (None, ()) if tables is None else deployed(tables)
     deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer)

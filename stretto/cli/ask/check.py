@@ -11,7 +11,7 @@ from rich.console import Console
 
 from stretto.cli import parsing
 from stretto.cli.ask.request import AskRequest, Settings
-from stretto.cli.documents import check_paths, read_documents
+from stretto.cli.documents import read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
 from stretto.core import Document
@@ -55,7 +55,6 @@ def check(request: AskRequest, errors: Console) -> Checked:
     ):
         if path is not None:
             parsing.checked_target(option, path)
-    check_paths(request.docs)
     if not request.searches:
         check_installed("local", "an app that reads documents", "tokenizers")
     DEFAULT.select_passes(request.passes)

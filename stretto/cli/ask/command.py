@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stretto.cli import options
+from stretto.cli import options, parsing
 
 
 def ask(
@@ -80,9 +80,9 @@ def ask(
 
     Each call loads the models again; `stretto serve --app` keeps them loaded.
     """
+    parsing.check_paths(docs or ())
     from rich.console import Console
 
-    from stretto.cli import parsing
     from stretto.cli.ask.check import check
     from stretto.cli.ask.request import AskRequest, questions_of
     from stretto.cli.ask.run import run
