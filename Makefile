@@ -17,7 +17,7 @@ FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
 SOAK_S ?= 480
 
-.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
+.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -132,6 +132,9 @@ ray-check: env ## two nodes of a Ray cluster on this machine, one is killed (0.1
 	$(BIN)/$(PIP_INSTALL) -e ".[ray]"
 	$(BIN)/python -m checks.ray_check
 
+check-extras: ## each extra in an environment of its own, with the first command of its page (6 GB, some minutes)
+	$(PYTHON) -m checks.extras_check --torch "$(TORCH)" $(EXTRAS)
+
 benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	@mkdir -p runs
 	$(BIN)/stretto bench overhead --json runs/overhead.json
@@ -152,4 +155,4 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(if $(DATA),$(BIN)/stretto bench fleet --json runs/fleet.json --data $(DATA))
 
 clean: ## remove the environment and everything made
-	rm -rf $(VENV) $(VLLM_VENV) $(ROUTER_VENV) $(AIPERF_VENV) $(FUZZ_VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ROUTER_VENV) $(AIPERF_VENV) $(FUZZ_VENV) .venv-extras runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

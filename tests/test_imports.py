@@ -13,7 +13,7 @@ import stretto
 ROOT = Path(stretto.__file__).parent
 CLONE = ROOT.parent
 LAYERS = (
-    "core errors foreign interrupts private_file nearest_name record sorted_queue",
+    "core errors extras foreign interrupts private_file nearest_name record sorted_queue",
     "tasks references",
     "costs transforms",
     "cluster deployment",
@@ -26,7 +26,7 @@ LAYERS = (
     "runtime sim",
     "apps emulate programs router",
     "planner service",
-    "cli",
+    "__main__ cli",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 FINDS_BENCHMARKS = "cli/bench.py"

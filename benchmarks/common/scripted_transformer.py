@@ -17,8 +17,8 @@ from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import RunningTask
-from stretto.engines.transformer.sampler import Chosen, TokenChoice
 from stretto.engines.transformer.text_stream import TextStream
+from stretto.engines.transformer.token_choice import Chosen, TokenChoice
 from stretto.llm.output.output import Output
 from stretto.llm.sequence import TokenSequence
 from stretto.sim.synthetic_output import SyntheticOutput, output_as_of

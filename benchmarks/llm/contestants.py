@@ -57,7 +57,7 @@ class TransformersGenerate:
         import torch
         from transformers import AutoModelForCausalLM
 
-        with one_load():
+        with one_load("transformers"):
             self._model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
 
     def generate(self, prompts: list[list[int]]) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from stretto.agent_traces.formats import agent_format, read_agent_trace
 from stretto.agent_traces.load_report import summarise
 from stretto.cli.load_table import print_load_report
+from stretto.cli.names import DEVICE, MODEL
 from stretto.cluster.placements.table import check_placement
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset
@@ -23,8 +24,6 @@ from stretto.sim.simulated_model import SimulatedModel, preset_models
 from stretto.sim.synthetic_output import OutputSource
 from stretto.trace.lines import TraceError
 
-DEFAULT_MODEL = "Llama-2-7b-hf"
-DEFAULT_DEVICE = "A100-80G"
 _ENGINE = "llm"
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 256
@@ -62,8 +61,8 @@ def replay_agents(
         raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(ORDERS)}")
     if placement is not None:
         check_placement(placement)
-    preset = load_preset(device or DEFAULT_DEVICE)
-    sizes = preset.model(model or DEFAULT_MODEL)
+    preset = load_preset(device or DEVICE)
+    sizes = preset.model(model or MODEL)
     if preset.hardware is None:
         raise ConfigError(f"preset {preset.name} has no step costs")
     kv_tokens = check_fits(sizes, preset.hardware, 1)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import stretto
 from stretto.cli import options
@@ -71,6 +70,8 @@ def bench(
 ) -> None:
     """Run a benchmark and say which goals it meets."""
     _find_benchmarks()
+    from rich.console import Console
+
     from benchmarks import plotting, registry, report
 
     console = Console()

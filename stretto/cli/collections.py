@@ -10,21 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from stretto.cli import options
-from stretto.cli.indexing import embedder_of
-from stretto.cli.progress import spinner
-from stretto.cli.saved import data_dir
 from stretto.cli.terminal import shown
-from stretto.core import Document
-from stretto.deployment import Deployment, deploy
-from stretto.engines.catalogue import PROFILES
 from stretto.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stretto.core import Document
+    from stretto.deployment import Deployment
     from stretto.engines.batch.postgres import PostgresConfig, PostgresVectors
 
 
@@ -35,6 +30,10 @@ def collections(
     dsn: options.Dsn = None,
 ) -> None:
     """List the named collections, or drop one."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     console = Console()
     with opened(dsn) as store:
         known = store.collections()
@@ -75,12 +74,15 @@ def collections_engine(dsn: str | None) -> Deployment:
     """Return the declaration of the engine "vectors" (search in stored documents) on the database `dsn`, or
     on an embedded server if that is None.
     """
+    from stretto.deployment import deploy
     from stretto.engines.batch.postgres import PostgresVectors
+    from stretto.engines.catalogue import PROFILES
 
     return deploy("vectors", PostgresVectors, _config(dsn), profile=PROFILES["vectors"], max_batch=1024)
 
 
 def _config(dsn: str | None) -> PostgresConfig:
+    from stretto.cli.saved import data_dir
     from stretto.engines.batch.postgres import PostgresConfig
 
     if dsn is not None:
@@ -112,6 +114,11 @@ def missing(
         UserError: there is no such collection, and there are no documents to make it from.
         ConfigError: the collection was made with another embedder.
     """
+    from rich.markup import escape
+
+    from stretto.cli.indexing import embedder_of
+    from stretto.cli.progress import spinner
+
     with spinner(errors) as progress:
         progress.add_task("looking into the collection")
         known = {one.name: one for one in store.collections()}

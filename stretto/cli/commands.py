@@ -1,52 +1,71 @@
-"""The command line with all its commands."""
+"""The command line with all its commands, each of which is imported when it is asked for.
+
+The module of a command has its options and its help. It imports what does the work inside its functions, so
+that help and errors of arguments come before any engine is imported.
+"""
 
 from __future__ import annotations
 
-from importlib import metadata
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from stretto.cli.ask.command import ask
-from stretto.cli.bench import bench
-from stretto.cli.collections import collections
-from stretto.cli.emulate import emulate
-from stretto.cli.explain import explain
-from stretto.cli.load import load
-from stretto.cli.plan import plan
-from stretto.cli.profile import profile
-from stretto.cli.replay import replay_run
-from stretto.cli.route import route
-from stretto.cli.run_plan import run_plan
-from stretto.cli.serve import serve
-from stretto.cli.workload import workload
+from stretto import __version__
+
+_FUNCTIONS = {
+    "ask": ("stretto.cli.ask.command", "ask"),
+    "explain": ("stretto.cli.explain", "explain"),
+    "profile": ("stretto.cli.profile", "profile"),
+    "collections": ("stretto.cli.collections", "collections"),
+    "bench": ("stretto.cli.bench", "bench"),
+    "emulate": ("stretto.cli.emulate", "emulate"),
+    "replay": ("stretto.cli.replay", "replay_run"),
+    "load": ("stretto.cli.load", "load"),
+    "workload": ("stretto.cli.workload", "workload"),
+    "route": ("stretto.cli.route", "route"),
+    "serve": ("stretto.cli.serve", "serve"),
+    "plan": ("stretto.cli.plan", "plan"),
+    "run-plan": ("stretto.cli.run_plan", "run_plan"),
+}
+"""Module and function of each command, in the order of the help."""
+_EPILOGS = {
+    "ask": """Examples:
+
+stretto ask "When did the guild move in?" --docs books/ --llm checkpoints/small
+
+stretto ask --questions questions.jsonl --docs books/ --collection books --json"""
+}
+
+
+class _Commands(TyperGroup):
+    """The group of all commands. A command is imported and built when it is looked up."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = cast(Any, dict.fromkeys(_FUNCTIONS))  # names, for help and for suggestions
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of this name; None if there is none."""
+        if cmd_name not in _FUNCTIONS:
+            return None
+        module, function = _FUNCTIONS[cmd_name]
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+        alone.command(cmd_name, epilog=_EPILOGS.get(cmd_name))(getattr(import_module(module), function))
+        return get_command(alone)
+
 
 app = typer.Typer(
     name="stretto",
+    cls=_Commands,
     help="Runs LLM applications end to end as fast as the hardware allows.",
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-_ASK_EXAMPLES = """Examples:
-
-stretto ask "When did the guild move in?" --docs books/ --llm checkpoints/small
-
-stretto ask --questions questions.jsonl --docs books/ --collection books --json"""
-app.command(epilog=_ASK_EXAMPLES)(ask)
-app.command()(explain)
-app.command()(profile)
-app.command()(collections)
-app.command()(bench)
-app.command()(emulate)
-app.command(name="replay")(replay_run)
-app.command()(load)
-app.command()(workload)
-app.command()(route)
-app.command()(serve)
-app.command()(plan)
-app.command(name="run-plan")(run_plan)
 
 
 @app.callback()
@@ -56,6 +75,6 @@ def options(
 ) -> None:
     """Handle a call of `stretto` without a command: print the version if asked to, or else the help."""
     if version:
-        print(metadata.version("stretto"))
+        print(__version__)
     elif context.invoked_subcommand is None:
         print(context.get_help(), end="")

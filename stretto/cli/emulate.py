@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretto.cli.terminal import say
-from stretto.errors import ConfigError, UserError
+from stretto.errors import UserError
+from stretto.extras import imports_of
 
 if TYPE_CHECKING:
     from stretto.emulate.wanted import WantedFleet, WantedServer
@@ -180,11 +181,9 @@ def emulate(
         output_lengths, load_tokens(tokenizer) if tokenizer else FOUR_CHARACTERS
     )
     check_ports((server.host, server.port) for server in planned.servers)
-    try:
+    with imports_of("emulate", "emulated servers"):
         from stretto.emulate.processes import run_processes
         from stretto.emulate.serve import run_servers
-    except ImportError as error:
-        raise ConfigError(f"emulated servers need the package {error.name}: stretto[emulate]") from error
     say(f"predicted: {load.whole:.1f} cores at full load without streams; {load.num_streams} streams at once")
     if processes:
         run_processes(planned, answer_tokens, say)

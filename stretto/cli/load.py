@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from stretto.agent_traces.formats import read_agent_trace
-from stretto.agent_traces.load_report import RequestTimes, summarise
-from stretto.agent_traces.requests import AgentTrace
 from stretto.cli import options
-from stretto.cli.load_table import print_load_report
-from stretto.errors import ConfigError
+from stretto.extras import imports_of
 
 
 def load(
@@ -53,11 +46,21 @@ def load(
     A request is due when those that it waits for have been answered, plus its think or tool time. Ctrl-C
     cancels what runs and prints what was measured until then.
     """
+    import asyncio
+
+    from rich.console import Console
+
+    from stretto.agent_traces.formats import read_agent_trace
+    from stretto.agent_traces.load_report import RequestTimes, summarise
+    from stretto.cli.load_table import print_load_report
+
     trace = read_agent_trace(file)
-    send, times = _sender(), list[RequestTimes]()
+    with imports_of("client", "a load"):
+        from stretto.agent_traces.openai_load import send_trace
+    times: list[RequestTimes] = []
     try:
         with Console(stderr=True).status(f"{len(trace.requests)} requests to {url}"):
-            asyncio.run(send(trace, times, url, model, api))
+            asyncio.run(send_trace(trace, times, url, model, api))
     finally:
         if times:
             report = summarise(trace, times)
@@ -67,16 +70,3 @@ def load(
                 print_load_report(report)
     if report.failed:
         raise typer.Exit(1)
-
-
-def _sender() -> Callable[[AgentTrace, list[RequestTimes], str, str | None, str], Coroutine[Any, Any, None]]:
-    """Return the function that sends a trace to a server.
-
-    Raises:
-        ConfigError: its packages are not installed.
-    """
-    try:
-        from stretto.agent_traces.openai_load import send_trace
-    except ImportError as error:
-        raise ConfigError("a load needs httpx: pip install 'stretto[local]'") from error
-    return send_trace

@@ -16,6 +16,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+from stretto import __version__
 from stretto.errors import StrettoError, UserError
 from stretto.interrupts import REPEATED_S
 
@@ -65,6 +66,9 @@ def _run() -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be Unicode
     try:
+        if sys.argv[1:] == ["--version"]:  # without typer, whose import takes longer than all the rest
+            print(__version__)
+            return 0
         from stretto.cli.commands import app
 
         app()

@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stretto.apps import APPS
-from stretto.engines.batch.embedding import DTYPES, MINILM
-from stretto.engines.catalogue import RECOVER_S
-from stretto.sched.orders import ORDERS
+from stretto.cli.names import APPS, DTYPES, EMBEDDER, POLICIES, RECOVER_S, SEARCH
 
 MAX_BYTES = 50_000_000
 MACHINE_HELP = (
@@ -19,8 +16,6 @@ MACHINE_HELP = (
 )
 
 ADVANCED = "advanced"
-SEARCH = "search"
-"""Name of the app that searches the web, or the documents by words, instead of indexing documents."""
 
 App = Annotated[
     str, typer.Option("--app", help=f"Name of the app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")
@@ -115,7 +110,7 @@ Policy = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help=f"Order in which waiting requests are taken, for the LLM only: {', '.join(ORDERS)}.",
+        help=f"Order in which waiting requests are taken, for the LLM only: {', '.join(POLICIES)}.",
         metavar="NAME",
     ),
 ]
@@ -137,7 +132,7 @@ Embedder = Annotated[
     typer.Option(
         "--embedder",
         help="Name or path of an embedding model, or URL of a server that embeds (OpenAI's API, or Text "
-        f"Embeddings Inference). Default: {MINILM}.",
+        f"Embeddings Inference). Default: {EMBEDDER}.",
         metavar="NAME|PATH|URL",
     ),
 ]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stretto.apps import APPS, search_empowered
-from stretto.cli.options import SEARCH
+from stretto.cli.names import PLANNERS, SEARCH
 from stretto.core import is_text
-from stretto.errors import ConfigError, UserError
-from stretto.frontend.template import Template
+from stretto.errors import ConfigError, DocumentError, UserError
+from stretto.extras import check_installed
+from stretto.nearest_name import nearest_name
+
+if TYPE_CHECKING:
+    from stretto.frontend.template import Template
 
 MAX_QUESTION_CHARS = 4000
 
@@ -23,11 +27,23 @@ def template(app: str, *, named_collection: bool = False) -> Template:
 
     With `named_collection`, its queries bring the name of the collection that documents are stored in.
     """
+    from stretto.apps import APPS, search_empowered
+
     if app == SEARCH:
         return search_empowered()
     if app not in APPS:
         raise ConfigError(f"there is no app {app!r}; there are {', '.join((*APPS, SEARCH))}")
     return APPS[app](named_collection=named_collection)
+
+
+def planner(name: str) -> str:
+    """Return the name of a planner as it is spelt in the table of planners. Raises ConfigError if there is
+    none, or if its packages are not installed.
+    """
+    found = nearest_name(name, PLANNERS, "there is no planner")
+    if found == "exact":
+        check_installed("planner", "the planner exact", "ortools")
+    return found
 
 
 def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:
@@ -90,6 +106,17 @@ def read_questions(path: Path) -> list[str]:
     if not questions:
         raise UserError(f"--questions {path}: the file has no questions")
     return questions
+
+
+def check_paths(paths: Sequence[Path]) -> None:
+    """Check that documents and folders of documents are there, before anything is loaded to read them.
+
+    Raises:
+        DocumentError: a path is missing.
+    """
+    for path in paths:
+        if not os.path.lexists(path):
+            raise DocumentError(f"{path}: {os.strerror(errno.ENOENT)}")
 
 
 def checked_target(option: str, path: Path) -> None:

@@ -5,37 +5,21 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from stretto.cli import options, parsing
-from stretto.cli.cores import measured_cores
-from stretto.costs.length_belief import interval
-from stretto.costs.loading import SOURCES, Source
-from stretto.costs.presets import load_output_lengths
+from stretto.cli.names import CPU, PLANNERS, WEIGHTS
 from stretto.errors import CapacityError, ConfigError
 from stretto.nearest_name import nearest_name
-from stretto.planner.application import Application
-from stretto.planner.bound import lower_bound_s
-from stretto.planner.cores import CPU, core_models
-from stretto.planner.execute import Execution, Span, execute
-from stretto.planner.gantt import gantt, letters
-from stretto.planner.gantt_page import gantt_page
-from stretto.planner.given_machine import given_machine
-from stretto.planner.machine import Machine
-from stretto.planner.model_graph import model_graph
-from stretto.planner.plan import Plan
-from stretto.planner.plan_files import read_application, read_requests
-from stretto.planner.planners.first import first_plan
-from stretto.planner.planners.table import ALL_PLANNERS
-from stretto.planner.problem import Problem
-from stretto.planner.run_times import RunTimes
+
+if TYPE_CHECKING:
+    from stretto.costs.loading import Source
+    from stretto.planner.application import Application
+    from stretto.planner.machine import Machine
 
 _MAX_DRAWS = 1000
 
@@ -49,7 +33,7 @@ def plan(
         str, typer.Option("--machine", help=options.MACHINE_HELP, metavar="NAME|FILE|here|cpu")
     ] = "8xA100-80G",
     planner: Annotated[
-        str, typer.Option("--planner", help=f"One of {', '.join(ALL_PLANNERS)}.", metavar="NAME")
+        str, typer.Option("--planner", help=f"One of {', '.join(PLANNERS)}.", metavar="NAME")
     ] = "stretto",
     draws: Annotated[
         int,
@@ -60,7 +44,7 @@ def plan(
         str,
         typer.Option(
             "--weights",
-            help=f"Place of the models' weights before the first start: {', '.join(SOURCES)}.",
+            help=f"Place of the models' weights before the first start: {', '.join(WEIGHTS)}.",
             metavar="PLACE",
         ),
     ] = "cache",
@@ -81,12 +65,24 @@ def plan(
     of the times that the plan takes with each draw, and an interval that holds the time with 90 %. The chart
     shows the plan with one draw.
     """
-    make = ALL_PLANNERS[nearest_name(planner, ALL_PLANNERS, "there is no planner")]
-    place = cast(Source, nearest_name(weights, SOURCES, "there is no place of weights"))
+    by = parsing.planner(planner)
+    place = cast("Source", nearest_name(weights, WEIGHTS, "there is no place of weights"))
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
     if html is not None:
         parsing.checked_target("--html", html)
+    from stretto.cli.found_plan import FoundPlan, print_plan
+    from stretto.costs.presets import load_output_lengths
+    from stretto.planner.bound import lower_bound_s
+    from stretto.planner.execute import execute
+    from stretto.planner.gantt_page import gantt_page
+    from stretto.planner.model_graph import model_graph
+    from stretto.planner.plan_files import read_application, read_requests
+    from stretto.planner.planners.first import first_plan
+    from stretto.planner.planners.table import ALL_PLANNERS
+    from stretto.planner.problem import Problem
+    from stretto.planner.run_times import RunTimes
+
     try:
         application = read_application(app)
         problem = Problem(
@@ -114,8 +110,8 @@ def plan(
         file=sys.stderr,
     )
     times = RunTimes(problem)
-    found = make(times)
-    planned = _Planned(
+    found = ALL_PLANNERS[by](times)
+    planned = FoundPlan(
         problem,
         found,
         search_s=time.perf_counter() - begin_s,
@@ -129,117 +125,14 @@ def plan(
     if as_json:
         print(json.dumps(planned.as_json(), indent=2))
     else:
-        _print(planned)
+        print_plan(planned)
 
 
 def _machine(application: Application, text: str) -> Machine:
+    from stretto.cli.cores import measured_cores
+    from stretto.planner.cores import core_models
+    from stretto.planner.given_machine import given_machine
+
     if text.casefold() == CPU:
         return measured_cores(core_models(application), partial(print, file=sys.stderr))
     return given_machine(text)
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A plan, and what is known of it.
-
-    Attributes:
-        done: the plan carried out with one draw of the lengths of answers.
-        predicted_s: makespans with draws that may be the true ones.
-        bound_s: lower bound of the makespan of any plan.
-    """
-
-    problem: Problem
-    plan: Plan
-    search_s: float
-    done: Execution
-    predicted_s: list[float]
-    bound_s: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all of it as a value of JSON."""
-        return {
-            "planner": self.plan.planner,
-            "machine": self.problem.machine.name,
-            "actions": [
-                {
-                    "when": action.when,
-                    "do": action.verb,
-                    "node": action.replica.node,
-                    "model": self.problem.workload.models[action.replica.node].name,
-                    "tp": action.replica.tp,
-                    "devices": action.replica.devices,
-                    "weight": action.replica.weight,
-                }
-                for action in self.plan.actions()
-            ],
-            "spans": [
-                {
-                    "node": span.replica.node,
-                    "devices": span.replica.devices,
-                    "start_s": span.start_s,
-                    "ready_s": span.ready_s,
-                    "end_s": span.end_s,
-                    "is_estimated": is_estimated(self.problem, span),
-                }
-                for span in self.done.spans
-            ],
-            "predicted_s": self.predicted_s,
-            "interval_s": interval(self.predicted_s),
-            "lower_bound_s": self.bound_s,
-            "search_s": self.search_s,
-        }
-
-
-def _print(planned: _Planned) -> None:
-    """Print a plan as a table and a chart, with its prediction."""
-    problem, done, predicted_s = planned.problem, planned.done, planned.predicted_s
-    console = Console(markup=False, emoji=False)
-    console.print(_table(problem, done))
-    for line in gantt(done, problem.names, problem.machine):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    low_s, high_s = interval(predicted_s)
-    console.print(
-        f"predicted: {sum(predicted_s) / len(predicted_s):.1f} s ({low_s:.1f} to {high_s:.1f} s with 90 %, "
-        f"from {len(predicted_s)} draws); lower bound: {planned.bound_s:.1f} s; "
-        f"by {planned.plan.planner} in {planned.search_s:.1f} s",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if any(is_estimated(problem, span) for span in done.spans):
-        console.print(
-            "* not measured: step times, time to start or lengths of answers are those of others",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def is_estimated(problem: Problem, span: Span) -> bool:
-    """Return whether a replica's times, or its node's lengths of answers, were not measured."""
-    node = span.replica.node
-    return node in problem.workload.estimated or problem.costs[node][span.replica.tp].is_estimated
-
-
-def _table(problem: Problem, done: Execution) -> Table:
-    """Return the replicas by start, as a table."""
-    names = letters(problem.names)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "node", "model", f"{problem.machine.device}s"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("share", "start, s", "loaded, s", "end, s"):
-        table.add_column(heading, justify="right")
-    totals: dict[str, float] = {}
-    for span in done.spans:
-        totals[span.replica.node] = totals.get(span.replica.node, 0.0) + span.busy_s * span.replica.tp
-    for span in sorted(done.spans, key=lambda span: (span.start_s, span.replica.devices)):
-        node = span.replica.node
-        model = problem.workload.models[node].name + "*" * is_estimated(problem, span)
-        share = span.busy_s * span.replica.tp / max(1e-9, totals[node])
-        table.add_row(
-            names[node],
-            node,
-            model,
-            ",".join(map(str, span.replica.devices)),
-            f"{share:.0%}",
-            *(f"{seconds:.1f}" for seconds in (span.start_s, span.ready_s, span.end_s)),
-        )
-    return table

@@ -7,23 +7,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from stretto.cli import options
-from stretto.cli.engines import Assembled, EngineOptions, assemble
-from stretto.cli.fit import fit_steps
-from stretto.cli.saved import profiles_file, save_profile
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment
-from stretto.engines.catalogue import engine_and_model
-from stretto.engines.measurement import Measurement
-from stretto.engines.profiling import profile_engine
 from stretto.errors import ConfigError
-from stretto.runtime.devices import claim
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from stretto.cli.engines import Assembled
+    from stretto.costs.profile import Profile
+    from stretto.deployment import Deployment
+    from stretto.engines.measurement import Measurement
 
 
 def profile(
@@ -73,6 +70,8 @@ def profile(
     if fit is not None:
         if engine or save or model_config is None:
             raise ConfigError("--fit takes --model-config, and neither an engine nor --save")
+        from stretto.cli.fit import fit_steps
+
         fit_steps(
             fit,
             config_file=model_config,
@@ -87,6 +86,15 @@ def profile(
     engine = engine or _only(described)
     if not engine:
         raise ConfigError("give an engine (chunking, embedding, vectors, reranking or llm) or --fit FILE")
+    from rich.console import Console
+    from rich.table import Table
+
+    from stretto.cli.engines import EngineOptions, assemble
+    from stretto.cli.saved import profiles_file, save_profile
+    from stretto.engines.catalogue import engine_and_model
+    from stretto.engines.profiling import profile_engine
+    from stretto.runtime.devices import claim
+
     if save:
         profiles_file()  # there is such a place
     said = EngineOptions(

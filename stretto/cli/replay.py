@@ -9,20 +9,17 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from stretto.cli import options
-from stretto.cli.agent_replay import DEFAULT_DEVICE, DEFAULT_MODEL, is_agent_trace, replay_agents
+from stretto.cli.names import DEVICE, MODEL
 from stretto.cli.terminal import shown
 from stretto.errors import UserError
-from stretto.sim.replay import Replayed, WhatIf, replay
-from stretto.trace.run_file import NOT_REPEATED
-from stretto.trace.run_reading import read_run
-from stretto.trace.summary import quantile
+
+if TYPE_CHECKING:
+    from stretto.sim.replay import Replayed
 
 _MAX_INSTANCES = 10_000
 
@@ -60,7 +57,7 @@ def replay_run(
         str | None,
         typer.Option(
             "--model",
-            help=f"Model that a trace of agents is replayed on. Default: {DEFAULT_MODEL}.",
+            help=f"Model that a trace of agents is replayed on. Default: {MODEL}.",
             metavar="NAME",
         ),
     ] = None,
@@ -68,7 +65,7 @@ def replay_run(
         str | None,
         typer.Option(
             "--device",
-            help=f"Device of each instance of that model, with known costs. Default: {DEFAULT_DEVICE}.",
+            help=f"Device of each instance of that model, with known costs. Default: {DEVICE}.",
             metavar="NAME",
         ),
     ] = None,
@@ -87,6 +84,14 @@ def replay_run(
     A trace of agents is replayed on simulated servers: each request arrives when those that it waits for have
     ended, plus its think or tool time.
     """
+    from rich.console import Console
+    from rich.table import Table
+
+    from stretto.cli.agent_replay import is_agent_trace, replay_agents
+    from stretto.sim.replay import WhatIf, replay
+    from stretto.trace.run_file import NOT_REPEATED
+    from stretto.trace.run_reading import read_run
+
     if is_agent_trace(file):
         if passes is not None:
             raise UserError("--passes: a trace of agents has no graphs to rewrite")
@@ -167,6 +172,8 @@ def _mean_error(replayed: Iterable[Replayed]) -> float | None:
 
 
 def _summary(latencies: Sequence[float]) -> dict[str, float | int | None]:
+    from stretto.trace.summary import quantile
+
     if not latencies:
         return {"queries": 0, "mean_s": None, "p50_s": None, "p99_s": None, "longest_s": None}
     return {

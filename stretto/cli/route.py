@@ -10,7 +10,8 @@ import typer
 
 from stretto.cli import options
 from stretto.cli.terminal import say
-from stretto.errors import ConfigError, UserError
+from stretto.errors import UserError
+from stretto.extras import imports_of
 
 
 def route(
@@ -55,8 +56,10 @@ def route(
     ] = None,
 ) -> None:
     """Run a router before servers that speak OpenAI's API, such as vLLM or SGLang."""
-    from stretto.router.config import RouterConfig, WorkerConfig
-    from stretto.router.config_file import read_router_config
+    with imports_of("route", "the router"):
+        from stretto.router.config import RouterConfig, WorkerConfig
+        from stretto.router.config_file import read_router_config
+        from stretto.router.serve import run_router
 
     settings = RouterConfig() if config is None else read_router_config(config)
     settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in workers or ())))
@@ -65,8 +68,4 @@ def route(
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     if not settings.worker:
         raise UserError("give the servers with --worker URL, or in the file of --config")
-    try:
-        from stretto.router.serve import run_router
-    except ImportError as error:
-        raise ConfigError(f"the router needs the package {error.name}: stretto[route]") from error
     run_router(settings, record, say)

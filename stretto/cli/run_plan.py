@@ -9,40 +9,24 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from stretto.cli import options
-from stretto.cli.cores import measured_cores
-from stretto.cli.parsing import checked_target
-from stretto.cli.progress import bar
-from stretto.costs.presets import load_output_lengths
+from stretto.cli import options, parsing
+from stretto.cli.names import CPU, PLANNERS
 from stretto.errors import CapacityError, ConfigError, UserError
-from stretto.nearest_name import nearest_name
-from stretto.planner.application import Application
-from stretto.planner.cores import CPU, core_models
-from stretto.planner.given_machine import given_machine
-from stretto.planner.plan import Plan
-from stretto.planner.plan_files import read_application
-from stretto.planner.planners.table import ALL_PLANNERS
-from stretto.planner.problem import Problem
-from stretto.planner.running.batch_lines import read_batch_application
-from stretto.planner.running.calls import CallBook
-from stretto.planner.running.forecast import Forecast
-from stretto.planner.running.prompt_lengths import PromptLengths
-from stretto.planner.running.replanner import Replanner
-from stretto.planner.running.replicas import (
-    core_replicas,
-    emulated_replicas,
-    local_plan,
-    local_replicas,
-    vllm_replicas,
-)
-from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.requests import read_run_requests
-from stretto.planner.running.run import Job, Outcome, run_job
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stretto.planner.application import Application
+    from stretto.planner.plan import Plan
+    from stretto.planner.problem import Problem
+    from stretto.planner.running.calls import CallBook
+    from stretto.planner.running.forecast import Forecast
+    from stretto.planner.running.request_store import RequestStore
+    from stretto.planner.running.run import Outcome
 
 
 class Serve(StrEnum):
@@ -119,7 +103,7 @@ def run_plan(
         str | None,
         typer.Option(
             "--planner",
-            help=f"One of {', '.join(ALL_PLANNERS)}, for a --machine. Default: {_PLANNER}.",
+            help=f"One of {', '.join(PLANNERS)}, for a --machine. Default: {_PLANNER}.",
             metavar="NAME",
         ),
     ] = None,
@@ -131,7 +115,7 @@ def run_plan(
     """Run an application of several LLMs over a file of requests. The same command again goes on where an
     earlier one was ended.
     """
-    checked_target("--out", out)
+    parsing.checked_target("--out", out)
     failures = failures or out.with_name(out.name + ".failed")
     journal = journal or out.with_name(out.name + ".journal")
     _check_files({"--requests": requests, "--out": out, "--failures": failures, "--journal": journal})
@@ -139,9 +123,29 @@ def run_plan(
         raise UserError(f"--out {out}: is there already, without a journal; name another file, or remove it")
     if serve is Serve.EMULATED and machine is None:
         machine = _EMULATED_MACHINE
-    find = ALL_PLANNERS[nearest_name(planner or _PLANNER, ALL_PLANNERS, "there is no planner")]
+    by = parsing.planner(planner or _PLANNER)
     _check_use(serve, {"--machine": machine, "--planner": planner, "--vllm": vllm, "--speed": speed})
     speed = speed or 1.0
+    from rich.console import Console
+
+    from stretto.cli.progress import bar
+    from stretto.costs.presets import load_output_lengths
+    from stretto.planner.cores import core_models
+    from stretto.planner.plan_files import read_application
+    from stretto.planner.planners.table import ALL_PLANNERS
+    from stretto.planner.running.batch_lines import read_batch_application
+    from stretto.planner.running.forecast import Forecast
+    from stretto.planner.running.prompt_lengths import PromptLengths
+    from stretto.planner.running.replanner import Replanner
+    from stretto.planner.running.replicas import (
+        core_replicas,
+        emulated_replicas,
+        local_replicas,
+        vllm_replicas,
+    )
+    from stretto.planner.running.requests import read_run_requests
+    from stretto.planner.running.run import Job, run_job
+
     if app is None:
         application, asked = read_batch_application(requests)
     else:
@@ -172,7 +176,7 @@ def run_plan(
         if problem is not None:
             if problem.estimates:
                 say(f"warning: {problem.estimates}")
-            plan = Replanner(application, problem.machine, load_output_lengths(), find, speed)
+            plan = Replanner(application, problem.machine, load_output_lengths(), ALL_PLANNERS[by], speed)
         forecast = Forecast(time.monotonic)
         calls = progress.add_task("calls", total=None)
 
@@ -202,6 +206,8 @@ def run_plan(
 
 
 def _one_each(application: Application, at_once: int) -> Callable[[CallBook], Plan]:
+    from stretto.planner.running.replicas import local_plan
+
     plan = local_plan(application, at_once)
     return lambda book: plan
 
@@ -209,6 +215,12 @@ def _one_each(application: Application, at_once: int) -> Callable[[CallBook], Pl
 def _problem(
     application: Application, asked: RequestStore, machine: str, say: Callable[[str], None]
 ) -> Problem:
+    from stretto.cli.cores import measured_cores
+    from stretto.costs.presets import load_output_lengths
+    from stretto.planner.cores import core_models
+    from stretto.planner.given_machine import given_machine
+    from stretto.planner.problem import Problem
+
     is_cpu = machine.casefold() == CPU
     planned_for = measured_cores(core_models(application), say) if is_cpu else given_machine(machine)
     return Problem(application, asked.planned(), planned_for, load_output_lengths())
@@ -219,7 +231,7 @@ def _check_files(files: dict[str, Path]) -> None:
     uses: dict[Path, str] = {}
     for option, path in files.items():
         if option != "--requests":
-            checked_target(option, path)
+            parsing.checked_target(option, path)
         if (other := uses.setdefault(path.resolve(), option)) != option:
             raise UserError(f"{option} {path}: is the file of {other} too")
 

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from stretto.apps import APPS
-from stretto.cli import options
-from stretto.cli.documents import read_documents
+from stretto.cli import options, parsing
+from stretto.cli.names import APPS, SEARCH
 from stretto.cli.terminal import say
-from stretto.deployment import Deployment
-from stretto.engines_file.reading import read_tables
-from stretto.errors import ConfigError, StrettoError, UserError
+from stretto.errors import StrettoError, UserError
+from stretto.extras import imports_of
 
 if TYPE_CHECKING:
+    from stretto.deployment import Deployment
     from stretto.runtime.runtime import Runtime
 
 
@@ -39,7 +37,7 @@ def serve(
         typer.Option(
             "--app",
             help="App to deploy: FILE.py:NAME, where NAME is a Template or a function that returns one, or a "
-            f"ready-made one: {', '.join((*APPS, options.SEARCH))}. Repeatable.",
+            f"ready-made one: {', '.join((*APPS, SEARCH))}. Repeatable.",
             metavar="FILE.py:NAME",
         ),
     ] = None,
@@ -47,7 +45,7 @@ def serve(
         list[Path] | None,
         typer.Option(
             "--docs",
-            help=f"Document or folder of documents that the app {options.SEARCH} searches. Repeatable.",
+            help=f"Document or folder of documents that the app {SEARCH} searches. Repeatable.",
             metavar="PATH",
         ),
     ] = None,
@@ -74,28 +72,32 @@ def serve(
     port: options.Port = None,
 ) -> None:
     """Serve apps, and programs on semantic variables, over HTTP. Models stay loaded."""
+    parsing.check_paths(docs or ())
+    from rich.console import Console
+
+    from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
     from stretto.cli.served_engines import with_engines_of, with_usual_engines
+    from stretto.engines_file.reading import read_tables
 
-    try:
+    with imports_of("service", "the service"):
         from stretto.service.apps.deployed_app import load_apps
         from stretto.service.config import read_service_config
-        from stretto.service.serve import run_service
-    except ImportError as error:
-        raise ConfigError(f"the service needs the package {error.name}: stretto[service]") from error
+    if offline is None and offline_app is not None:
+        raise UserError("--offline-app: has no use without --offline; name the file of requests")
     tables = None if engines is None else read_tables(engines)
     config = read_service_config(tables)
     given: dict[str, Any] = {"host": host, "port": port}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
+    apps = load_apps(app or ())
     machine, described = (None, ()) if tables is None else deployed(tables)
     deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer)
-    apps = load_apps(app or ())
     documents = read_documents(docs or [], options.MAX_BYTES, Console(stderr=True), is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
-    if offline is None and offline_app is not None:
-        raise UserError("--offline-app: has no use without --offline; name the file of requests")
     beside = None if offline is None else _beside(offline, offline_app, deployments)
+    with imports_of("service", "the service"):
+        from stretto.service.serve import run_service
     run_service(deployments, config, say, machine, apps, beside)
 
 

@@ -6,18 +6,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from stretto.agent_traces.formats import read_agent_trace
-from stretto.agent_traces.known_prompts import known_prompts
-from stretto.agent_traces.sharing import KnownPrompt, Shared, found_share, quantities, study_prompts
 from stretto.cli import options
-from stretto.sim.traces import read_azure
-from stretto.trace.summary import quantile
+
+if TYPE_CHECKING:
+    from stretto.agent_traces.sharing import KnownPrompt
 
 _LABELS = {
     "prompt_tokens": "prompt, tokens",
@@ -46,14 +42,20 @@ def workload(
     part, or own part, that is longer than all before it. Requests that wait for others have no time of
     arrival.
     """
+    from rich.console import Console
+    from rich.table import Table
+
+    from stretto.agent_traces.sharing import found_share, quantities, study_prompts
+
     prompts, arrivals_s = _read(file)
     studied = study_prompts(prompts)
     found = dict(quantities(studied))
     if len(arrivals_s) > 1:
         found["gap_ms"] = [1000 * (after - before) for before, after in pairwise(sorted(arrivals_s))]
     table = {name: _distribution(values) for name, values in found.items()}
+    share = found_share(studied)
     if as_json:
-        print(json.dumps(_as_json(studied, table), indent=2))
+        print(json.dumps({"requests": len(studied), "found_share": share, **table}, indent=2))
         return
     shown = Table("", box=None, pad_edge=False)
     for heading in ("mean", "deviation", "p10", "p50", "p90", "largest"):
@@ -63,13 +65,18 @@ def workload(
     console = Console()
     console.print(shown)
     console.print(
-        f"{len(studied)} requests; a cache without limit would find {found_share(studied):.1%} of all tokens",
+        f"{len(studied)} requests; a cache without limit would find {share:.1%} of all tokens",
         highlight=False,
     )
 
 
 def _read(file: Path) -> tuple[Iterable[KnownPrompt], Sequence[float]]:
     """Return the prompts of a trace, and the times of arrival of requests that wait for no other."""
+    from stretto.agent_traces.formats import read_agent_trace
+    from stretto.agent_traces.known_prompts import known_prompts
+    from stretto.agent_traces.sharing import KnownPrompt
+    from stretto.sim.traces import read_azure
+
     if file.suffix == ".csv":
         requests = read_azure(file)
         prompts = [
@@ -82,6 +89,8 @@ def _read(file: Path) -> tuple[Iterable[KnownPrompt], Sequence[float]]:
 
 
 def _distribution(values: Sequence[float]) -> Mapping[str, float]:
+    from stretto.trace.summary import quantile
+
     mean = sum(values) / len(values)
     return {
         "mean": mean,
@@ -91,7 +100,3 @@ def _distribution(values: Sequence[float]) -> Mapping[str, float]:
         "p90": quantile(values, 0.9),
         "largest": max(values),
     }
-
-
-def _as_json(studied: Sequence[Shared], table: Mapping[str, object]) -> Mapping[str, object]:
-    return {"requests": len(studied), "found_share": found_share(studied), **table}

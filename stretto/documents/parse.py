@@ -15,6 +15,7 @@ from stretto.documents.pdf import MAX_PAGES, parse_pdf
 from stretto.documents.rst import parse_rst
 from stretto.documents.text import parse_text
 from stretto.errors import ConfigError, DocumentError
+from stretto.extras import imports_of
 
 Parser = Callable[[bytes], list[Section]]
 
@@ -65,11 +66,12 @@ def parse_bytes(path: str, data: bytes, max_pages: int = MAX_PAGES) -> Document:
     if parser is parse_pdf:
         parser = partial(parse_pdf, max_pages=max_pages)
     try:
-        sections = parser(data)
+        with imports_of("local", path):
+            sections = parser(data)
+    except ConfigError:
+        raise
     except OSError as cause:
         raise DocumentError(f"{path}: {cause.strerror}") from cause
-    except ImportError as cause:
-        raise ConfigError(f"{path}: needs the package {cause.name}: pip install 'stretto[local]'") from cause
     except ValueError as cause:
         raise DocumentError(f"{path}: {cause}") from cause
     except MemoryError:

@@ -14,6 +14,7 @@ from stretto.emulate.known_costs import llm_device, llm_model
 from stretto.emulate.served_model import ServedModel
 from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
 from stretto.errors import ConfigError
+from stretto.extras import imports_of
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import SyntheticOutput
@@ -142,10 +143,8 @@ def load_tokens(folder: str) -> Tokens:
     Raises:
         ConfigError: it cannot be loaded, or the package tokenizers is missing.
     """
-    try:
+    with imports_of("local", "--tokenizer"):
         from stretto.emulate.model_tokens import ModelTokens
-    except ImportError as error:
-        raise ConfigError(f"a tokenizer needs the package {error.name}") from error
     return ModelTokens(Path(folder))
 
 

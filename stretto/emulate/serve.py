@@ -28,7 +28,7 @@ from stretto.emulate.server import Emulated, EmulatedServer
 from stretto.emulate.sglang_metrics import render_sglang_metrics
 from stretto.emulate.sglang_routes import SGLangRoutes
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.errors import ConfigError
+from stretto.extras import imports_of
 from stretto.interrupts import run_until_interrupted
 
 if TYPE_CHECKING:
@@ -190,10 +190,8 @@ def end_process() -> None:
 
 
 def _publisher(endpoint: str) -> KVPublisher:
-    try:
+    with imports_of("kv-events", "--kv-events"):
         from stretto.emulate.kv_publisher import KVPublisher
-    except ImportError as error:
-        raise ConfigError(f"KV events need the package {error.name}: stretto[kv-events]") from error
     return KVPublisher(
         KVEventsConfig(endpoint, f"{endpoint}-replay" if endpoint.startswith("ipc:") else None)
     )

@@ -24,7 +24,6 @@ from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.batch.embedding import (
     DTYPES,
     MINILM,
-    MISSING_PACKAGES,
     Embedding,
     EmbeddingConfig,
     model_name,
@@ -37,6 +36,7 @@ from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.errors import ConfigError
+from stretto.extras import check_installed, imports_of
 from stretto.models import MINI
 
 PROFILES: Mapping[str, Profile] = {
@@ -178,13 +178,12 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
     """Return the in-process engine if it supports the kind of model, else the reference engine."""
     if where == STAND_IN:
         return StandIn, StandInConfig()
+    from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
+    from stretto.engines.transformer.config import is_supported
+    from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+
     folder = checkpoint_folder(where)
-    try:  # torch, only if it is wanted
-        from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
-        from stretto.engines.transformer.config import is_supported
-        from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-    except ImportError as cause:
-        raise ConfigError(f"--llm {str(folder)!r} {MISSING_PACKAGES}") from cause
+    check_installed("local", f"--llm {str(folder)!r}", "torch", "transformers", "tokenizers")
     if is_supported(folder):
         return TransformerLLM, TransformerConfig(folder)
     return ReferenceLLM, ReferenceConfig(folder)
@@ -204,10 +203,8 @@ def server_replica(url: str, *, api: str | None = None, tokenizer: str | None = 
     Raises:
         ConfigError: the URL or an option cannot be used, or packages are missing.
     """
-    try:
+    with imports_of("client", f"--llm {url!r}"):
         from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-    except ImportError as cause:
-        raise ConfigError(f"--llm {url!r} {MISSING_PACKAGES}") from cause
     stop = () if api == "chat" else COMPLETION_STOP
     spoken: Any = api or "completions"
     config = OpenAIServerConfig(url, api=spoken, tokenizer=tokenizer or "auto", stop=stop)
@@ -303,12 +300,10 @@ def reranking_engine(model: str | None, *, device: str | None = None, dtype: str
 
 
 def _at_server(engine: str, url: str) -> Deployment:
-    try:
+    with imports_of("client", repr(url)):
         from stretto.engines.batch.server.config import INSTANCES_PER_SERVER, BatchServerConfig
         from stretto.engines.batch.server.embedding import EmbeddingServer
         from stretto.engines.batch.server.reranking import RerankingServer
-    except ImportError as cause:
-        raise ConfigError(f"{url!r} {MISSING_PACKAGES}") from cause
     server: Callable[[Any], Any] = EmbeddingServer if engine == "embedding" else RerankingServer
     config, profile = BatchServerConfig(url), PROFILES[f"{engine}-server"]
     return deploy(

@@ -12,6 +12,7 @@ from stretto.deployment import Contract, RunsIn
 from stretto.engines.catalogue import PROFILES
 from stretto.engines.server_process.programs import PROGRAMS
 from stretto.errors import ConfigError
+from stretto.extras import check_installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Executable:
         profile: latency unless its replica says otherwise.
         keeps_state: whether it keeps data for a query (run of an app), and must be told when that has ended.
         fixed: configuration fields that the name in the file determines, as "server:vllm" the program.
+        extra: extra of the installed package that brings what the engine needs.
+        packages: packages of that extra that the engine imports.
     """
 
     contract: Contract
@@ -39,6 +42,8 @@ class Executable:
     profile: Profile = field(default_factory=Profile)
     keeps_state: bool = False
     fixed: Mapping[str, object] = field(default_factory=dict)
+    extra: str = ""
+    packages: tuple[str, ...] = ()
 
     def load(self) -> tuple[Callable[[Any], Any], type]:
         """Import the engine's module; return the engine's class and the dataclass of its configuration.
@@ -46,59 +51,93 @@ class Executable:
         Raises:
             ConfigError: packages that it needs are missing.
         """
-        try:
-            module = import_module(self.module)
-        except ImportError as cause:
-            raise ConfigError(
-                f"{self.name} needs the package {cause.name}, which is not installed"
-            ) from cause
+        check_installed(self.extra, self.name, *self.packages)
+        module = import_module(self.module)
         return getattr(module, self.name), getattr(module, self.config)
 
 
-def _batch(role: str, module: str, name: str, config: str = "", *, keeps_state: bool = False) -> Executable:
-    module = f"stretto.engines.batch.{module}"
-    config = config or f"{name}Config"
-    return Executable("batch", role, module, name, config, profile=PROFILES[role], keeps_state=keeps_state)
+_SERVER_PACKAGES = ("httpx", "httptools")
+_MODEL_PACKAGES = ("torch", "transformers", "tokenizers")
+
+
+def _batch(
+    role: str, module: str, name: str, config: str = "", *packages: str, keeps_state: bool = False
+) -> Executable:
+    return Executable(
+        "batch",
+        role,
+        f"stretto.engines.batch.{module}",
+        name,
+        config or f"{name}Config",
+        profile=PROFILES[role],
+        keeps_state=keeps_state,
+        extra="local",
+        packages=packages,
+    )
 
 
 def _remote(role: str, name: str) -> Executable:
-    module = f"stretto.engines.batch.server.{role}"
-    places: tuple[RunsIn, ...] = ("thread", "process")
-    profile = PROFILES[f"{role}-server"]
-    return Executable("batch", role, module, name, "BatchServerConfig", places=places, profile=profile)
+    return Executable(
+        "batch",
+        role,
+        f"stretto.engines.batch.server.{role}",
+        name,
+        "BatchServerConfig",
+        places=("thread", "process"),
+        profile=PROFILES[f"{role}-server"],
+        extra="client",
+        packages=_SERVER_PACKAGES,
+    )
 
 
-def _model(module: str, name: str, config: str) -> Executable:
-    module = f"stretto.engines.{module}"
-    places: tuple[RunsIn, ...] = ("thread", "process")
-    profile = PROFILES["llm"]
-    return Executable("llm", "llm", module, name, config, places=places, profile=profile, keeps_state=True)
+def _model(module: str, name: str, config: str, *packages: str) -> Executable:
+    return Executable(
+        "llm",
+        "llm",
+        f"stretto.engines.{module}",
+        name,
+        config,
+        places=("thread", "process"),
+        profile=PROFILES["llm"],
+        keeps_state=True,
+        extra="local",
+        packages=packages,
+    )
 
 
 def _server(module: str, name: str, *more_places: RunsIn, **fixed: object) -> Executable:
-    module = f"stretto.engines.{module}"
-    config = f"{name}Config"
-    places: tuple[RunsIn, ...] = ("loop", *more_places)
-    return Executable("llm", "llm", module, name, config, "loop", places, PROFILES["llm-server"], fixed=fixed)
+    return Executable(
+        "llm",
+        "llm",
+        f"stretto.engines.{module}",
+        name,
+        f"{name}Config",
+        runs_in="loop",
+        places=("loop", *more_places),
+        profile=PROFILES["llm-server"],
+        fixed=fixed,
+        extra="client",
+        packages=_SERVER_PACKAGES,
+    )
 
 
 EXECUTABLES: Mapping[str, Executable] = {
-    "transformer": _model("transformer.engine", "TransformerLLM", "TransformerConfig"),
-    "reference": _model("reference.engine", "ReferenceLLM", "ReferenceConfig"),
+    "transformer": _model("transformer.engine", "TransformerLLM", "TransformerConfig", *_MODEL_PACKAGES),
+    "reference": _model("reference.engine", "ReferenceLLM", "ReferenceConfig", *_MODEL_PACKAGES),
     "stand-in": _model("scripted.standin", "StandIn", "StandInConfig"),
     "openai": _server("openai_server", "OpenAIServer"),
     **{
         f"server:{name}": _server("server_process.engine", "ServerProcess", "ray", program=name)
         for name in PROGRAMS
     },
-    "chunking": _batch("chunking", "chunking", "Chunking"),
-    "embedding": _batch("embedding", "embedding", "Embedding"),
+    "chunking": _batch("chunking", "chunking", "Chunking", "", "tokenizers"),
+    "embedding": _batch("embedding", "embedding", "Embedding", "", "torch", "sentence_transformers"),
     "embedding-server": _remote("embedding", "EmbeddingServer"),
     "vectors": _batch("vectors", "vectors", "MemoryVectors", keeps_state=True),
     "postgres": _batch("vectors", "postgres", "PostgresVectors", "PostgresConfig"),
     "reranking": _batch("reranking", "reranking", "Reranking"),
     "reranking-server": _remote("reranking", "RerankingServer"),
-    "web": _batch("web", "web_search", "WebSearch"),
+    "web": _batch("web", "web_search", "WebSearch", "", "httpx"),
     "transforms": _batch("transforms", "transforms", "Transforms"),
 }
 

@@ -12,14 +12,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer
+from typing import TYPE_CHECKING, Any
 
 from stretto.core import Prompt
 from stretto.engines.chat_markup import ChatMarkup, roles_of
+from stretto.engines.loading import one_load
 from stretto.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _NUM_CONSTANTS = 512
 """Number of constants whose ids are kept. Every query of an app brings the same ones, data are its own."""
@@ -47,7 +48,11 @@ class PromptTokenizer:
     def __init__(self, folder: Path) -> None:
         """Load the tokenizer from `folder`. Raises ConfigError if it cannot be used."""
         self.name = str(folder.resolve())
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        with one_load(f"the tokenizer in {folder}"):
+            from tokenizers import Tokenizer
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         if not tokenizer.is_fast:
             raise ConfigError(f"{folder}: the tokenizer has no tokenizer.json form")
         self._tokenizer = tokenizer

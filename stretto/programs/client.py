@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any
 
 from stretto.core import Failure
-from stretto.errors import ConfigError, StrettoError, UserError
+from stretto.errors import StrettoError, UserError
+from stretto.extras import imports_of
 from stretto.programs.connection import Connection, InProcess, ProgramSession
 from stretto.programs.fragment import Call, Work
 from stretto.programs.ledger import Ledger
@@ -335,8 +336,6 @@ def _connection(where: object, api_key: str, options: dict[str, Any]) -> Connect
         return InProcess(where, options)
     if not isinstance(where, str):
         raise UserError(f"a client needs a Runtime or the URL of a service, got {where!r:.80}")
-    try:
+    with imports_of("client", "a client of a service"):
         from stretto.programs.at_service import AtService
-    except ImportError as error:
-        raise ConfigError(f"a client of a service needs the package {error.name}: stretto[client]") from error
     return AtService(where, api_key, options)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stretto.engines.http_client.address import url_of
 from stretto.errors import ConfigError
+from stretto.extras import imports_of
 from stretto.interrupts import run_until_interrupted, serve_until_interrupted
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
@@ -140,10 +141,8 @@ class RunningRouter:
         """Follow the KV events of the workers that publish them. Raises ConfigError."""
         if all(worker.kv_events is None for worker in self._config.worker):
             return
-        try:
+        with imports_of("kv-events", "kv_events"):
             from stretto.router.kv_feeds import KVFeeds
-        except ImportError as error:
-            raise ConfigError("KV events need the packages of stretto[kv-events]") from error
         if self._config.tokenizer is not None:
             self.front.tokens = TokenReader(Path(self._config.tokenizer))
         self._feeds = KVFeeds(self.front)

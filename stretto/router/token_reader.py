@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stretto.errors import ConfigError
+from stretto.extras import imports_of
 
 _NUM_THREADS = 2
 _MAX_PENDING = 8
@@ -34,10 +35,8 @@ class TokenReader:
     """
 
     def __init__(self, folder: Path, timeout_s: float = 0.005) -> None:
-        try:
+        with imports_of("local", "tokenizer"):
             from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ConfigError(f"token ids of prompts need the package {error.name}") from error
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # whatever the loader raises, it is about this file

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stretto.errors import ConfigError
+from stretto.extras import imports_of
 from stretto.transforms.refusals import text_of, unreadable
 
 _MAX_PATTERN_CHARS = 1000
@@ -16,12 +17,10 @@ def regex(pattern: object) -> Callable[[object], object]:
     with several groups a list.
 
     Raises:
-        ConfigError: the pattern is no regular expression of RE2, or the package google-re2 is missing.
+        ConfigError: the pattern is no regular expression of RE2, or its package is not installed.
     """
-    try:
+    with imports_of("transforms", "the transform regex"):
         import re2
-    except ImportError as error:
-        raise ConfigError("regex needs the package google-re2, which is not installed") from error
     if not isinstance(pattern, str) or not pattern or len(pattern) > _MAX_PATTERN_CHARS:
         raise ConfigError(f"regex needs a pattern of up to {_MAX_PATTERN_CHARS} characters: {pattern!r:.80}")
     options = re2.Options()

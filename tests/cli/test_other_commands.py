@@ -264,17 +264,18 @@ def test_the_base_install_starts_and_says_what_is_missing(doc: Path) -> None:
     trace.write_text('{"input_length": 5}')
     llms = ((), ("--llm", "http://127.0.0.1:9"), ("--llm", doc.parent))
     commands: list[tuple[object, ...]] = [("ask", QUESTION, "--docs", doc, *args) for args in llms]
-    commands.append(("load", trace, "--url", "http://127.0.0.1:9"))
-    others: list[tuple[object, ...]] = [("collections",), ("explain",), ("replay", trace)]
+    others: list[tuple[object, ...]] = [("load", trace, "--url", "http://127.0.0.1:9")]
+    others += [("collections",), ("explain",), ("replay", trace)]
     told = json.dumps([[*map(str, command)] for command in (*commands, *others)])
     command = [sys.executable, "-c", _BLOCKED, told]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=True)
-    *refused, kept, explained, replayed = map(json.loads, done.stdout.splitlines())
+    *refused, loaded, kept, explained, replayed = map(json.loads, done.stdout.splitlines())
     assert len(refused) == len(commands)
     for code, _, err in refused:
         assert code == 2
         assert "pip install 'stretto[local]'" in err
         assert "Traceback" not in err
+    assert "pip install 'stretto[client]'" in loaded[2]
     assert "pip install 'stretto[postgres]'" in kept[2]
     assert "p-graph" in explained[1]
     assert "1 of 1 requests answered" in replayed[1]
@@ -421,7 +422,8 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 main()
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", script, "ask", "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "interrupted\n")
 
 

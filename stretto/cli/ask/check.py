@@ -18,6 +18,7 @@ from stretto.core import Document
 from stretto.default_vocabulary import DEFAULT
 from stretto.engines.catalogue import SMALL_MODEL, web_engine
 from stretto.errors import UserError
+from stretto.extras import check_installed
 from stretto.frontend.template import Template
 
 
@@ -54,6 +55,8 @@ def check(request: AskRequest, errors: Console) -> Checked:
     ):
         if path is not None:
             parsing.checked_target(option, path)
+    if not request.searches:
+        check_installed("local", "an app that reads documents", "tokenizers")
     DEFAULT.select_passes(request.passes)
     template = parsing.template(request.app, named_collection=True)
     configuration = {component: dict(settings) for component, settings in request.settings.items()}

@@ -6,13 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from stretto.cli import options, parsing
-from stretto.cli.ask.check import check
-from stretto.cli.ask.request import AskRequest, questions_of
-from stretto.cli.ask.run import run
-from stretto.cli.engines import EngineOptions
 
 
 def ask(
@@ -85,6 +80,14 @@ def ask(
 
     Each call loads the models again; `stretto serve --app` keeps them loaded.
     """
+    parsing.check_paths(docs or ())
+    from rich.console import Console
+
+    from stretto.cli.ask.check import check
+    from stretto.cli.ask.request import AskRequest, questions_of
+    from stretto.cli.ask.run import run
+    from stretto.cli.engines import EngineOptions
+
     errors = Console(stderr=True)
     asked = questions_of(question, questions)
     request = AskRequest(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stretto.cli import options, parsing
 from stretto.cli.engines import EngineOptions
+from stretto.cli.names import SEARCH
 from stretto.errors import UserError
 
 Settings = dict[str, dict[str, object]]
@@ -53,7 +54,7 @@ class AskRequest:
     @property
     def searches(self) -> bool:
         """Whether the app searches the web, or the documents by words, instead of indexing documents."""
-        return self.app == options.SEARCH
+        return self.app == SEARCH
 
     @property
     def chrome(self) -> Path | None:

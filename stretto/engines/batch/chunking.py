@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stretto.core import Chunk, Document, Section
 from stretto.documents.sentences import split_sentences
 from stretto.engines.batch.applications import Application, answer_batch, setting, unwanted
-from stretto.engines.batch.embedding import MINILM, MISSING_PACKAGES, model_file
+from stretto.engines.batch.embedding import MINILM, model_file
 from stretto.errors import ConfigError, QueryCancelled
+from stretto.extras import imports_of
 from stretto.tasks import Task
 
 if TYPE_CHECKING:
@@ -323,10 +324,8 @@ def check_sizes(tokens: int, overlap: int, most_tokens: int, *, step: str | None
 
 
 def _load_tokenizer(model: str) -> Tokenizer:
-    try:
+    with imports_of("local", "chunking"):
         from tokenizers import Tokenizer
-    except ImportError as cause:
-        raise ConfigError(f"chunking {MISSING_PACKAGES}") from cause
     path = model_file(model, "tokenizer.json")
     if path is None:
         raise ConfigError(f"the model {model!r} has no tokenizer.json, which is needed to measure chunks")

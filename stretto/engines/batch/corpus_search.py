@@ -10,6 +10,7 @@ from stretto.core import Chunk, Document, Hit, document_order
 from stretto.documents.sentences import split_sentences
 from stretto.engines.batch.applications import Application, answer_batch, setting
 from stretto.errors import ConfigError
+from stretto.extras import imports_of
 from stretto.tasks import Task
 
 
@@ -39,10 +40,8 @@ class CorpusSearch:
         Raises:
             ConfigError: the documents contain no text, or packages are missing.
         """
-        try:
+        with imports_of("local", "search in documents"):
             import bm25s
-        except ImportError as cause:
-            raise ConfigError("search in documents needs bm25s: pip install 'stretto[local]'") from cause
         self._passages = list(_passages(config))
         if not self._passages:
             raise ConfigError("there is no text to search in")

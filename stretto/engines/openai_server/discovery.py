@@ -14,6 +14,7 @@ from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.models import ModelCard, read_models, read_tokens, tokenize_request
 from stretto.errors import BadReply, ConfigError, EngineFailure
+from stretto.extras import is_installed
 
 if TYPE_CHECKING:
     from stretto.engines.prompt_tokens import PromptTokenizer
@@ -73,7 +74,8 @@ async def _find_tokenizer(http: Http, config: OpenAIServerConfig, card: ModelCar
         return None
     folder = Path(config.tokenizer)
     if config.tokenizer == "auto":
-        if card.root is None or not _has_tokenizer(Path(card.root)):
+        can_read = is_installed("tokenizers", "transformers")
+        if card.root is None or not can_read or not _has_tokenizer(Path(card.root)):
             return None
         folder = Path(card.root)
     tokenizer = await asyncio.to_thread(_load, folder)
@@ -97,10 +99,8 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _load(folder: Path) -> PromptTokenizer:
-    try:
-        from stretto.engines.prompt_tokens import PromptTokenizer  # heavy, and only for this
-    except ImportError as error:
-        raise ConfigError(f"token ids for a server need the package {error.name}") from error
+    from stretto.engines.prompt_tokens import PromptTokenizer
+
     try:
         return PromptTokenizer(folder)
     except ConfigError:

@@ -49,6 +49,7 @@ from stretto.errors import (
     NotFound,
     StrettoError,
 )
+from stretto.extras import imports_of
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import check_sampling
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
@@ -89,10 +90,8 @@ class OpenAIServer:
         self._following: asyncio.Task[None] | None = None
         self._report: Callable[[Sequence[KVEvent] | InstanceLoad], None] = lambda _: None
         if config.kv_events is not None:
-            try:
+            with imports_of("kv-events", "kv_events"):
                 from stretto.engines.openai_server.kv_event_stream import KVEventStream
-            except ImportError as error:
-                raise ConfigError("KV events need the packages of stretto[kv-events]") from error
             self._events = KVEventStream(config.kv_events)
 
     async def generate(

@@ -28,7 +28,7 @@ def load_checkpoint(folder: Path, dtype: str, device: str) -> tuple[PromptTokeni
     loaded: Any  # the signature does not know what output_loading_info returns
     try:
         tokenizer = PromptTokenizer(folder)
-        with one_load():
+        with one_load(str(folder)):
             loaded = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=torch_dtype, local_files_only=True, output_loading_info=True
             )

@@ -10,20 +10,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import torch
-from transformers.cache_utils import DynamicCache
+from typing import TYPE_CHECKING
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.core import Segment
 from stretto.engines.decoding import BASIC, refuse_others, without_wishes
-from stretto.engines.reference.checkpoint import load_checkpoint
-from stretto.engines.reference.prefix_store import PrefixStore
+from stretto.engines.loading import one_load
 from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.engines.written import as_written
 from stretto.errors import CapacityError, StrettoError, UserError
 from stretto.llm.output.output import Output
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+
+if TYPE_CHECKING:
+    import torch
+    from transformers.cache_utils import DynamicCache
 
 _CHUNK_TOKENS = 512
 
@@ -95,6 +96,11 @@ class ReferenceLLM:
         Raises:
             ConfigError: the checkpoint is missing, corrupt or of an unsupported kind.
         """
+        with one_load(f"the checkpoint {config.path}"):
+            import torch
+
+            from stretto.engines.reference.checkpoint import load_checkpoint
+            from stretto.engines.reference.prefix_store import PrefixStore
         torch.set_num_threads(config.num_threads)
         self._max_running = config.max_running
         self._tokenizer, self._model = load_checkpoint(Path(config.path), config.dtype, config.device)
@@ -136,13 +142,18 @@ class ReferenceLLM:
         """Return whether any task waits or runs, so that `step` has something to do."""
         return bool(self._waiting or self._prefilling or self._decoding)
 
-    @torch.inference_mode()
     def step(self) -> list[LLMEvent]:
         """Compute one chunk of a prefill, or if there is none one token of each decode; return the events
         that tell the progress of tasks.
 
         A task starts only when the task before it has been prefilled, so that it finds that prefix cached.
         """
+        import torch
+
+        with torch.inference_mode():
+            return self._step()
+
+    def _step(self) -> list[LLMEvent]:
         if self._prefilling is not None:
             return self._prefill(self._prefilling)
         if self._waiting and len(self._decoding) < self._max_running:
@@ -167,6 +178,8 @@ class ReferenceLLM:
         del self._model
 
     def _start(self, task: LLMTask) -> _Sequence:
+        import torch
+
         tokens = self._tokenizer.encode(task.prompt)
         num_prompt_tokens, max_tokens = len(tokens), 0
         output, sampler = None, torch.Generator()
@@ -222,11 +235,15 @@ class ReferenceLLM:
         return [*(Piece(task.id, piece) for piece in pieces + last), ending]
 
     def _forward(self, sequence: _Sequence, tokens: list[int]) -> None:
+        import torch
+
         input_ids = torch.tensor([tokens], device=self._model.device)
         logits = self._model(input_ids, past_key_values=sequence.cache, logits_to_keep=1).logits
         sequence.logits = logits[0, -1].float().cpu()
 
     def _choose(self, sequence: _Sequence, temperature: float) -> int:
+        import torch
+
         assert sequence.logits is not None
         if temperature > 0:
             weights = torch.softmax(sequence.logits / temperature, dim=-1)

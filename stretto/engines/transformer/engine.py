@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.prompt_keys import PromptSpace, token_space
+from stretto.engines.loading import one_load
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.config import read_config
-from stretto.engines.transformer.memory import instance_bytes
-from stretto.engines.transformer.runner import Runner, dtype_of
 from stretto.engines.transformer.running_task import RunningTask
-from stretto.engines.transformer.sampler import Chosen, TokenChoice
 from stretto.engines.transformer.structured import Structure, Structures, is_structured
 from stretto.engines.transformer.text_stream import TextStream
+from stretto.engines.transformer.token_choice import Chosen, TokenChoice
 from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
+from stretto.extras import imports_of
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import check_sampling, ending_tokens
@@ -88,6 +86,9 @@ class TransformerConfig:
         Raises:
             ConfigError: the checkpoint or the dtype cannot be used.
         """
+        with imports_of("local", f"the checkpoint {self.path}"):
+            from stretto.engines.transformer.memory import instance_bytes
+            from stretto.engines.transformer.runner import dtype_of
         model = read_config(Path(self.path))
         return instance_bytes(
             model, kind, dtype_of(self.dtype), self.kv_bytes, self.max_batch_tokens, self.max_running
@@ -109,6 +110,10 @@ class TransformerLLM:
             value = getattr(config, name)
             if not (value is None and name in _MAY_BE_NONE) and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} is {value!r}: a number of at least 1")
+        with one_load(f"the checkpoint {config.path}"):
+            import torch
+
+            from stretto.engines.transformer.runner import Runner
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         folder = Path(config.path)

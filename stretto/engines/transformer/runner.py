@@ -19,7 +19,8 @@ from stretto.engines.transformer.device import device_of, has_kernels
 from stretto.engines.transformer.kv_cache import KVCache
 from stretto.engines.transformer.model import Transformer
 from stretto.engines.transformer.paged_decodes import Group, PagedDecodes
-from stretto.engines.transformer.sampler import Chosen, TokenChoice, choose
+from stretto.engines.transformer.sampler import choose
+from stretto.engines.transformer.token_choice import Chosen, TokenChoice
 from stretto.engines.transformer.weights import load_weights
 from stretto.errors import ConfigError
 from stretto.llm.sequence import TokenSequence

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stretto.core import Segment
-from stretto.engines.transformer.sampler import Chosen, TokenChoice, TokenLogprobs
 from stretto.engines.transformer.structured import Structure
 from stretto.engines.transformer.text_stream import TextStream
+from stretto.engines.transformer.token_choice import Chosen, TokenChoice, TokenLogprobs
 from stretto.engines.written import as_written
 from stretto.errors import StrettoError
 from stretto.llm.output.output import Output

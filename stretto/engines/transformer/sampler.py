@@ -9,52 +9,13 @@ sequences of the batch, or on how the sequence's tokens were divided into steps.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from stretto.engines.transformer.token_choice import Chosen, TokenChoice, TokenLogprobs
 from stretto.llm.output.sampling import noise_seed
 from stretto.tasks import Decode
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """The log-probabilities of a chosen token and of the most likely ones, before temperature and penalties.
-
-    Attributes:
-        top: (token, log-probability) of the most likely tokens.
-    """
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenChoice:
-    """The input of the sampler for the choice of the next token of a sequence.
-
-    Attributes:
-        prompt: tokens of the prompt.
-        generated: tokens of the output so far.
-        ending: tokens that would end the output.
-        allowed: mask of the tokens that a JSON schema or regular expression allows next, (V,); None for all.
-    """
-
-    decode: Decode
-    prompt: list[int]
-    generated: list[int]
-    ending: frozenset[int]
-    allowed: Tensor | None = None
-
-
-class Chosen(NamedTuple):
-    """A token chosen by the sampler, and its log-probabilities if they were asked for."""
-
-    token: int
-    logprobs: TokenLogprobs | None = None
 
 
 def choose(logits_SV: Tensor, choices: list[TokenChoice | None]) -> list[Chosen]:

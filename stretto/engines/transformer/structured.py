@@ -11,16 +11,18 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, mark_of
 from stretto.errors import ConfigError, EngineFailure, StrettoError
+from stretto.extras import imports_of
 from stretto.tasks import Decode
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
@@ -41,11 +43,9 @@ class Structures:
         Raises:
             ConfigError: the library is not installed, or cannot use the tokenizer.
         """
-        try:
+        with imports_of("structured", "output by a JSON schema or a regular expression"):
             from llguidance import LLTokenizer, TokenizerWrapper
             from llguidance.hf import from_tokenizer
-        except ImportError as error:
-            raise ConfigError("json_schema and regex need the package llguidance") from error
         from transformers import AutoTokenizer
 
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -104,7 +104,9 @@ class Structure:
             allowed = self._allowed()
             if not allowed.any():
                 raise ValueError("no token may come next")
-        return torch.from_numpy(allowed)
+        from torch import from_numpy
+
+        return from_numpy(allowed)
 
     def _allowed(self) -> NDArray[np.bool_]:
         texts = self._texts

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.errors import ConfigError
+from stretto.extras import imports_of
 from stretto.planner.plan import Plan
 from stretto.planner.planners.moldable_list import best_list, makespan_s, plan_of_list, useful
 from stretto.planner.planners.stages import Choice
@@ -53,10 +54,8 @@ def solve(times: RunTimes, max_s: float = _MAX_S) -> Solution:
     Raises:
         ConfigError: OR-tools is not installed, or nothing was proved in time.
     """
-    try:
+    with imports_of("planner", "the planner exact"):
         from ortools.sat.python import cp_model
-    except ImportError as error:
-        raise ConfigError("planner exact needs OR-tools: pip install 'stretto[planner]'") from error
     names = times.problem.names
     listed = best_list(times)
     high = _count(makespan_s(times, *listed)) + len(names) + 1

@@ -17,6 +17,7 @@ from stretto.emulate.real_time import check_real_time
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.catalogue import llm_replica
 from stretto.errors import ConfigError
+from stretto.extras import check_installed, imports_of
 from stretto.planner.application import Application
 from stretto.planner.core_costs import CoreModel
 from stretto.planner.cores import usable_cores
@@ -112,11 +113,10 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
     write_preset(problem.machine.costs, device)
     for name in problem.names:
         _check_emulated(problem, name, device, speed)
-    try:
+    check_installed("emulate", "--serve emulated", "uvicorn", "uvloop")
+    with imports_of("emulate", "--serve emulated"):
         from stretto.engines.server_process.config import ServerProcessConfig
         from stretto.engines.server_process.engine import ServerProcess
-    except ImportError as error:
-        raise ConfigError("emulated servers need packages: pip install 'stretto[emulate,local]'") from error
     lengths = {
         name: _lengths_file(problem, name, folder / f"{at}.json") for at, name in enumerate(problem.names)
     }
@@ -164,11 +164,9 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
     Raises:
         ConfigError: packages are missing.
     """
-    try:
+    with imports_of("client", "--serve vllm"):
         from stretto.engines.server_process.config import ServerProcessConfig
         from stretto.engines.server_process.engine import ServerProcess
-    except ImportError as error:
-        raise ConfigError("vLLM servers need packages: pip install 'stretto[local]'") from error
     command = () if python is None else (str(python), "-c", _START_VLLM)
 
     def make(planned: PlannedReplica) -> Replica:

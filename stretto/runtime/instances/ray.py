@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto.errors import ConfigError, EngineUnavailable
+from stretto.extras import imports_of
 from stretto.foreign import typed
 from stretto.messages import Event
 from stretto.runtime.instances.ray_demand import RayDemand, RayNode, check_feasible, parse_address, to_avoid
@@ -24,10 +25,8 @@ from stretto.runtime.instances.ray_values import Answer
 from stretto.runtime.instances.ray_worker import Worker
 from stretto.tasks import Task
 
-try:
+with imports_of("ray", "runs_in 'ray'"):
     import ray
-except ImportError as missing:
-    raise ConfigError("runs_in 'ray' needs the package ray: pip install 'stretto[ray]'") from missing
 
 _PROBE_S = 3.0
 _JOIN_S = 30.0

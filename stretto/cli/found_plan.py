@@ -1,0 +1,122 @@
+"""A plan as `stretto plan` shows it: a table, a chart and JSON, with the predicted time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from stretto.costs.length_belief import interval
+from stretto.planner.execute import Execution, Span
+from stretto.planner.gantt import gantt, letters
+from stretto.planner.plan import Plan
+from stretto.planner.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlan:
+    """A plan, and what is known of it.
+
+    Attributes:
+        done: the plan carried out with one draw of the lengths of answers.
+        predicted_s: makespans with draws that may be the true ones.
+        bound_s: lower bound of the makespan of any plan.
+    """
+
+    problem: Problem
+    plan: Plan
+    search_s: float
+    done: Execution
+    predicted_s: list[float]
+    bound_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as a value of JSON."""
+        return {
+            "planner": self.plan.planner,
+            "machine": self.problem.machine.name,
+            "actions": [
+                {
+                    "when": action.when,
+                    "do": action.verb,
+                    "node": action.replica.node,
+                    "model": self.problem.workload.models[action.replica.node].name,
+                    "tp": action.replica.tp,
+                    "devices": action.replica.devices,
+                    "weight": action.replica.weight,
+                }
+                for action in self.plan.actions()
+            ],
+            "spans": [
+                {
+                    "node": span.replica.node,
+                    "devices": span.replica.devices,
+                    "start_s": span.start_s,
+                    "ready_s": span.ready_s,
+                    "end_s": span.end_s,
+                    "is_estimated": is_estimated(self.problem, span),
+                }
+                for span in self.done.spans
+            ],
+            "predicted_s": self.predicted_s,
+            "interval_s": interval(self.predicted_s),
+            "lower_bound_s": self.bound_s,
+            "search_s": self.search_s,
+        }
+
+
+def print_plan(found: FoundPlan) -> None:
+    """Print a plan as a table and a chart, with its prediction."""
+    problem, done, predicted_s = found.problem, found.done, found.predicted_s
+    console = Console(markup=False, emoji=False)
+    console.print(_table(problem, done))
+    for line in gantt(done, problem.names, problem.machine):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    low_s, high_s = interval(predicted_s)
+    console.print(
+        f"predicted: {sum(predicted_s) / len(predicted_s):.1f} s ({low_s:.1f} to {high_s:.1f} s with 90 %, "
+        f"from {len(predicted_s)} draws); lower bound: {found.bound_s:.1f} s; "
+        f"by {found.plan.planner} in {found.search_s:.1f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if any(is_estimated(problem, span) for span in done.spans):
+        console.print(
+            "* not measured: step times, time to start or lengths of answers are those of others",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def is_estimated(problem: Problem, span: Span) -> bool:
+    """Return whether a replica's times, or its node's lengths of answers, were not measured."""
+    node = span.replica.node
+    return node in problem.workload.estimated or problem.costs[node][span.replica.tp].is_estimated
+
+
+def _table(problem: Problem, done: Execution) -> Table:
+    """Return the replicas by start, as a table."""
+    names = letters(problem.names)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "node", "model", f"{problem.machine.device}s"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("share", "start, s", "loaded, s", "end, s"):
+        table.add_column(heading, justify="right")
+    totals: dict[str, float] = {}
+    for span in done.spans:
+        totals[span.replica.node] = totals.get(span.replica.node, 0.0) + span.busy_s * span.replica.tp
+    for span in sorted(done.spans, key=lambda span: (span.start_s, span.replica.devices)):
+        node = span.replica.node
+        model = problem.workload.models[node].name + "*" * is_estimated(problem, span)
+        share = span.busy_s * span.replica.tp / max(1e-9, totals[node])
+        table.add_row(
+            names[node],
+            node,
+            model,
+            ",".join(map(str, span.replica.devices)),
+            f"{share:.0%}",
+            *(f"{seconds:.1f}" for seconds in (span.start_s, span.ready_s, span.end_s)),
+        )
+    return table

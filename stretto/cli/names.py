@@ -1,0 +1,31 @@
+"""Names and defaults that help texts list, apart from the tables of what they name.
+
+A command prints its help, and refuses wrong arguments, without an import of engines, orders or planners.
+`tests/cli/test_light_start.py` compares these names with the tables.
+"""
+
+from __future__ import annotations
+
+APPS = ("naive", "advanced")
+SEARCH = "search"
+"""Name of the app that searches the web, or the documents by words, instead of indexing documents."""
+POLICIES = (
+    "topology_aware",
+    "per_invocation",
+    "throughput",
+    "critical_path",
+    "least_work",
+    "oldest_query",
+)
+CPU = "cpu"
+"""Name of this machine's cores, as a machine that is planned for."""
+PLANNERS = ("stretto", "moldable_list", "samullm_greedy", "min_heuristic", "max_heuristic", "exact")
+WEIGHTS = ("cache", "disk", "host", "asleep")
+"""Places of a model's weights before its first start."""
+DTYPES = ("float32", "bfloat16", "float16")
+EMBEDDER = "all-MiniLM-L6-v2"
+RECOVER_S = 2.0
+"""Seconds that a question waits for a server that refuses connections."""
+MODEL = "Llama-2-7b-hf"
+DEVICE = "A100-80G"
+"""Model and device on which traces of agents are simulated."""

@@ -1,0 +1,205 @@
+"""Help, the version and errors of arguments come before anything that does the work is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import stretto
+from stretto.apps import APPS
+from stretto.cli import names
+from stretto.cli.commands import app
+from stretto.costs.loading import SOURCES
+from stretto.engines.batch.embedding import DTYPES, MINILM
+from stretto.engines.catalogue import RECOVER_S
+from stretto.planner.cores import CPU
+from stretto.planner.planners.table import ALL_PLANNERS
+from stretto.sched.orders import ORDERS
+
+HEAVY = {
+    "torch",
+    "transformers",
+    "sentence_transformers",
+    "numba",
+    "ortools",
+    "ray",
+    "uvicorn",
+    "pypdfium2",
+    "psycopg",
+    "triton",
+}
+MAX_OWN_MODULES = 40
+"""Modules of this package that help may import; engines and schedulers are some hundreds."""
+_REPORTING = """
+import atexit, json, pathlib, sys
+atexit.register(lambda: pathlib.Path(sys.argv.pop()).write_text(json.dumps(sorted(sys.modules))))
+report = sys.argv.pop()
+from stretto.cli.main import main
+code = 0
+try:
+    main()
+except SystemExit as end:
+    code = end.code
+sys.argv.append(report)
+sys.exit(code)
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a command, and the modules that it had imported by then."""
+
+    code: int
+    out: str
+    err: str
+    modules: frozenset[str]
+
+    @property
+    def packages(self) -> set[str]:
+        """Names of the imported packages."""
+        return {module.partition(".")[0] for module in self.modules}
+
+    @property
+    def own(self) -> set[str]:
+        """The imported modules of this package."""
+        return {module for module in self.modules if module.partition(".")[0] == "stretto"}
+
+
+def run(folder: Path, *arguments: object) -> Ended:
+    """Run a command in a process of its own."""
+    report = folder / "modules.json"
+    command = [sys.executable, "-c", _REPORTING, *map(str, arguments), str(report)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    modules = frozenset(json.loads(report.read_text()))
+    return Ended(ended.returncode, ended.stdout, ended.stderr, modules)
+
+
+def commands() -> list[str]:
+    group = get_command(app)
+    return group.list_commands(None)  # type: ignore[attr-defined, no-any-return]
+
+
+def test_the_version_needs_nothing(tmp_path: Path) -> None:
+    ended = run(tmp_path, "--version")
+    assert ended.out == f"{stretto.__version__}\n"
+    assert not ended.packages & {"typer", "rich", "numpy", *HEAVY}
+    assert len(ended.own) < 10
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert stretto.__version__ == metadata.version("stretto")
+    command = [sys.executable, "-m", "stretto", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == f"{stretto.__version__}\n"
+
+
+def test_help_lists_all_commands(tmp_path: Path) -> None:
+    ended = run(tmp_path, "--help")
+    assert ended.code == 0
+    for command in commands():
+        assert f" {command} " in ended.out
+    assert not ended.packages & {"numpy", *HEAVY}
+    assert len(ended.own) < MAX_OWN_MODULES
+
+
+@pytest.mark.parametrize("command", commands())
+def test_help_of_a_command_imports_its_options_alone(tmp_path: Path, command: str) -> None:
+    ended = run(tmp_path, command, "--help")
+    assert ended.code == 0
+    assert "Usage:" in ended.out
+    assert not ended.packages & {"numpy", *HEAVY}
+    assert len(ended.own) < MAX_OWN_MODULES
+
+
+def test_a_misspelt_command_is_suggested(tmp_path: Path) -> None:
+    ended = run(tmp_path, "aks")
+    assert ended.code == 2
+    assert "Did you mean 'ask'?" in ended.err
+    assert not ended.packages & {"numpy", *HEAVY}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("ask Where? --docs {none}", "No such file or directory"),
+        ("ask Where? --docs {doc} --docs {none}", "No such file or directory"),
+        ("ask Where? --docs {none} --embedder some/model", "No such file or directory"),
+        ("ask Where? --docs {doc} --llm {none}", "neither a URL nor a directory"),
+        ("ask Where? --docs {doc} --engines {none}", "No such file or directory"),
+        ("ask Where? --docs {doc} --engines {engines}", "unknown key 'layers'"),
+        ("ask Where? --docs {doc} --dtype int3", "there is no dtype 'int3'"),
+        ("ask Where? --docs {doc} --device tpu", "'tpu' is unknown"),
+        ("ask Where? --docs {doc} --policy luck", "there is no policy 'luck'"),
+        ("ask Where? --docs {doc} --app nosuch", "there is no app 'nosuch'"),
+        ("ask Where? --docs {doc} --passes nosuch", "nosuch"),
+        ("ask Where? --docs {doc} --set searching.top_k=-1", "top_k=-1 is less than 1"),
+        ("ask Where? --docs {doc} --trace {none}/page.html", "there is no folder"),
+        ("ask --questions {none} --docs {doc}", "No such file or directory"),
+        ("ask Where?", "give documents with --docs"),
+        ("explain --app nosuch", "there is no app 'nosuch'"),
+        ("explain --html {none}/page.html", "there is no folder"),
+        ("profile nosuch", "there is no engine 'nosuch'"),
+        ("profile llm --llm {none}", "neither a URL nor a directory"),
+        ("profile --fit {none}", "--fit takes --model-config"),
+        ("collections --nosuch", "No such option"),
+        ("bench", "Missing argument"),
+        ("emulate", "give either --model or --fleet"),
+        ("emulate --model nosuch", "there are no costs of the model 'nosuch'"),
+        ("emulate --model llama-2-7b --dialect nosuch", "'nosuch' is not one of"),
+        ("replay {none}", "cannot be read"),
+        ("replay {doc} --instances llm=none", "not of the form engine=number"),
+        ("load {none} --url http://127.0.0.1:9", "cannot be read"),
+        ("workload {none}", "cannot be read"),
+        ("route", "give the servers with --worker"),
+        ("route --config {none}", "No such file or directory"),
+        ("serve --docs {none}", "No such file or directory"),
+        ("serve --app nosuch", "nosuch"),
+        ("serve --llm {none}", "neither a URL nor a directory"),
+        ("serve --offline-app {doc}", "has no use without --offline"),
+        ("plan {none} --requests {doc}", "No such file or directory"),
+        ("plan {doc} --requests {doc} --planner nosuch", "there is no planner 'nosuch'"),
+        ("plan {doc} --requests {doc} --weights moon", "there is no place of weights 'moon'"),
+        ("run-plan --requests {none} --out {out}", "No such file or directory"),
+        ("run-plan --requests {doc} --out {none}/out", "there is no folder"),
+    ],
+)
+def test_an_argument_is_refused_before_anything_heavy_is_imported(
+    tmp_path: Path, arguments: str, message: str
+) -> None:
+    paths = {name: tmp_path / name for name in ("none", "doc", "out", "engines")}
+    paths["doc"].write_text("The captain lived at the inn.\n")
+    paths["engines"].write_text(
+        '[[engine]]\nname = "llm"\ncontract = "llm"\n'
+        '[[replica]]\nengine = "llm"\nexecutable = "transformer"\n'
+        'config = { path = "checkpoints/small", layers = 3 }\n'
+    )
+    ended = run(tmp_path, *(word.format(**paths) for word in arguments.split()))
+    assert ended.code == 2, ended.err
+    assert message in " ".join(ended.err.replace("│", " ").split())
+    assert "Traceback" not in ended.err
+    assert not ended.packages & HEAVY
+
+
+def test_names_in_help_are_those_of_the_tables() -> None:
+    assert tuple(APPS) == names.APPS
+    assert tuple(ORDERS) == names.POLICIES
+    assert tuple(ALL_PLANNERS) == names.PLANNERS
+    assert SOURCES == names.WEIGHTS
+    assert DTYPES == names.DTYPES
+    assert MINILM == names.EMBEDDER
+    assert RECOVER_S == names.RECOVER_S
+    assert CPU == names.CPU
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    assert set(stretto.__all__) <= set(dir(stretto))
+    for name in stretto.__all__:
+        assert getattr(stretto, name).__class__ is not None
+    with pytest.raises(AttributeError, match="module 'stretto' has no attribute 'Runtimes'"):
+        stretto.Runtimes  # type: ignore[attr-defined]  # noqa: B018
