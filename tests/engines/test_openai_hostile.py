@@ -249,10 +249,9 @@ def test_a_bad_environment_is_a_config_error(
         OpenAIServer(OpenAIServerConfig(url))
 
 
-@pytest.mark.parametrize("url", ["http://x/?key=1", "http://x/#part"])
-def test_a_url_ends_with_its_path(url: str) -> None:
-    with pytest.raises(ConfigError, match="must end with its path"):
-        OpenAIServer(OpenAIServerConfig(url))
+def test_a_url_has_no_fragment() -> None:
+    with pytest.raises(ConfigError, match="must end with its path or its query"):
+        OpenAIServer(OpenAIServerConfig("http://x/#part"))
 
 
 def test_cancelled_at_any_moment_it_leaves_nothing_behind() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import get_args
-from urllib.parse import urlsplit
 
 from stretto.engines.openai_wire.paths import Api
+from stretto.engines.openai_wire.server_url import read_server_url
 from stretto.errors import ConfigError
 
 
@@ -35,7 +35,7 @@ class OpenAIServerConfig:
     and its limits.
 
     Attributes:
-        url: URL of the server, with or without `/v1`.
+        url: URL of the server or of its API, in any form that `server_url.py` lists.
         model: the name the server knows; None takes the first that it lists.
         api: "completions", or "chat" for a server that only chats: the prompt is then one message of the
             user's.
@@ -90,20 +90,8 @@ class OpenAIServerConfig:
         return "served", self.model or self.url
 
     def __post_init__(self) -> None:
-        check_url(self.url)
+        read_server_url(self.url)
         if self.api not in get_args(Api):
             raise ConfigError(f"there is no api {self.api!r}; there are {', '.join(get_args(Api))}")
         if self.max_connections < 1:
             raise ConfigError(f"max_connections is {self.max_connections}; it must be at least 1")
-
-
-def check_url(url: str) -> None:
-    """Check that a text is the URL of a server. Raises ConfigError."""
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"url is {url!r}; it must start with http:// or https://")
-    try:
-        has_host = bool(urlsplit(url).hostname) and urlsplit(url).port != 0
-    except ValueError as error:
-        raise ConfigError(f"url is {url!r}: {error}") from error
-    if not has_host:
-        raise ConfigError(f"url is {url!r}; it must name a host, and a port other than 0")

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 from urllib.request import getproxies
 
@@ -25,6 +26,7 @@ from stretto.engines.http_client.client import Answer, Client, Target
 from stretto.engines.http_client.direct import DirectClient
 from stretto.engines.openai_wire import sse
 from stretto.engines.openai_wire.errors import is_passing, read_reason, read_retry_after
+from stretto.engines.openai_wire.server_url import read_server_url
 from stretto.errors import (
     BadReply,
     ConfigError,
@@ -82,7 +84,8 @@ class Http:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         try:
-            url = httpx.URL(config.url.rstrip("/").removesuffix("/v1"))
+            self._url = read_server_url(config.url)
+            url = httpx.URL(self._url.root)
             self._name = str(url.copy_with(userinfo=b"")).rstrip("/")
             target = Target(url, self._name, headers, config.timeout_s, config.connect_timeout_s)
             has_host = bool(url.host)
@@ -91,8 +94,6 @@ class Http:
             raise ConfigError(f"{config.url!r}, key from {config.api_key_env}: {error}") from error
         if not has_host:
             raise ConfigError(f"{config.url!r} names no host")
-        if url.query or url.fragment:
-            raise ConfigError(f"{config.url!r} has a query or a fragment; it must end with its path")
 
     async def aclose(self) -> None:
         """Close all connections to the server."""
@@ -177,7 +178,7 @@ class Http:
         error: EngineUnavailable | None = None
         while True:
             try:
-                answer = await self._attempt(path, data)
+                answer = await self._send(path, data)
             except EngineUnreachable as refusal:
                 if error is None:
                     raise
@@ -192,6 +193,20 @@ class Http:
             await wait(min(wait_s, self._config.max_backoff_s))
             num_retries -= 1
             backoff_s *= 2
+
+    async def _send(self, path: str, body: bytes | None) -> Answer | tuple[EngineUnavailable, float | None]:
+        """Do what `_attempt` does; learn from the first answer whether paths of the API begin with `v1/`."""
+        url = self._url
+        try:
+            found = await self._attempt(url.target(path), body)
+        except NotFound:
+            url = url.without_version()
+            if not self._url.is_guess or url.target(path) == self._url.target(path):
+                raise
+            found = await self._attempt(url.target(path), body)
+        if not isinstance(found, tuple) and path.startswith("v1/"):
+            self._url = replace(url, is_guess=False)
+        return found
 
     async def _attempt(
         self, path: str, body: bytes | None
