@@ -36,7 +36,7 @@ class OpenAIServerConfig:
 
     Attributes:
         url: URL of the server or of its API, in any form that `server_url.py` lists.
-        model: the name the server knows; None takes the first that it lists.
+        model: the name the server knows; None takes the only one that it lists.
         api: "completions", or "chat" for a server that only chats: the prompt is then one message of the
             user's.
         tokenizer: completions only. A directory with the model's tokenizer, to send token ids; "none"

@@ -70,6 +70,9 @@ class HttpConfig(Protocol):
 class Http:
     """The HTTP client of one server, with retries, streams and typed errors.
 
+    Attributes:
+        name: URL of the server without passwords, for messages.
+
     Raises:
         ConfigError: the URL or the key cannot be used.
     """
@@ -86,8 +89,8 @@ class Http:
         try:
             self._url = read_server_url(config.url)
             url = httpx.URL(self._url.root)
-            self._name = str(url.copy_with(userinfo=b"")).rstrip("/")
-            target = Target(url, self._name, headers, config.timeout_s, config.connect_timeout_s)
+            self.name = str(url.copy_with(userinfo=b"")).rstrip("/")
+            target = Target(url, self.name, headers, config.timeout_s, config.connect_timeout_s)
             has_host = bool(url.host)
             self._client = _client_of(target)
         except (httpx.InvalidURL, ValueError, ImportError, OSError) as error:  # proxies and certificates too
@@ -144,7 +147,7 @@ class Http:
             kind = answer.header("content-type") or "untyped"
             if not kind.startswith(sse.CONTENT_TYPE):
                 start = (await self._read(answer))[:200]
-                raise BadReply(f"{self._name} answered with {kind}, not with a stream of events: {start!r}")
+                raise BadReply(f"{self.name} answered with {kind}, not with a stream of events: {start!r}")
             yield self._events(answer, is_complete)
 
     @asynccontextmanager
@@ -234,7 +237,7 @@ class Http:
             await answer.aclose()
         if answer.status in _REDIRECTIONS and (location := answer.header("location")):
             reason = f"go to {location[:500]}"
-        problem = f"{self._name} answered {answer.status}: {reason}"
+        problem = f"{self.name} answered {answer.status}: {reason}"
         if answer.status == _NOT_FOUND:
             raise NotFound(problem)
         if not is_passing(answer.status):
@@ -242,7 +245,7 @@ class Http:
         return EngineUnavailable(problem), read_retry_after(answer.header("retry-after"), time.time())
 
     def _silence(self) -> EngineTimeout:
-        return EngineTimeout(f"{self._name} was silent for {self._config.timeout_s} s")
+        return EngineTimeout(f"{self.name} was silent for {self._config.timeout_s} s")
 
     def _check_silence(self, last_s: float) -> None:
         """Enforce our own deadline since `last_s`: a server that trickles bytes is never silent for the HTTP
@@ -258,7 +261,7 @@ class Http:
             self._check_silence(begun_s)
             body += received
             if len(body) > _MAX_BODY_BYTES:
-                raise BadReply(f"{self._name} sent more than {_MAX_BODY_BYTES} bytes")
+                raise BadReply(f"{self.name} sent more than {_MAX_BODY_BYTES} bytes")
         return bytes(body)
 
     async def _events(self, answer: Answer, is_complete: Callable[[], bool]) -> AsyncIterator[Any]:
@@ -277,7 +280,7 @@ class Http:
                 return
         if not is_complete():
             rest = decoder.rest[-200:]
-            raise EngineUnavailable(f"{self._name} ended its answer early, after {rest!r}")
+            raise EngineUnavailable(f"{self.name} ended its answer early, after {rest!r}")
 
 
 def _client_of(target: Target) -> Client:

@@ -20,7 +20,7 @@ class BatchServerConfig:
 
     Attributes:
         url: URL of the server or of its API, in any form that `server_url.py` lists.
-        model: name of the model at the server; None takes the first that it lists.
+        model: name of the model at the server; None takes the only one that it lists.
         api_key_env: environment variable that holds the key, if there is one.
         timeout_s: longest silence of the server before an answer, and longest time of the answer itself.
         max_texts: largest number of texts of one request. If the server names a smaller one, that counts.
