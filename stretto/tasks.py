@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from stretto.core import Prompt, Segment
@@ -188,6 +188,11 @@ class Usage:
     num_output_tokens: int = 0
 
 
+Finish: TypeAlias = Literal["stop", "length", "content_filter", "thoughts"]
+"""How an answer of an LLM has ended: by itself (also with a stop string or its list), at its limit of tokens,
+by the server's filter of contents, or (with any of these) with thoughts and nothing after them."""
+
+
 @record
 class Started:
     """Event of an LLM engine: a task has left the instance's queue, and its prefill begins."""
@@ -208,14 +213,15 @@ class Done:
     """Event of an LLM engine: a task has ended.
 
     `value` is its whole output: a str, a list of str for a decode with `items`, or None for a prefill.
-    `written` is the text as it was generated, without end token and stop string, and with all white space;
-    None unless the task asks for it.
+    `written` is the text as it was generated, without thoughts, end token and stop string, and with all white
+    space; None unless the task asks for it.
     """
 
     task: int
     value: object
     usage: Usage = Usage()
     written: Segment | None = None
+    finish: Finish = field(default="stop", compare=False)
 
 
 @record

@@ -192,7 +192,8 @@ class ListItems:
         return []
 
     def _bad(self, problem: str) -> BadReply:
-        return BadReply(f"{problem}; the reply ends {''.join(self._recent)!r}")
+        end = f"ends {''.join(self._recent)!r}" if self._recent else "is empty"
+        return BadReply(f"{problem}; the reply {end}")
 
 
 class _Braces:
