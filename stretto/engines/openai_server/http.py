@@ -8,12 +8,12 @@ refuses the request, or answers something else than the API says.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 from urllib.request import getproxies
@@ -25,7 +25,12 @@ from stretto.engines.http_client.by_httpx import HttpxClient
 from stretto.engines.http_client.client import Answer, Client, Target
 from stretto.engines.http_client.direct import DirectClient
 from stretto.engines.openai_wire import sse
-from stretto.engines.openai_wire.errors import is_passing, read_reason, read_retry_after
+from stretto.engines.openai_wire.errors import (
+    is_passing,
+    raise_for_event,
+    read_reason,
+    read_retry_after,
+)
 from stretto.engines.openai_wire.server_url import read_server_url
 from stretto.errors import (
     BadReply,
@@ -123,7 +128,7 @@ class Http:
         async with self._open(path, body, is_retried=is_retried, wait=wait) as answer:
             return await self._read(answer)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def stream(
         self,
         path: str,
@@ -145,12 +150,15 @@ class Http:
         """
         async with self._open(path, body, is_retried=is_retried, wait=wait) as answer:
             kind = answer.header("content-type") or "untyped"
-            if not kind.startswith(sse.CONTENT_TYPE):
-                start = (await self._read(answer))[:200]
-                raise BadReply(f"{self.name} answered with {kind}, not with a stream of events: {start!r}")
+            if not kind.lower().startswith(sse.CONTENT_TYPE):
+                body = await self._read(answer)
+                _raise_for_error(body)
+                raise BadReply(
+                    f"{self.name} answered with {kind}, not with a stream of events: {body[:200]!r}"
+                )
             yield self._events(answer, is_complete)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _open(
         self,
         path: str,
@@ -292,6 +300,14 @@ def _client_of(target: Target) -> Client:
     return DirectClient(
         target, Address(url.raw_host.decode(), url.port or 80, False, url.netloc.decode(), path)
     )
+
+
+def _raise_for_error(body: bytes) -> None:
+    """Raise the error that a body reports, if it is JSON that reports one."""
+    with contextlib.suppress(ValueError, RecursionError):
+        answer = json.loads(body)
+        if isinstance(answer, dict):
+            raise_for_event(answer)
 
 
 def read_json(data: bytes) -> Any:
