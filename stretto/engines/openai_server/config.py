@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+from stretto.engines.openai_server.request_fields import MAX_TOKENS, RequestFields
 from stretto.engines.openai_wire.paths import Api
 from stretto.engines.openai_wire.server_url import read_server_url
 from stretto.errors import ConfigError
@@ -45,6 +46,10 @@ class OpenAIServerConfig:
         api_key_env: environment variable that holds the key, if there is one.
         timeout_s: longest silence of the server, before or within an answer. Bytes that only keep the
             connection alive count as silence.
+        omit: names of fields that the server refuses and that are not sent, such as "temperature". Some are
+            also learned from refusals (`request_fields.py`).
+        max_tokens_field: chat only. Name of the field for the largest number of tokens, "max_tokens" or
+            "max_completion_tokens".
         stop: stop strings of every text, besides those of the task; a list ends with its JSON anyway. Servers
             may take four in all.
         max_connections: requests at once; others wait, and the server's silence is not counted meanwhile.
@@ -70,6 +75,8 @@ class OpenAIServerConfig:
     api_key_env: str = "OPENAI_API_KEY"
     timeout_s: float = 60
     connect_timeout_s: float = 5
+    omit: tuple[str, ...] = ()
+    max_tokens_field: str = MAX_TOKENS
     stop: tuple[str, ...] = ()
     max_connections: int = 64
     max_retries: int = 2
@@ -93,5 +100,6 @@ class OpenAIServerConfig:
         read_server_url(self.url)
         if self.api not in get_args(Api):
             raise ConfigError(f"there is no api {self.api!r}; there are {', '.join(get_args(Api))}")
+        RequestFields(frozenset(self.omit), self.max_tokens_field)
         if self.max_connections < 1:
             raise ConfigError(f"max_connections is {self.max_connections}; it must be at least 1")

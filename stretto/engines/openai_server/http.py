@@ -28,6 +28,7 @@ from stretto.engines.openai_wire import sse
 from stretto.engines.openai_wire.errors import (
     is_passing,
     raise_for_event,
+    read_param,
     read_reason,
     read_retry_after,
 )
@@ -39,10 +40,12 @@ from stretto.errors import (
     EngineUnavailable,
     EngineUnreachable,
     NotFound,
+    Refused,
 )
 
 _MAX_BODY_BYTES = 8_000_000
 _NOT_FOUND = 404
+_REFUSED = (400, 422)
 _REDIRECTIONS = (301, 302, 303, 307, 308)
 _STALE_S = 1.0
 """Seconds within which a connection that had idled for too long breaks; later the server has failed."""
@@ -240,14 +243,18 @@ class Http:
         if 200 <= answer.status < 300:
             return answer
         try:
-            reason = read_reason(await self._read(answer))
+            body = await self._read(answer)
         finally:
             await answer.aclose()
+        reason = read_reason(body)
         if answer.status in _REDIRECTIONS and (location := answer.header("location")):
             reason = f"go to {location[:500]}"
         problem = f"{self.name} answered {answer.status}: {reason}"
         if answer.status == _NOT_FOUND:
             raise NotFound(problem)
+        if answer.status in _REFUSED:
+            param = read_param(body)
+            raise Refused(problem if param in problem else f"{problem} (field {param})")
         if not is_passing(answer.status):
             raise BadReply(problem)
         return EngineUnavailable(problem), read_retry_after(answer.header("retry-after"), time.time())

@@ -144,6 +144,16 @@ def read_reason(body: bytes) -> str:
     return str(reason)[:_MAX_REASON_CHARS]
 
 
+def read_param(body: bytes) -> str:
+    """Return the name of the field that a server's error answer is about; "" if it names none."""
+    try:
+        answer = json.loads(body)
+        param = answer.get("error", answer)["param"]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+    return param[:_MAX_REASON_CHARS] if isinstance(param, str) else ""
+
+
 def read_retry_after(header: str, now_s: float) -> float | None:
     """Return the seconds to wait, from a `Retry-After` header with seconds or a date.
 
