@@ -48,8 +48,8 @@ class OpenAIServerConfig:
             connection alive count as silence.
         omit: names of fields that the server refuses and that are not sent, such as "temperature". Some are
             also learned from refusals (`request_fields.py`).
-        max_tokens_field: chat only. Name of the field for the largest number of tokens, "max_tokens" or
-            "max_completion_tokens".
+        max_tokens_field: name of the field for the largest number of tokens, "max_tokens" or
+            "max_completion_tokens". The second is also learned from a refusal.
         stop: stop strings of every text, besides those of the task; a list ends with its JSON anyway. Servers
             may take four in all.
         max_connections: requests at once; others wait, and the server's silence is not counted meanwhile.

@@ -26,7 +26,7 @@ class RequestFields:
 
     Attributes:
         omitted: names of fields that are left out.
-        max_tokens_field: name of the field for the largest number of tokens in a chat.
+        max_tokens_field: name of the field for the largest number of tokens.
 
     Raises:
         ConfigError: a field that is left out is needed, or there is no such field for the number of tokens.
@@ -49,7 +49,7 @@ class RequestFields:
     def applied(self, body: Mapping[str, object]) -> dict[str, object]:
         """Return the body of a request as the server takes it."""
         sent = {name: value for name, value in body.items() if name not in self.omitted}
-        if "messages" in sent and MAX_TOKENS in sent:
+        if MAX_TOKENS in sent:
             sent[self.max_tokens_field] = sent.pop(MAX_TOKENS)
         return sent
 
@@ -60,7 +60,7 @@ class RequestFields:
             refusal: the server's words.
             sent: body of the refused request.
         """
-        if MAX_TOKENS in sent and "messages" in sent and MAX_COMPLETION_TOKENS in refusal:
+        if MAX_TOKENS in sent and MAX_COMPLETION_TOKENS in refusal:
             return replace(self, max_tokens_field=MAX_COMPLETION_TOKENS)
         for name in _DISPENSABLE:
             if name in sent and _is_about(refusal, name):
