@@ -45,10 +45,10 @@ class Decode:
         max_tokens: largest number of generated tokens.
         items: None for text; "json_list" for a `splittable` decode, whose value is the parsed list of
             strings and which stops at the end of its JSON. Numbered lists and lists of objects are parsed
-            too.
-        max_items: number of items after which the decode stops ("json_list" only).
+            too. "calls" for the same with calls of tools, which may be JSON objects.
+        max_items: number of items after which the decode stops (lists only).
         fallback: name of a variable of the prompt, whose text becomes the only item where the output is no
-            list ("json_list" only); None fails then.
+            list (lists only); None fails then.
         stop: stop strings; the text ends before the first of them.
         temperature: 0 is greedy.
         seed: seed of the sampler, used if temperature > 0.

@@ -63,11 +63,12 @@ class Output:
         self._reader: _Reader
         if decode.items is None:
             self._reader = _Text(decode.stop, strips=decode.strip)
-        elif decode.items == "json_list":
+        elif decode.items in ("json_list", "calls"):
             fallback = "".join(segment.text for segment in prompt if segment.name == decode.fallback)
-            self._reader = _List(decode.max_items, fallback if decode.fallback is not None else "")
+            parser = ListItems(takes_calls=decode.items == "calls")
+            self._reader = _List(parser, decode.max_items, fallback if decode.fallback is not None else "")
         else:
-            raise ConfigError(f"items must be None or 'json_list', got {decode.items!r}")
+            raise ConfigError(f"items must be None, 'json_list' or 'calls', got {decode.items!r}")
 
     def feed(self, delta: str) -> tuple[list[str], bool]:
         """Read more generated text; return the pieces that it completes, and whether the output is finished.
@@ -122,10 +123,10 @@ class _List:
     Where the text is no list, `fallback` is its only item, unless that is empty.
     """
 
-    def __init__(self, max_items: int | None, fallback: str) -> None:
+    def __init__(self, parser: ListItems, max_items: int | None, fallback: str) -> None:
         self._max_items = max_items
         self._fallback = fallback
-        self._parser = ListItems()
+        self._parser = parser
         self._items: list[str] = []
         self._fell_back = False
 
