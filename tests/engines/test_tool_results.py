@@ -45,7 +45,7 @@ CYCLE.append(CYCLE)
         ({"raw": b"x", "day": date(2026, 1, 2)}, '{"raw": "x", "day": "2026-01-02"}'),
         (Weather("Oslo", -3.5), '{"city": "Oslo", "degrees": -3.5}'),
         ([Weather("Oslo", 1)], '[{"city": "Oslo", "degrees": 1}]'),
-        ([Hit(Chunk("text", "file"), 0.5)], "text"),
+        ([Hit(Chunk("file", 0, "text"), 0.5)], "text"),
         ("half \ud83d, whole \ud83d\ude00", "half \ufffd, whole 😀"),
         ({"half": "\ude00"}, '{"half": "\ufffd"}'),
     ],
