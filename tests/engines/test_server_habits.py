@@ -235,6 +235,12 @@ def test_content_may_come_in_parts(content: object, text: str) -> None:
     assert value(end)[0] == text
 
 
+def test_a_server_that_always_streams_is_read() -> None:
+    (end,), _, bodies = ends(lambda _: chunks("Fo", "ur.", finish="length"), is_read=False, token_s=1e-6)
+    assert value(end) == ("Four.", "length")
+    assert not bodies[0].get("stream")
+
+
 def test_content_of_no_known_form_is_a_bad_reply() -> None:
     for content in (5, {"text": "a"}, [5], [{"type": "text"}], [{"no": "type"}]):
         (end,), _, _ = ends(lambda _, content=content: as_events(chunk(content)), api="chat")

@@ -43,6 +43,7 @@ from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.openai_server.whole_answers import WholeAnswers
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.answers import TokenCounts, read_chunk, read_whole
+from stretto.engines.openai_wire.sse import EventDecoder
 from stretto.errors import (
     BadReply,
     CapacityError,
@@ -329,7 +330,11 @@ class OpenAIServer:
         api = self._config.api
         if is_whole:
             found = await self._http.fetch(paths.GENERATE[api], body, is_retried=is_retried, wait=place.wait)
-            reader.read(read_whole(api, read_json(found)))
+            if not found.startswith(b"data:"):
+                reader.read(read_whole(api, read_json(found)))
+            else:  # the server knows nothing but streams
+                for data in EventDecoder().feed(found + b"\n"):
+                    reader.read(read_chunk(api, read_json(data)))
             return None
         first_s: float | None = None
         sent_s = time.perf_counter()
