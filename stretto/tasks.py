@@ -225,6 +225,22 @@ class Done:
 
 
 @record
+class Ending:
+    """The end of an LLM request that did not end by itself.
+
+    Attributes:
+        step: name of the app's step that made the request.
+        num_tokens: number of tokens of its output, thoughts included.
+        outputs: names of the outputs of the query that are its answer, or have it among their items.
+    """
+
+    step: str
+    finish: Finish
+    num_tokens: int
+    outputs: tuple[str, ...] = ()
+
+
+@record
 class Failed:
     """Event of an LLM engine: a task has ended without a value. The instance goes on with its other tasks."""
 

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from stretto.errors import UserError
 from stretto.frontend.template import Configuration
 from stretto.messages import Reply
-from stretto.tasks import Objective
+from stretto.tasks import Ending, Objective
 
 
 class QueryOptions(TypedDict, total=False):
@@ -40,6 +40,10 @@ class Query:
 
     An output that no step has delivered, because the step was skipped, is `stretto.core.ABSENT`.
 
+    Attributes:
+        endings: once the query has its outputs, the ends of its LLM requests that did not end by themselves,
+            such as those cut at their largest number of tokens.
+
     Raises (when awaited or streamed):
         StrettoError: what ended the query; it names the step where there is one.
     """
@@ -47,6 +51,7 @@ class Query:
     def __init__(self, query_id: str, cancel: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self.id = query_id
         self._cancel = cancel
+        self.endings: tuple[Ending, ...] = ()
         self._reply: asyncio.Future[Mapping[str, Any]] = loop.create_future()
         self._pieces: dict[str, list[str]] = {}
         self._news = asyncio.Event()
@@ -100,6 +105,7 @@ class Query:
             self._reply.set_exception(reply.error)
             self._reply.exception()
         else:
+            self.endings = reply.endings
             self._reply.set_result(reply.outputs or {})
         self._news.set()
 

@@ -10,7 +10,7 @@ from stretto.core import Failure
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.record import record
 from stretto.sched.request import Request
-from stretto.tasks import Usage
+from stretto.tasks import Ending, Usage
 
 
 @record
@@ -19,7 +19,8 @@ class Completed:
     from `lo` on.
 
     An item that has failed for good has a `Failure` in place of its result.
-    `usage` is what an LLM engine has counted for the one item of its report.
+    `usage` is what an LLM engine has counted for the one item of its report, and `ending` how that has ended,
+    unless by itself.
     """
 
     query: str
@@ -27,6 +28,7 @@ class Completed:
     lo: int
     results: Sequence[object]
     usage: Usage | None = field(default=None, compare=False)
+    ending: Ending | None = field(default=None, compare=False)
 
 
 @record

@@ -12,7 +12,7 @@ from stretto.cli.ask.answers import PrintedAnswer, Printer
 from stretto.cli.ask.check import Checked
 from stretto.cli.ask.questions import Questions, recorded
 from stretto.cli.ask.reports import print_times, write_traces
-from stretto.cli.ask.saved_answers import outputs_of, questions_hash
+from stretto.cli.ask.saved_answers import questions_hash, saved_in
 from stretto.cli.collections import by_absolute_path, collections_engine, missing, opened
 from stretto.cli.indexing import IndexingRecorder
 from stretto.runtime.journal.file import JournalFile
@@ -53,7 +53,7 @@ def run(checked: Checked, errors: Console) -> bool:
         )
         if request.journal is not None:
             journal = stack.enter_context(JournalFile(request.journal, questions_hash(checked)))
-            questions = replace(questions, journal=journal, saved=outputs_of(journal.entries()))
+            questions = replace(questions, journal=journal, saved=saved_in(journal.entries()))
         if request.record is not None:
             questions = stack.enter_context(recorded(questions, request.record, engines.deployments))
         try:

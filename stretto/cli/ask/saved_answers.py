@@ -10,8 +10,11 @@ from stretto.cli.ask.check import Checked
 from stretto.core import ABSENT, Chunk, Hit
 from stretto.errors import UserError
 from stretto.runtime.journal.lines import Entry, work_hash
+from stretto.tasks import Ending
 
 Outputs = Mapping[str, object]
+Saved = tuple[Outputs, Ending | None]
+"""The outputs of the app's run for a question, and how its answer has ended; None if by itself."""
 
 
 def questions_hash(checked: Checked) -> str:
@@ -34,20 +37,24 @@ def _text_of(file: Path | None) -> str:
         raise UserError(f"{file}: {error}") from error
 
 
-def entry_of(number: int, outputs: Outputs) -> Entry:
-    """Return the entry of the answer to question `number`, made from the outputs of the app's run."""
+def entry_of(number: int, outputs: Outputs, ending: Ending | None = None) -> Entry:
+    """Return the entry of the answer to question `number`, made from the outputs of the app's run, and how
+    the answer has ended.
+    """
     text, sources = outputs["answer"], outputs["sources"]
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
     saved = [[hit.score, asdict(hit.chunk)] for hit in hits]
-    return Entry((str(number),), [None if text is ABSENT else str(text), saved])
+    ended = [] if ending is None else [asdict(ending)]
+    return Entry((str(number),), [None if text is ABSENT else str(text), saved, *ended])
 
 
-def outputs_of(entries: Iterable[Entry]) -> dict[int, Outputs]:
-    """Return the outputs that entries hold, by number of the question."""
-    found: dict[int, Outputs] = {}
+def saved_in(entries: Iterable[Entry]) -> dict[int, Saved]:
+    """Return the outputs that entries hold, and how the answers have ended, by number of the question."""
+    found: dict[int, Saved] = {}
     for entry in entries:
         match entry:
-            case Entry((number,), [text, list() as saved]):
+            case Entry((number,), [text, list() as saved, *ended]):
                 hits = [Hit(Chunk(**chunk), score) for score, chunk in saved]
-                found[int(number)] = {"answer": ABSENT if text is None else text, "sources": hits}
+                outputs = {"answer": ABSENT if text is None else text, "sources": hits}
+                found[int(number)] = outputs, next((Ending(**one) for one in ended), None)
     return found

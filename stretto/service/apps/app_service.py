@@ -116,6 +116,8 @@ class AppService:
             else:
                 status["status"] = "done"
                 status["outputs"] = {name: as_json(value) for name, value in outputs.items()}
+                if reasons := {name: one.finish for one in found.query.endings for name in one.outputs}:
+                    status["finish_reasons"] = reasons
         return status
 
     async def text_events(self, app: DeployedApp, query: Query) -> AsyncIterator[tuple[str, str]]:
