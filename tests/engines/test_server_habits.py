@@ -316,3 +316,22 @@ def test_settings_name_fields_that_are_not_sent() -> None:
     for wrong in ({"omit": ("messages",)}, {"omit": ("model", "stream")}, {"max_tokens_field": "tokens"}):
         with pytest.raises(ConfigError):
             OpenAIServerConfig("http://h", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("api", "model", "is_told"),
+    [
+        ("completions", "meta-llama/Llama-3.1-8B-Instruct", True),
+        ("completions", "gemma-3-4b-it", True),
+        ("completions", "Llama-2-7b-chat-hf", True),
+        ("completions", "Llama-3.1-8B", False),
+        ("completions", "white-rabbit", False),
+        ("chat", "Llama-2-7b-chat-hf", False),
+    ],
+)
+def test_a_model_for_chats_that_gets_plain_prompts_is_told_once(
+    api: Api, model: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        ends(lambda _: chunks("Four."), [Decode()] * 2, api=api, model=model)
+    assert len([one for one in caplog.records if "--api chat" in one.getMessage()]) == is_told

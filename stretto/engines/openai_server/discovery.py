@@ -58,6 +58,13 @@ async def discover(http: Http, config: OpenAIServerConfig) -> ServerFacts:
     """
     card = await find_model(http, config.model)
     tokenizer = await _find_tokenizer(http, config, card)
+    if config.api == "completions" and tokenizer is None and card.is_for_chats:
+        _log.warning(
+            "%s: the name of %r says that it is trained for chats, and it gets prompts without its chat "
+            "template; --api chat (`api` in a file with engines) has the server apply that",
+            http.name,
+            card.id,
+        )
     cache = await _find_cache(http) if config.warms_prefixes else CacheConfig()
     return ServerFacts(card.id, tokenizer, card.max_model_tokens, cache)
 

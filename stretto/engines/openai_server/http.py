@@ -154,10 +154,10 @@ class Http:
         async with self._open(path, body, is_retried=is_retried, wait=wait) as answer:
             kind = answer.header("content-type") or "untyped"
             if not kind.lower().startswith(sse.CONTENT_TYPE):
-                body = await self._read(answer)
-                _raise_for_error(body)
+                found = await self._read(answer)
+                _raise_for_error(found)
                 raise BadReply(
-                    f"{self.name} answered with {kind}, not with a stream of events: {body[:200]!r}"
+                    f"{self.name} answered with {kind}, not with a stream of events: {found[:200]!r}"
                 )
             yield self._events(answer, is_complete)
 

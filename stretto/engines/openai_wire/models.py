@@ -19,6 +19,8 @@ _OTHER_KINDS = re.compile(
     re.IGNORECASE,
 )
 """Parts of names of models that complete no text."""
+_FOR_CHATS = re.compile(r"(^|[-_:/.])(instruct|chat|it|assistant)($|[-_:.])", re.IGNORECASE)
+"""Parts of names of models that were trained to answer in chats, put into their template."""
 _COMPARING = re.compile(r"embed|rerank|cross-encoder|colbert|\b(bge|gte|e5|minilm)\b", re.IGNORECASE)
 """Parts of names of models that embed or rerank."""
 
@@ -38,6 +40,11 @@ class ModelCard:
     max_model_tokens: int | None = None
     created_s: int = 0
     parent: str | None = None
+
+    @property
+    def is_for_chats(self) -> bool:
+        """Whether the name of the model, or of its weights, says that it was trained for chats."""
+        return any(_FOR_CHATS.search(name) for name in (self.id, self.root or ""))
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON of this model's entry in the list of models."""

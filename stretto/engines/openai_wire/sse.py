@@ -19,6 +19,7 @@ CONTENT_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 MAX_LINE_BYTES = 1_000_000
+_FIELDS = (bytearray(b"data"), bytearray(b"error"))
 
 
 def encode_event(event: object) -> bytes:
@@ -64,7 +65,7 @@ class EventDecoder:
             field, _, data = line.partition(b":")
             if field == b"event":
                 self._is_failure = data.strip() == b"error"
-            if self.is_done or field not in (b"data", b"error"):
+            if self.is_done or field not in _FIELDS:
                 continue
             if data.strip() == b"[DONE]":
                 self.is_done = True

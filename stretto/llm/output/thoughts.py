@@ -80,12 +80,12 @@ class Thoughts:
 
     def feed(self, delta: str) -> str:
         """Read more generated text; return the part of the answer that it completes."""
-        if self._state is _State.ANSWER:
+        if self._has_begun():
             return delta
         self._rest += delta
         while self._has_moved():
             pass
-        return self._take() if self._state is _State.ANSWER else ""
+        return self._take() if self._has_begun() else ""
 
     def finish(self, *, is_cut: bool) -> str:
         """Return the rest of the answer, when the reply has ended.
@@ -104,6 +104,10 @@ class Thoughts:
             self.has_any = True
             self._held, self._rest = [], ""
         return self._take()
+
+    def _has_begun(self) -> bool:
+        """Return whether the answer has begun."""
+        return self._state is _State.ANSWER
 
     def _has_moved(self) -> bool:
         """Go to another state if the text says so; return whether it did."""
