@@ -44,7 +44,7 @@ class Session:
 
     Attributes:
         usage: tokens of all LLM requests that have ended; None if none has.
-        endings: for a one-shot query, its LLM requests that did not end by themselves.
+        endings: ends of the LLM requests that did not end by themselves; empty for a session.
 
     Raises:
         UserError: from `submit` and `extend`, for a graph that does not fit.
