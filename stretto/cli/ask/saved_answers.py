@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from stretto.cli.ask.check import Checked
 from stretto.core import ABSENT, Chunk, Hit
@@ -44,7 +45,7 @@ def entry_of(number: int, outputs: Outputs, ending: Ending | None = None) -> Ent
     text, sources = outputs["answer"], outputs["sources"]
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
     saved = [[hit.score, asdict(hit.chunk)] for hit in hits]
-    ended = [] if ending is None else [asdict(ending)]
+    ended = [] if ending is None else [[ending.step, ending.finish, ending.num_tokens]]
     return Entry((str(number),), [None if text is ABSENT else str(text), saved, *ended])
 
 
@@ -56,5 +57,12 @@ def saved_in(entries: Iterable[Entry]) -> dict[int, Saved]:
             case Entry((number,), [text, list() as saved, *ended]):
                 hits = [Hit(Chunk(**chunk), score) for score, chunk in saved]
                 outputs = {"answer": ABSENT if text is None else text, "sources": hits}
-                found[int(number)] = outputs, next((Ending(**one) for one in ended), None)
+                found[int(number)] = outputs, _ending(ended)
     return found
+
+
+def _ending(ended: list[Any]) -> Ending | None:
+    match ended:
+        case [[step, finish, num_tokens]]:
+            return Ending(step, finish, num_tokens, ("answer",))
+    return None
