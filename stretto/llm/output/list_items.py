@@ -41,7 +41,7 @@ from stretto.core import whole_characters
 from stretto.errors import BadReply
 from stretto.llm.output.braces import Braces
 from stretto.llm.output.quoted import CLOSING, QuotedText
-from stretto.llm.output.tool_calls import is_tool_call
+from stretto.llm.output.tool_calls import calls_in, is_tool_call
 
 _MARK = re.compile(r"[ \t]*(?:\d{1,3}[.)]|[-*•])[ \t]+")
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:')
@@ -188,7 +188,7 @@ class ListItems:
         elif self._braces.feed(char):
             self._state = _State.PROSE
             if self._takes_calls:
-                return list(map(whole_characters, _calls_in(self._braces.value())))
+                return list(map(whole_characters, calls_in(self._braces.value())))
             if not is_tool_call(self._braces.value()):
                 return list(map(whole_characters, self._braces.texts()))
         return []
@@ -297,12 +297,3 @@ class ListItems:
     def _bad(self, problem: str) -> BadReply:
         end = f"ends {''.join(self._recent)!r}" if self._recent else "is empty"
         return BadReply(f"{problem}; the reply {end}")
-
-
-def _calls_in(value: object) -> list[str]:
-    """Return the calls that an object in prose is or has in a list, each as a text."""
-    if is_tool_call(value):
-        return [json.dumps(value, ensure_ascii=False)]
-    lists = [inner for inner in value.values() if isinstance(inner, list)] if isinstance(value, dict) else []
-    calls = [call for inner in lists for call in inner]
-    return [call if isinstance(call, str) else json.dumps(call, ensure_ascii=False) for call in calls]

@@ -36,6 +36,15 @@ def is_tool_call(value: object) -> bool:
     return isinstance(value, dict) and _parts(value) is not None
 
 
+def calls_in(value: object) -> list[str]:
+    """Return the calls that an object in prose is or has in a list, each as a text."""
+    if is_tool_call(value):
+        return [json.dumps(value, ensure_ascii=False)]
+    lists = [inner for inner in value.values() if isinstance(inner, list)] if isinstance(value, dict) else []
+    calls = [call for inner in lists for call in inner]
+    return [call if isinstance(call, str) else json.dumps(call, ensure_ascii=False) for call in calls]
+
+
 def read_tool_call(text: str) -> WrittenCall:
     """Return the call in a text: a JSON object, or a text like "search: old maps".
 
