@@ -294,20 +294,22 @@ class OpenAIServer:
                 first_s = await self._exchange(body, reader, place, is_whole=is_whole, is_retried=is_retried)
                 reader.check_end()
                 break
-            except Refused as refusal:
-                again = fields.without_refused(refusal.message, body)
-                if again is not None:
-                    fields = again
-                    continue
-                raise _explained(refusal, prompt, reader) from refusal
             except BadReply as error:
-                raise _explained(error, prompt, reader) from error
+                again = None
+                if isinstance(error, Refused):
+                    again = fields.without_refused(error.message, body)
+                if again is None:
+                    if isinstance(prompt.content, tuple) and reader.num_deltas == 0:
+                        note = "sent as token ids; tokenizer 'none' sends text"
+                        raise BadReply(f"{error.message} ({note})") from error
+                    raise
+                fields = again
             except (EngineTimeout, EngineUnavailable, asyncio.CancelledError):
                 if is_whole:  # perhaps we, a proxy or the scheduler have heard nothing for too long
                     self._whole.observe_stopped(decode.max_tokens, time.perf_counter() - sent_s)
                 raise
-        if fields is not self._fields:
-            self._fields = self._fields.joined(fields)
+        if (learned := self._fields.joined(fields)) != self._fields:
+            self._fields = learned
             _log.warning("%s gets requests %s, as it refuses others", self._http.name, self._fields)
         if decode is not _ONE_TOKEN:
             self._whole.observe(reader.num_output, time.perf_counter() - sent_s)
@@ -425,10 +427,3 @@ class OpenAIServer:
         except StrettoError:
             self._following = None
             self._report([AllBlocksCleared()])
-
-
-def _explained(error: BadReply, prompt: SentPrompt, reader: AnswerReader) -> BadReply:
-    """Return an error with a remark on the form of the prompt, if that may be the reason."""
-    if not isinstance(prompt.content, tuple) or reader.num_deltas:
-        return error
-    return BadReply(f"{error.message} (sent as token ids; tokenizer 'none' sends text)")
