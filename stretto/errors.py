@@ -15,8 +15,7 @@ StrettoError
 │   │   └── EngineUnreachable  no connection: the request has not been sent (no attempt is counted)
 │   ├── EngineTimeout          no answer in time
 │   ├── BadReply               an answer that is not what the contract says
-│   │   ├── NotFound           the server does not know what was asked for, such as a model
-│   │   └── Refused            the server does not take a request as it is
+│   │   └── NotFound           the server does not know what was asked for, such as a model
 │   └── EffectInDoubt          an effect had begun when its instance was lost: it may have happened
 ├── NotSaved                   results cannot be written, as on a full disk; the same command goes on later
 ├── QueryEnded                 the query ended early, on request
@@ -148,15 +147,18 @@ class EngineTimeout(EngineFailure):
 
 
 class BadReply(EngineFailure):
-    """Error: an instance of an engine gave an answer that its interface or API does not allow."""
+    """Error: an instance of an engine gave an answer that its interface or API does not allow, or refused the
+    request.
+
+    Attributes:
+        is_refusal: whether a server does not take the request as it is, for example because of a field.
+    """
+
+    is_refusal = False
 
 
 class NotFound(BadReply):
     """A server does not know what was asked for, such as a model that it served before it was restarted."""
-
-
-class Refused(BadReply):
-    """A server does not take a request as it is, for example because of a field that it does not know."""
 
 
 class EffectInDoubt(EngineFailure):

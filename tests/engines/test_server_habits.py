@@ -14,7 +14,7 @@ from support.plain_server import Answered, PlainServer, as_events, as_json, list
 from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_wire.paths import Api
-from stretto.errors import BadReply, ConfigError, EngineUnavailable, Refused, StrettoError
+from stretto.errors import BadReply, ConfigError, EngineUnavailable, StrettoError
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Usage
 
 LIST = Decode(items="json_list")
@@ -293,7 +293,7 @@ def test_a_refusal_for_another_reason_is_told_at_once() -> None:
     for message in ("your prompt has no stop", "temperature sensors are not discussed here", "no seed money"):
         refused = as_json({"error": {"message": message}}, 400)
         (end,), _, bodies = ends(lambda _, no=refused: no, [Decode(stop=("|",))])
-        assert type(end) is Refused
+        assert type(end) is BadReply
         assert message in str(end)
         assert len(bodies) == 1
 
@@ -302,7 +302,7 @@ def test_a_server_that_refuses_everything_is_asked_once_for_each_field() -> None
     words = "'temperature', 'seed', 'stop', 'stream_options', 'max_tokens', 'max_completion_tokens'"
     refused = as_json({"error": {"message": f"Unsupported: {words}"}}, 400)
     found, _, bodies = ends(lambda _: refused, [Decode(stop=("|",), temperature=1.0, seed=3)] * 2)
-    assert all(isinstance(end, Refused) for end in found)
+    assert all(isinstance(end, BadReply) for end in found)
     assert len(bodies) == 2 * 6  # nothing has helped, so nothing is remembered
 
 

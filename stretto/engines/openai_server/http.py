@@ -40,7 +40,6 @@ from stretto.errors import (
     EngineUnavailable,
     EngineUnreachable,
     NotFound,
-    Refused,
 )
 
 _MAX_BODY_BYTES = 8_000_000
@@ -254,7 +253,9 @@ class Http:
             raise NotFound(problem)
         if answer.status in _REFUSED:
             param = read_param(body)
-            raise Refused(problem if param in problem else f"{problem} (field {param})")
+            refusal = BadReply(problem if param in problem else f"{problem} (field {param})")
+            refusal.is_refusal = True
+            raise refusal
         if not is_passing(answer.status):
             raise BadReply(problem)
         return EngineUnavailable(problem), read_retry_after(answer.header("retry-after"), time.time())

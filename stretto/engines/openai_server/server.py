@@ -51,7 +51,6 @@ from stretto.errors import (
     EngineTimeout,
     EngineUnavailable,
     NotFound,
-    Refused,
     StrettoError,
 )
 from stretto.llm.output.output import Output
@@ -296,7 +295,7 @@ class OpenAIServer:
                 break
             except BadReply as error:
                 again = None
-                if isinstance(error, Refused):
+                if error.is_refusal:
                     again = fields.without_refused(error.message, body)
                 if again is None:
                     if isinstance(prompt.content, tuple) and reader.num_deltas == 0:
