@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from stretto.agent_traces.formats import read_agent_trace
-from stretto.agent_traces.openai_load import first_model
 from stretto.engines.openai_server.config import OpenAIServerConfig
+from stretto.engines.openai_server.discovery import find_model
 from stretto.engines.openai_server.http import Http
 from stretto.errors import ConfigError, EngineFailure, StrettoError
 from stretto.models import MINI
@@ -183,7 +183,7 @@ def read_report(report: Mapping[str, Any], expected: int) -> Outcome:
 async def _model_of(url: str) -> str:
     http = Http(OpenAIServerConfig(url))
     try:
-        return await first_model(http)
+        return (await find_model(http, None)).id
     finally:
         await http.aclose()
 

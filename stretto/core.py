@@ -227,6 +227,14 @@ def as_text(value: object) -> str:
     raise TypeError(f"a {type(value).__name__} has no textual form")
 
 
+def whole_characters(text: str) -> str:
+    """Return a text in which halves of surrogate pairs, which are no characters, are replaced by U+FFFD.
+
+    Tokenizers and sockets refuse them.
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def document_order(hits: Iterable[Hit]) -> list[Hit]:
     """Return hits sorted by falling score; hits of equal score by source and place in the document."""
     return sorted(hits, key=lambda hit: (-hit.score, hit.chunk.source, hit.chunk.index))

@@ -160,7 +160,14 @@ class EngineTimeout(EngineFailure):
 
 
 class BadReply(EngineFailure):
-    """Error: an instance of an engine gave an answer that its interface or API does not allow."""
+    """Error: an instance of an engine gave an answer that its interface or API does not allow, or refused the
+    request.
+
+    Attributes:
+        is_refusal: whether a server does not take the request as it is, for example because of a field.
+    """
+
+    is_refusal = False
 
 
 class NotFound(BadReply):

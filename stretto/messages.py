@@ -23,7 +23,7 @@ from stretto.deployment import Replica
 from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph
 from stretto.record import record
-from stretto.tasks import Criteria, LLMEvent, LLMTask, Objective, QueryRecord, Reuse, Task, Usage
+from stretto.tasks import Criteria, Ending, LLMEvent, LLMTask, Objective, QueryRecord, Reuse, Task, Usage
 
 
 @record
@@ -417,13 +417,15 @@ class Reply:
     by name or with an error; sent once.
 
     A session has no outputs here, as `Settled` has delivered its variables. `usage` counts the tokens of the
-    LLM requests that have ended, as engines report them.
+    LLM requests that have ended, as engines report them. `endings` are the ends of those that did not end by
+    themselves, for a query that has outputs.
     """
 
     query: str
     outputs: Mapping[str, object] | None
     error: StrettoError | None = None
     usage: Usage = field(default=Usage(), compare=False)
+    endings: tuple[Ending, ...] = field(default=(), compare=False)
 
 
 Action: TypeAlias = (

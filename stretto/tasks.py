@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from stretto.core import Prompt, Segment
@@ -47,10 +47,10 @@ class Decode:
         max_tokens: largest number of generated tokens.
         items: None for text; "json_list" for a `splittable` decode, whose value is the parsed list of
             strings and which stops at the end of its JSON. Numbered lists and lists of objects are parsed
-            too.
-        max_items: number of items after which the decode stops ("json_list" only).
+            too. "calls" for the same with calls of tools, which may be JSON objects.
+        max_items: number of items after which the decode stops (lists only).
         fallback: name of a variable of the prompt, whose text becomes the only item where the output is no
-            list ("json_list" only); None fails then.
+            list (lists only); None fails then.
         stop: stop strings; the text ends before the first of them.
         temperature: 0 is greedy.
         seed: seed of the sampler, used if temperature > 0.
@@ -192,6 +192,11 @@ class Usage:
     num_output_tokens: int = 0
 
 
+Finish: TypeAlias = Literal["stop", "length", "content_filter", "thoughts"]
+"""How an answer of an LLM has ended: by itself (also with a stop string or its list), at its limit of tokens,
+by the server's filter of contents, or (with any of these) with thoughts and nothing after them."""
+
+
 @record
 class Started:
     """Event of an LLM engine: a task has left the instance's queue, and its prefill begins."""
@@ -212,14 +217,31 @@ class Done:
     """Event of an LLM engine: a task has ended.
 
     `value` is its whole output: a str, a list of str for a decode with `items`, or None for a prefill.
-    `written` is the text as it was generated, without end token and stop string, and with all white space;
-    None unless the task asks for it.
+    `written` is the text as it was generated, without thoughts, end token and stop string, and with all white
+    space; None unless the task asks for it.
     """
 
     task: int
     value: object
     usage: Usage = Usage()
     written: Segment | None = None
+    finish: Finish = field(default="stop", compare=False)
+
+
+@record
+class Ending:
+    """The end of an LLM request that did not end by itself.
+
+    Attributes:
+        step: name of the app's step that made the request.
+        num_tokens: number of tokens of its output, thoughts included.
+        outputs: names of the outputs of the query that are its answer, or have it among their items.
+    """
+
+    step: str
+    finish: Finish
+    num_tokens: int
+    outputs: tuple[str, ...] = ()
 
 
 @record

@@ -14,12 +14,11 @@ from stretto.agent_traces.load_report import RequestTimes
 from stretto.agent_traces.prompts import made_up_ids
 from stretto.agent_traces.requests import AgentRequest, AgentTrace, Message, SizedPrompt
 from stretto.engines.openai_server.config import OpenAIServerConfig
-from stretto.engines.openai_server.http import Http, read_json
+from stretto.engines.openai_server.discovery import find_model
+from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.answers import TokenCounts, read_chunk
-from stretto.engines.openai_wire.models import read_models
 from stretto.engines.openai_wire.paths import Api
-from stretto.errors import BadReply
 
 _SILENCE_S = 600.0
 """Longest silence of a server in seconds; requests of a heavy load may wait long for their first token."""
@@ -37,37 +36,20 @@ async def send_trace(
     The server is asked for its models first, to find out whether it can be reached.
 
     Args:
-        model: model of requests that name none; None takes the first that the server lists.
+        model: model of requests that name none; None takes the only one that the server lists.
         sized_api: API for prompts of known length.
 
     Raises:
-        ConfigError: the URL or the API cannot be used.
+        ConfigError: the URL or the API cannot be used; or the server lists several models, and none is given.
         EngineFailure: the server cannot be reached, or lists no model and none is given.
     """
     config = OpenAIServerConfig(url, api=sized_api, timeout_s=_SILENCE_S)  # type: ignore[arg-type]
     http = Http(config)
     try:
-        try:
-            listed = await first_model(http)
-        except BadReply:
-            if model is None:
-                raise
-            listed = model
-        await run_live(trace, OpenAILoad(http, model or listed, config.api), times)
+        named = (await find_model(http, model)).id
+        await run_live(trace, OpenAILoad(http, named, config.api), times)
     finally:
         await http.aclose()
-
-
-async def first_model(http: Http) -> str:
-    """Return the name of the first model that a server lists.
-
-    Raises:
-        EngineFailure: the server cannot be asked, or lists none.
-    """
-    models = read_models(read_json(await http.fetch(paths.MODELS)))
-    if not models:
-        raise BadReply("the server lists no model")
-    return models[0].id
 
 
 class OpenAILoad:

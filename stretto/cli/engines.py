@@ -13,6 +13,7 @@ from stretto.cluster.machine import Machine, Placed
 from stretto.deployment import Deployment, Replica
 from stretto.engines.batch.embedding import MINILM, model_name
 from stretto.engines.catalogue import (
+    FOR_SERVERS,
     RAG_ENGINES,
     SEARCH_ENGINES,
     STAND_IN,
@@ -43,6 +44,7 @@ class EngineOptions:
     llms: tuple[str, ...] = ()
     api: str | None = None
     tokenizer: str | None = None
+    model: str | None = None
     device: str | None = None
     dtype: str | None = None
     replicas: int | None = None
@@ -136,8 +138,8 @@ def _llm(options: EngineOptions, default: str | None) -> Deployment:
     if options.runs_in is not None and options.runs_in not in _PLACES:
         raise ConfigError(f"--runs-in is {options.runs_in!r}; it must be {' or '.join(map(repr, _PLACES))}")
     wheres = options.llms or (default,)
-    if (options.api or options.tokenizer) and not any(map(is_url, wheres)):
-        raise ConfigError("--api and --tokenizer are for an --llm that is a URL")
+    if (options.api or options.tokenizer or options.model) and not any(map(is_url, wheres)):
+        raise ConfigError(FOR_SERVERS)
     if all(map(is_url, wheres)):
         for name in ("replicas", "runs_in"):
             if getattr(options, name) is not None:
@@ -148,7 +150,9 @@ def _llm(options: EngineOptions, default: str | None) -> Deployment:
     replicas: list[Replica] = []
     for where in wheres:
         if where is not None and is_url(where):
-            replicas.append(server_replica(where, api=options.api, tokenizer=options.tokenizer))
+            replicas.append(
+                server_replica(where, api=options.api, tokenizer=options.tokenizer, model=options.model)
+            )
         else:
             place: Any = options.runs_in or "thread"
             has_weights = where != STAND_IN
@@ -248,7 +252,7 @@ def _check_described_once(options: EngineOptions, file: Mapping[str, Deployment]
         ConfigError: one does.
     """
     described_by = {
-        "llm": ("llms", "api", "tokenizer", "replicas", "runs_in", "policy"),
+        "llm": ("llms", "api", "tokenizer", "model", "replicas", "runs_in", "policy"),
         "embedding": ("embedder",),
         "reranking": ("reranker",),
         "web": ("search",),

@@ -26,7 +26,7 @@ def load(
         str | None,
         typer.Option(
             "--model",
-            help="Model of requests that name none. Default: the first that the server lists.",
+            help="Model of requests that name none. Default: the only one that the server lists.",
             metavar="NAME",
         ),
     ] = None,

@@ -127,6 +127,14 @@ Tokenizer = Annotated[
         metavar="DIR",
     ),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Name of the model at the server of --llm. Default: the only one that the server lists.",
+        metavar="NAME",
+    ),
+]
 Embedder = Annotated[
     str | None,
     typer.Option(

@@ -32,6 +32,7 @@ def serve(
     llm: options.Llms = None,
     api: options.Api = None,
     tokenizer: options.Tokenizer = None,
+    model: options.Model = None,
     app: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,7 +92,7 @@ def serve(
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     apps = load_apps(app or ())
     machine, described = (None, ()) if tables is None else deployed(tables)
-    deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer)
+    deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
     documents = read_documents(docs or [], options.MAX_BYTES, Console(stderr=True), is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)

@@ -9,6 +9,7 @@ from stretto.cli.saved import measured
 from stretto.core import Document
 from stretto.deployment import Deployment
 from stretto.engines.catalogue import (
+    FOR_SERVERS,
     RAG_ENGINES,
     SEARCH_ENGINES,
     is_url,
@@ -27,7 +28,11 @@ _PLACEMENT = "stretto"
 
 
 def with_usual_engines(
-    described: Sequence[Deployment], llms: Sequence[str], api: str | None, tokenizer: str | None
+    described: Sequence[Deployment],
+    llms: Sequence[str],
+    api: str | None,
+    tokenizer: str | None,
+    model: str | None = None,
 ) -> list[Deployment]:
     """Return the engines of a service: those that a file describes, an LLM, and transforms.
 
@@ -39,14 +44,16 @@ def with_usual_engines(
         ConfigError: the file has the engine "llm" too, or an option does not fit.
     """
     names = [deployment.name for deployment in described]
-    if "llm" in names and (llms or api or tokenizer):
+    if "llm" in names and (llms or api or tokenizer or model):
         raise ConfigError("the engines file describes the engine 'llm', and --llm describes it again")
-    if (api or tokenizer) and not any(map(is_url, llms)):
-        raise ConfigError("--api and --tokenizer are for an --llm that is a URL")
+    if (api or tokenizer or model) and not any(map(is_url, llms)):
+        raise ConfigError(FOR_SERVERS)
     found = list(described)
     if "llm" not in names:
         replicas = [
-            server_replica(where, api=api, tokenizer=tokenizer) if is_url(where) else llm_replica(where)
+            server_replica(where, api=api, tokenizer=tokenizer, model=model)
+            if is_url(where)
+            else llm_replica(where)
             for where in llms
         ]
         usual = llm_deployment(replicas or [llm_replica(None)])

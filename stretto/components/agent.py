@@ -45,7 +45,8 @@ class Agent(Component):
         Agent(question=question, tools=(calculator, search))
 
     The functions of the tools run on the engine `tools`, which `stretto.engines.catalogue.tools_engine`
-    makes. A function that raises an error is a result like any other: the LLM reads what was wrong. A reply
+    makes. A function that raises an error is a result like any other: the LLM reads what was wrong. Calls may
+    also be JSON objects with a name and arguments; a tool gets the arguments as JSON text. A reply
     in which no list of calls can be read counts as no calls: the LLM answers with what it has, unless a tool
     has an effect; then the query fails, as it does when the engine of the tools fails.
     """
@@ -149,7 +150,7 @@ def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref]) 
     """
     decode = {
         "max_tokens": settings["call_tokens"],
-        "items": "json_list",
+        "items": "calls",
         "max_items": settings["max_calls"],
         "json_schema": settings["schema"] or None,
         "schema_if_able": settings["schema_if_able"],

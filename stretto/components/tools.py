@@ -16,7 +16,8 @@ class Tool:
     Attributes:
         name: name by which the LLM calls it: letters, digits and underscores.
         description: what it does and what its input is, on one line, for the LLM to read.
-        function: function from the input, a text, to the result, which the LLM reads as text.
+        function: function from the input, a text, to the result, which the LLM reads as text: data such as a
+            dict as JSON. It may be a coroutine function.
         has_effect: whether it changes something outside the app. Such a function is called at most once for
             each call that the LLM writes, and its result is not read.
     """
@@ -31,9 +32,3 @@ class Tool:
             raise ConfigError(f"tool {self.name!r}: a name is letters, digits and underscores")
         if not self.description.strip() or "\n" in self.description:
             raise ConfigError(f"tool {self.name!r}: the description must be one line of text")
-
-
-def read_call(call: str) -> tuple[str, str]:
-    """Return the name of the tool that an LLM calls, and the input, from a text like "search: old maps"."""
-    name, _, given = call.partition(":")
-    return name.strip(), given.strip()

@@ -34,6 +34,7 @@ from stretto.engines.batch.transforms import Transforms, TransformsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.engines.contract import SteppedLLM
+from stretto.engines.openai_wire.server_url import read_server_url
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.errors import ConfigError
 from stretto.extras import check_installed, imports_of
@@ -66,7 +67,12 @@ SEARCH_ENGINES = ("llm", "llm_small", "web")
 
 
 def llm_engine(
-    where: str | None, *, instances: int = 1, api: str | None = None, tokenizer: str | None = None
+    where: str | None,
+    *,
+    instances: int = 1,
+    api: str | None = None,
+    tokenizer: str | None = None,
+    model: str | None = None,
 ) -> Deployment:
     """Return the declaration of the engine "llm" with a number of equal replicas (copies): a server, or a
     model on this machine.
@@ -77,14 +83,16 @@ def llm_engine(
         instances: number of replicas.
         api: "completions" or "chat", for a server.
         tokenizer: tokenizer of a server's model: a directory, "none" or "auto".
+        model: name of a server's model; None for the only one that it lists.
 
     Raises:
         ConfigError: the place or an option cannot be used.
     """
     if is_url(where):
-        return llm_deployment([server_replica(str(where), api=api, tokenizer=tokenizer)] * instances)
-    if api or tokenizer:
-        raise ConfigError("--api and --tokenizer are for an --llm that is a URL")
+        replica = server_replica(str(where), api=api, tokenizer=tokenizer, model=model)
+        return llm_deployment([replica] * instances)
+    if api or tokenizer or model:
+        raise ConfigError(FOR_SERVERS)
     return llm_deployment([llm_replica(where)] * instances)
 
 
@@ -99,6 +107,8 @@ def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) ->
     return Deployment(engine if policy is None else replace(engine, policy=policy), tuple(replicas))
 
 
+FOR_SERVERS = "--api, --tokenizer and --model are for an --llm that is a URL"
+"""Message of the error for options of a server where there is none."""
 RECOVER_S = 2.0
 """Seconds that a question waits for a server that refuses connections. Short, because a person waits."""
 
@@ -189,14 +199,17 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
     return ReferenceLLM, ReferenceConfig(folder)
 
 
-def server_replica(url: str, *, api: str | None = None, tokenizer: str | None = None) -> Replica:
+def server_replica(
+    url: str, *, api: str | None = None, tokenizer: str | None = None, model: str | None = None
+) -> Replica:
     """Return a replica (declaration of one copy) of an LLM that is an OpenAI-compatible server, running
     already.
 
     Completions stop where a base model would begin a further question.
 
     Args:
-        api: "completions" (the default) or "chat".
+        api: "completions" or "chat". By default the one whose path the URL ends with, else completions.
+        model: name of the model at the server; None for the only one that it lists.
         tokenizer: a directory with the model's tokenizer, to send token ids; "none" sends text; "auto" (the
             default) sends token ids if the server names a directory that is on this machine.
 
@@ -205,9 +218,9 @@ def server_replica(url: str, *, api: str | None = None, tokenizer: str | None = 
     """
     with imports_of("client", f"--llm {url!r}"):
         from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-    stop = () if api == "chat" else COMPLETION_STOP
-    spoken: Any = api or "completions"
-    config = OpenAIServerConfig(url, api=spoken, tokenizer=tokenizer or "auto", stop=stop)
+    spoken: Any = api or read_server_url(url).api or "completions"
+    stop = () if spoken == "chat" else COMPLETION_STOP
+    config = OpenAIServerConfig(url, model=model, api=spoken, tokenizer=tokenizer or "auto", stop=stop)
     return Replica(OpenAIServer, config, runs_in="loop", profile=PROFILES["llm-server"])
 
 

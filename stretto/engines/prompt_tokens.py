@@ -18,6 +18,7 @@ from stretto.core import Prompt
 from stretto.engines.chat_markup import ChatMarkup, roles_of
 from stretto.engines.loading import one_load
 from stretto.errors import ConfigError, UserError
+from stretto.llm.output.thoughts import opens_thoughts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -108,6 +109,15 @@ class PromptTokenizer:
             UserError: the template refuses messages of these roles.
         """
         return list(self._constant(self._markup.of(roles_of(prompt)).end))
+
+    def opens_thoughts(self, prompt: Prompt) -> bool:
+        """Return whether the chat template ends with the opening tag of the model's thoughts, so that they
+        begin without one.
+
+        Raises:
+            UserError: the template refuses messages of these roles.
+        """
+        return opens_thoughts(self._markup.of(roles_of(prompt)).end)
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of generated tokens; special tokens are left out.

@@ -249,7 +249,7 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
                 loaded = load(value)
                 return action if loaded is value else Settled(query, name, loaded)
             case Reply(query, outputs, None) if outputs:
-                return Reply(query, load_inputs(outputs), None, action.usage)
+                return Reply(query, load_inputs(outputs), None, action.usage, action.endings)
     except RAISED as error:
         if isinstance(action, Settled):
             return replace(action, value=Failure(typed(error)))

@@ -10,7 +10,7 @@ from stretto.errors import UserError
 from stretto.frontend.template import Configuration
 from stretto.messages import Reply
 from stretto.runtime.home_process import HomeProcess
-from stretto.tasks import Objective
+from stretto.tasks import Ending, Objective
 
 
 class QueryOptions(TypedDict, total=False):
@@ -41,6 +41,10 @@ class Query:
 
     An output that no step has delivered, because the step was skipped, is `stretto.core.ABSENT`.
 
+    Attributes:
+        endings: once the query has its outputs, the ends of its LLM requests that did not end by themselves,
+            such as those cut at their largest number of tokens.
+
     Raises (when awaited or streamed):
         StrettoError: what ended the query; it names the step where there is one.
     """
@@ -49,6 +53,7 @@ class Query:
         self.id = query_id
         self._home = HomeProcess("the query")
         self._cancel = cancel
+        self.endings: tuple[Ending, ...] = ()
         self._reply: asyncio.Future[Mapping[str, Any]] = loop.create_future()
         self._pieces: dict[str, list[str]] = {}
         self._news = asyncio.Event()
@@ -104,6 +109,7 @@ class Query:
             self._reply.set_exception(reply.error)
             self._reply.exception()
         else:
+            self.endings = reply.endings
             self._reply.set_result(reply.outputs or {})
         self._news.set()
 

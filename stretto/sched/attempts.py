@@ -151,7 +151,7 @@ class Attempts:
             told[item] = result
         for lo, hi in runs_of(told):
             results = [told[item] for item in range(lo, hi)]
-            yield Completed(report.query, report.node, lo, results, report.usage)
+            yield Completed(report.query, report.node, lo, results, report.usage, report.ending)
 
     def _try_again(self, attempt: _Attempt, lo: int, hi: int, error: StrettoError, now_s: float) -> bool:
         """Plan a further attempt of some items; return whether there is one."""

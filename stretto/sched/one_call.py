@@ -6,6 +6,7 @@ Such queries come by the hundred thousand. A `Session` does the same for any gra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from stretto.core import Failure
 from stretto.errors import UserError
@@ -16,7 +17,7 @@ from stretto.sched.outcome import Outcome
 from stretto.sched.prepare import prepare_request
 from stretto.sched.results import Completed
 from stretto.sched.snapshot import QueryPicture
-from stretto.tasks import QueryRecord, Usage
+from stretto.tasks import Ending, QueryRecord, Usage
 
 
 class OneCall:
@@ -24,6 +25,7 @@ class OneCall:
 
     Attributes:
         usage: tokens of the call; None until it has been answered.
+        endings: the end of the call, if it did not end by itself.
     """
 
     is_one_shot = True
@@ -32,6 +34,7 @@ class OneCall:
         self.query = query
         self.record = record
         self.usage: Usage | None = None
+        self.endings: tuple[Ending, ...] = ()
         self._output = ""
         self._nodes: tuple[Node, ...] = ()
 
@@ -65,6 +68,8 @@ class OneCall:
         outcome = Outcome()
         for report in reports:
             self.usage = report.usage
+            ending = report.ending
+            self.endings = () if ending is None else (replace(ending, outputs=(self._output,)),)
             (result,) = report.results
             if isinstance(result, Failure):
                 outcome.error = result.error

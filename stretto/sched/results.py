@@ -11,7 +11,7 @@ from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoEr
 from stretto.foreign import RAISED, check_nesting, typed
 from stretto.record import record
 from stretto.sched.request import Request
-from stretto.tasks import Usage
+from stretto.tasks import Ending, Usage
 
 
 @record
@@ -20,7 +20,8 @@ class Completed:
     from `lo` on.
 
     An item that has failed for good has a `Failure` in place of its result.
-    `usage` is what an LLM engine has counted for the one item of its report.
+    `usage` is what an LLM engine has counted for the one item of its report, and `ending` how that has ended,
+    unless by itself.
     """
 
     query: str
@@ -28,6 +29,7 @@ class Completed:
     lo: int
     results: Sequence[object]
     usage: Usage | None = field(default=None, compare=False)
+    ending: Ending | None = field(default=None, compare=False)
 
 
 @record

@@ -10,9 +10,10 @@ from stretto.core import KV, Prompt, answer_segment, as_text
 from stretto.errors import BadReply
 from stretto.foreign import check_nesting
 from stretto.sched.engine_queue import EngineQueue
+from stretto.sched.expected_outputs import num_output_tokens
 from stretto.sched.request import Entry
 from stretto.sched.results import Completed, Report, failed
-from stretto.tasks import Done
+from stretto.tasks import Done, Ending
 
 
 @dataclass(slots=True, eq=False)
@@ -103,4 +104,7 @@ def completed(running: Running, done: Done) -> Report:
             answer = done.written or answer_segment(as_text(value))
             outputs = value, KV(running.prompt, running.instance, answer)
         result = (kv, *outputs) if request.node.fused is not None else outputs if len(outputs) > 1 else value
-    return Completed(request.query, request.node.id, running.item, (result,), done.usage)
+    ending = None
+    if done.finish != "stop":
+        ending = Ending(request.step, done.finish, num_output_tokens(done.usage, value))
+    return Completed(request.query, request.node.id, running.item, (result,), done.usage, ending)

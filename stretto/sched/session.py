@@ -27,12 +27,13 @@ from stretto.core import Failure, first_failure
 from stretto.errors import QueryCancelled, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.sched.demand import Demand, asked_by, deduce
+from stretto.sched.endings import endings_of
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.outcome import Outcome
 from stretto.sched.results import Completed
 from stretto.sched.snapshot import QueryPicture
 from stretto.sched.splicing import Expand
-from stretto.tasks import Criteria, QueryRecord, Usage
+from stretto.tasks import Criteria, Ending, QueryRecord, Usage
 
 
 class Session:
@@ -43,6 +44,7 @@ class Session:
 
     Attributes:
         usage: tokens of all LLM requests that have ended; None if none has.
+        endings: ends of the LLM requests that did not end by themselves; empty for a session.
 
     Raises:
         UserError: from `submit` and `extend`, for a graph that does not fit.
@@ -61,6 +63,8 @@ class Session:
         self._is_behind = False
         self._outputs: tuple[str, ...] | None = None
         self.usage: Usage | None = None
+        self.endings: tuple[Ending, ...] = ()
+        self._ended: list[tuple[Ending, object]] = []  # with the answer
 
     @property
     def is_one_shot(self) -> bool:
@@ -212,6 +216,9 @@ class Session:
         for report in reports:
             if report.usage is not None:
                 self._count(report.usage)
+            if report.ending is not None and self.is_one_shot:
+                (result,) = report.results
+                self._ended.append((report.ending, result))
             self.graph.complete(report.node, report.lo, report.results)
         return self._take()
 
@@ -349,4 +356,5 @@ class Session:
             outcome.error = failed[0].error
         elif not self.graph.live.effects and len(self._settled) == len(self._outputs):
             outcome.outputs = {name: self._settled[name] for name in self._outputs}
+            self.endings = endings_of(self._ended, outcome.outputs)
         return outcome

@@ -364,7 +364,7 @@ class System:
             ended = error or QueryCancelled("the session was closed")
             self._actions += [Settled(query, name, failure) for name, failure in session.close(ended)]
             outputs = {} if error is None else None
-        self._actions.append(Reply(query, outputs, error, session.usage or Usage()))
+        self._actions.append(Reply(query, outputs, error, session.usage or Usage(), session.endings))
 
     # --- engines and time
 

@@ -96,6 +96,7 @@ def _details(span: Span) -> dict[str, Any]:
             "prompt_tokens": span.usage.num_prompt_tokens,
             "cached_tokens": span.usage.num_cached_tokens,
             "output_tokens": span.usage.num_output_tokens,
+            "finish_reason": span.finish,
         }
     if span.reason:
         terms = {name: round(term, 6) for name, term in span.terms.items()}

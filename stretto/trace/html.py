@@ -162,7 +162,7 @@ def _span(span: Span, zero_s: float, until_s: float, numbers: Mapping[str, int])
         "started": span.started,
         "marks": [_round(mark_s - zero_s) for mark_s in span.marks_s],
         "parts": [[numbers.get(p.query, -1), p.step, p.op, p.num_items] for p in span.parts],
-        "outcome": span.outcome,
+        "outcome": span.outcome if span.finish == "stop" else f"{span.outcome} ({span.finish})",
         "usage": span.usage
         and [span.usage.num_prompt_tokens, span.usage.num_cached_tokens, span.usage.num_output_tokens],
         "reason": span.reason,

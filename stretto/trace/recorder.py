@@ -31,7 +31,7 @@ from stretto.messages import (
     Suspended,
 )
 from stretto.observer import Observer
-from stretto.tasks import Done, Failed, Piece, Started, Usage
+from stretto.tasks import Done, Failed, Finish, Piece, Started, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class Span:
         queued_s: when an LLM instance was handed the request, which it may start later; None for a batch.
         marks_s: times of the pieces of an output.
         outcome: how it ended.
+        finish: how the answer of an LLM request ended.
         started: False for a request that ended in the instance's queue; `start_s` is then when it was handed
             over.
         held_tokens: tokens of an LLM request's prompt that the placement policy expected in the cache there.
@@ -73,6 +74,7 @@ class Span:
     marks_s: list[float] = field(default_factory=list)
     outcome: str = "running"
     usage: Usage | None = None
+    finish: Finish = "stop"
     started: bool = True
     held_tokens: int = 0
     reason: str = ""
@@ -186,8 +188,8 @@ class Recorder(Observer):
                 span.start_s, span.started = now_s, True
             case Piece():
                 span.marks_s.append(now_s)
-            case Done(usage=usage):
-                span.usage = usage
+            case Done(usage=usage, finish=finish):
+                span.usage, span.finish = usage, finish
                 self._close(self._requests.pop(key), now_s, "done")
             case Failed(error=error):
                 self._close(self._requests.pop(key), now_s, f"failed: {error}")

@@ -12,7 +12,7 @@ from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
 from stretto.deployment import Engine
-from stretto.engines.catalogue import llm_engine
+from stretto.engines.catalogue import FOR_SERVERS, llm_engine
 
 pytest_plugins = ("support.llm_fixtures",)
 
@@ -43,8 +43,8 @@ def test_prompts_go_as_they_are_wanted(
 
 def test_what_is_for_servers_is_refused_without_one(stretto: CommandLine, doc: Path, tmp_path: Path) -> None:
     args = ("ask", QUESTION, "--docs", doc)
-    for option in (("--api", "chat"), ("--tokenizer", tmp_path)):
-        assert stretto.refuses(*args, *option).startswith("ConfigError: --api and --tokenizer are for")
+    for option in (("--api", "chat"), ("--tokenizer", tmp_path), ("--model", "m")):
+        assert stretto.refuses(*args, *option).startswith(f"ConfigError: {FOR_SERVERS}")
     refused = stretto.refuses(*args, "--llm", "http://127.0.0.1:9", "--api", "voice")
     assert refused == "ConfigError: there is no api 'voice'; there are completions, chat"
 

@@ -143,7 +143,7 @@ def test_who_comes_after_a_failed_asking_asks_again() -> None:
     assert [type(event) for event in asyncio.run(main())] == [Failed, Done]
 
 
-@pytest.mark.parametrize("cached", ["9" * 400, "9" * 30, "true", "1e3"])
+@pytest.mark.parametrize("cached", ["9" * 400, "9" * 30, "true", "1.5", "-1"])
 def test_counts_beyond_reason_are_a_bad_reply(cached: str) -> None:
     usage = '{"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": %s}}'
     body = 'data: {"choices": [{"text": "a"}], "usage": ' + usage % cached + "}\n\ndata: [DONE]\n\n"
@@ -249,10 +249,9 @@ def test_a_bad_environment_is_a_config_error(
         OpenAIServer(OpenAIServerConfig(url))
 
 
-@pytest.mark.parametrize("url", ["http://x/?key=1", "http://x/#part"])
-def test_a_url_ends_with_its_path(url: str) -> None:
-    with pytest.raises(ConfigError, match="must end with its path"):
-        OpenAIServer(OpenAIServerConfig(url))
+def test_a_url_has_no_fragment() -> None:
+    with pytest.raises(ConfigError, match="must end with its path or its query"):
+        OpenAIServer(OpenAIServerConfig("http://x/#part"))
 
 
 def test_cancelled_at_any_moment_it_leaves_nothing_behind() -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from collections.abc import Mapping
+from typing import Any
 
+import pytest
+from support.plain_server import Answered, PlainServer, as_events, as_json, listing
+
+from stretto.core import Segment
+from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_wire.server_url import read_server_url
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, NotFound
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
 
 
 def _asked(url: str, path: str) -> str:
@@ -86,3 +94,53 @@ def test_a_url_may_name_the_api() -> None:
 def test_what_is_no_url_is_refused(url: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         read_server_url(url)
+
+
+def _generate(path: str, served: str) -> tuple[object, list[str]]:
+    """Return the answer of a server with `path` in its URL, whose API is below `served`; and what it was
+    asked.
+    """
+
+    def answer(what: str, body: Mapping[str, Any]) -> Answered:
+        if what == f"GET {served.replace('*', 'models')}":
+            return listing("m")
+        if what == f"POST {served.replace('*', 'chat/completions')}":
+            return as_events({"choices": [{"delta": {"content": "Yes"}, "finish_reason": "stop"}]})
+        return as_json({"detail": "Not Found"}, 404)
+
+    async def main() -> tuple[object, list[str]]:
+        events: list[LLMEvent] = []
+        async with PlainServer(answer) as server:
+            llm = OpenAIServer(OpenAIServerConfig(server.url + path, api="chat", warms_prefixes=False))
+            for number in (1, 2):
+                await llm.generate(LLMTask(number, "q", "s", (Segment("Hi"),), Decode()), events.append)
+            await llm.aclose()
+        last = events[-1]
+        return last.value if isinstance(last, Done) else last, [what for what, _ in server.asked]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "served"),
+    [
+        ("", "/v1/*"),
+        ("/v1/chat/completions", "/v1/*"),
+        ("/v1?api-version=preview", "/v1/*?api-version=preview"),
+        ("/v1beta/openai", "/v1beta/openai/*"),
+        ("/below", "/below/v1/*"),
+        ("/below", "/below/*"),
+    ],
+)
+def test_a_server_is_asked_where_its_api_is(path: str, served: str) -> None:
+    value, asked = _generate(path, served)
+    assert value == "Yes"
+    assert [what for what in asked if what.startswith("POST")] == [
+        f"POST {served.replace('*', 'chat/completions')}"
+    ] * 2
+
+
+def test_a_server_without_the_api_is_told_as_not_found() -> None:
+    value, _ = _generate("/below", "/elsewhere/*")
+    assert isinstance(value, Failed)
+    assert isinstance(value.error, NotFound)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stretto.errors import BadReply
 from stretto.llm.output.list_items import ListItems
+from stretto.llm.output.tool_calls import read_tool_call
 
 
 def parse(*deltas: str) -> list[str]:
@@ -78,7 +79,8 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character() -> None:
     ("text", "problem"),
     [
         ("[3]", "item 1 .* is not a string"),
-        ('[["a"]]', "item 1 .* is not a string"),
+        ('[["a', "cut off in its first item"),
+        ("see [1] and [2]", "item 1 .* is not a string"),
         ('[{"q": 3}]', "item 1 .* has no text"),
         ("[null]", "item 1 .* is not a string"),
         (r'["\x"]', "item 1 .*escape"),
@@ -118,6 +120,97 @@ def test_what_is_no_list_of_strings_is_a_bad_reply(text: str, problem: str) -> N
 def test_numbered_lists_objects_and_small_slips_are_lists(text: str) -> None:
     assert parse(text) == ["a", "b"]
     assert parse(*text) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("[“a”, “b”]", ["a", "b"]),
+        ("[“a “so-called” b”, ‘c’, «d»]", ["a “so-called” b", "c", "d"]),
+        ("['a', 'b']", ["a", "b"]),
+        ("['the harbour's colour', \"b\", 'c\\'d']", ["the harbour's colour", "b", "c'd"]),
+        ("['a', 'b'", ["a", "b"]),
+        ("['a', 'b", ["a"]),
+        ("['caf\\u00e9', 'say \"hi\"']", ["café", 'say "hi"']),
+        ('[["a"], ["b", "c"]]', ["a", "b", "c"]),
+        ('[["a", "b"]] ["c"]', ["a", "b"]),
+        ('{"queries": [["a"]]}', ["a"]),
+        ('As [1] and [2, 3] say: ["a", "b"]', ["a", "b"]),
+        ('[Source 1] says so.\n\n["a"]', ["a"]),
+        ('Here:\n"a"\n"b"', ["a", "b"]),
+        ('"a",\n"b",\n', ["a", "b"]),
+        ("“a”\n“b”", ["a", "b"]),
+        ('"a \\"b\\" c"', ['a "b" c']),
+        ('"Queries": ["a", "b"]', ["a", "b"]),
+        ('"Two" of them:\n"x"\n["a", "b"]', ["a", "b"]),
+        ('\'tis this: ["a"]', ["a"]),
+        ('<tool_call>\n{"name": "search", "arguments": {"q": ["x"]}}\n</tool_call>\n["a"]', ["a"]),
+        ('<tool_call>\n{"name": "search", "arguments": {"q": "x"}}\n</tool_call>\n["a"]', ["a"]),
+    ],
+)
+def test_usual_broken_lists_are_read(text: str, items: list[str]) -> None:
+    for size in (1, 3, len(text)):
+        assert parse(*(text[at : at + size] for at in range(0, len(text), size))) == items
+
+
+@given(
+    st.text(alphabet="[]{}\",:'“”\\\\ \na1.", max_size=40),
+    st.lists(st.integers(0, 40), max_size=4),
+    st.booleans(),
+)
+def test_other_quotes_and_calls_are_read_the_same_however_they_are_cut(
+    text: str, cuts: list[int], takes_calls: bool
+) -> None:
+    def outcome(*deltas: str) -> object:
+        parser = ListItems(takes_calls=takes_calls)
+        try:
+            return [item for delta in deltas for item in parser.feed(delta)] + parser.finish()
+        except BadReply as error:
+            return error.message
+
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    assert outcome(*(text[a:b] for a, b in pairwise(edges))) == outcome(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ('["weather: Oslo", "now: "]', ["weather: Oslo", "now: "]),
+        ('[{"name": "weather", "arguments": {"city": "Oslo"}}]', [("weather", '{"city": "Oslo"}')]),
+        ('[{"name": "a", "arguments": {"x": ["[", "{"]}}, "b: c"]', [("a", '{"x": ["[", "{"]}'), ("b", "c")]),
+        (
+            '[{"type":"function","function":{"name":"weather","arguments":"{\\"city\\":\\"Oslo\\"}"}}]',
+            [("weather", '{"city":"Oslo"}')],
+        ),
+        (
+            '<tool_call>\n{"name": "a", "arguments": {"x": [1]}}\n</tool_call>\n'
+            '<tool_call>{"name": "b", "arguments": {}}</tool_call>',
+            [("a", '{"x": [1]}'), ("b", "{}")],
+        ),
+        ('[TOOL_CALLS][{"name": "a", "arguments": {"x": 1}}]', [("a", '{"x": 1}')]),
+        ('<|python_tag|>{"name": "a", "parameters": {"x": 1}}', [("a", '{"x": 1}')]),
+        ('{"type": "tool_use", "name": "a", "input": {"x": 1}}', [("a", '{"x": 1}')]),
+        ('{"calls": ["a: 1", {"name": "b", "arguments": null}]}', [("a", "1"), ("b", "")]),
+        ('I think {of this} and {"x": 1}. []', []),
+    ],
+)
+def test_calls_of_tools_come_as_texts_or_objects(text: str, calls: list[object]) -> None:
+    for size in (1, len(text)):
+        parser = ListItems(takes_calls=True)
+        deltas = [text[at : at + size] for at in range(0, len(text), size)]
+        found = [item for delta in deltas for item in parser.feed(delta)] + parser.finish()
+        read = [read_tool_call(one) for one in found]
+        expected = [one if isinstance(one, tuple) else tuple(str(one).split(": ", 1)) for one in calls]
+        assert [(one.name, one.given) for one in read] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"name": "a"}', '{"arguments": {}}', '{"name": 3, "arguments": {}}', "{'name': 'a'}", '{"a'],
+)
+def test_a_call_that_cannot_be_read_is_none(text: str) -> None:
+    with pytest.raises(BadReply, match="write NAME: INPUT"):
+        read_tool_call(text)
 
 
 @pytest.mark.parametrize(

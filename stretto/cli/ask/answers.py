@@ -15,8 +15,15 @@ from stretto.cli.ask.sources import Source, source_of
 from stretto.cli.terminal import shown
 from stretto.core import ABSENT, Hit
 from stretto.errors import StrettoError
+from stretto.tasks import Ending
 
 _NOTHING_FOUND = "No passage was found."
+_NO_ANSWER = "The LLM gave no answer."
+_REMARKS = {
+    "length": "[cut at {} tokens]",
+    "content_filter": "[ended by the server's content filter]",
+    "thoughts": "[{} tokens of thoughts, and nothing after them]",
+}
 _C1_CONTROLS = {code: f"\\u{code:04x}" for code in range(127, 160)}  # JSON may hold them, terminals obey
 _SMALL_MODEL = (
     "The LLM is Stretto's own small model: it quotes your documents and knows nothing else; "
@@ -26,12 +33,18 @@ _SMALL_MODEL = (
 
 @dataclass(frozen=True, slots=True)
 class PrintedAnswer:
-    """The answer to one question of `stretto ask`, with its sources, as `--json` prints it."""
+    """The answer to one question of `stretto ask`, with its sources, as `--json` prints it.
+
+    Attributes:
+        answer: text of the answer; None where no passage was found, or an error came.
+        ending: how the answer has ended; None if it ended by itself.
+    """
 
     question: str
     answer: str | None
     sources: Sequence[Source]
     error: str | None = None
+    ending: Ending | None = None
 
     @staticmethod
     def failed(question: str, error: StrettoError) -> PrintedAnswer:
@@ -40,9 +53,11 @@ class PrintedAnswer:
 
     def as_json(self) -> dict[str, object]:
         """Convert the answer to one question, with its sources, to plain data for JSON."""
+        finish = "stop" if self.ending is None else self.ending.finish
         return {
             "question": self.question,
             "answer": self.answer,
+            "finish_reason": None if self.answer is None else finish,
             "sources": [source.as_json() for source in self.sources],
             "error": self.error,
         }
@@ -63,13 +78,15 @@ class Printer:
     is_small_model: bool
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def answer(self, question: str, outputs: Mapping[str, object]) -> PrintedAnswer:
-        """Return the answer to a question, made from the outputs of the app's run."""
+    def answer(
+        self, question: str, outputs: Mapping[str, object], ending: Ending | None = None
+    ) -> PrintedAnswer:
+        """Return the answer to a question, made from the outputs of the app's run, and how it has ended."""
         text, sources = outputs["answer"], outputs["sources"]
         hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
         answer = None if text is ABSENT else str(text)
         found = [source_of(hit, self._name(hit.chunk.source), answer or question) for hit in hits]
-        return PrintedAnswer(question, answer, found)
+        return PrintedAnswer(question, answer, found, ending=ending)
 
     def show(self, text: str) -> None:
         """Print a piece of an answer that is still being generated."""
@@ -79,7 +96,7 @@ class Printer:
 
     def end(self, answer: PrintedAnswer) -> None:
         """Print the sources of an answer, whose text was printed in pieces before."""
-        self.show("\n" if answer.answer else _NOTHING_FOUND + "\n")
+        self.show(_after(answer) + "\n")
         self._print_sources(answer)
 
     def print(self, answer: PrintedAnswer) -> None:
@@ -96,7 +113,7 @@ class Printer:
         if answer.error is not None:
             console.print(f"[red]{escape(shown(answer.error, sys.stdout))}[/]", soft_wrap=True)
         else:
-            text = shown(answer.answer or _NOTHING_FOUND, sys.stdout)
+            text = shown((answer.answer or "") + _after(answer), sys.stdout)
             console.print(text, markup=False, highlight=False, soft_wrap=True)
             self._print_sources(answer)
 
@@ -118,3 +135,13 @@ class Printer:
             return self.names[source]
         here = os.path.join(os.path.realpath(os.curdir), "")
         return source.removeprefix(here)
+
+
+def _after(answer: PrintedAnswer) -> str:
+    """Return what follows the text of an answer: remarks if it did not end by itself, or is empty."""
+    if answer.answer is None:
+        return _NOTHING_FOUND
+    remarks = [] if answer.answer else [_NO_ANSWER]
+    if (ending := answer.ending) is not None:
+        remarks.append(_REMARKS[ending.finish].format(ending.num_tokens))
+    return " ".join(["", *remarks] if answer.answer else remarks)

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stretto.cli.ask.answers import PrintedAnswer, Printer
-from stretto.cli.ask.saved_answers import Outputs, entry_of
+from stretto.cli.ask.saved_answers import Saved, entry_of
 from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
@@ -25,6 +25,7 @@ from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
+from stretto.tasks import Ending
 from stretto.trace.run_file import RunRecorder
 
 
@@ -41,7 +42,7 @@ class Questions:
         recorder: observer of the run that also reports the progress of indexing.
         record: observer that writes the run to a file for `stretto replay`; None for none.
         journal: file that answers are saved in; None for none.
-        saved: outputs that an earlier run has saved there, by number of the question.
+        saved: what an earlier run has saved there, by number of the question.
     """
 
     template: Template
@@ -55,7 +56,7 @@ class Questions:
     recorder: IndexingRecorder
     record: RunRecorder | None = None
     journal: JournalFile | None = None
-    saved: Mapping[int, Outputs] = field(default_factory=dict)
+    saved: Mapping[int, Saved] = field(default_factory=dict)
 
     @property
     def indexes_first(self) -> bool:
@@ -154,7 +155,8 @@ class Questions:
         except StrettoError:
             self.printer.show("\n")
             raise
-        answer = self.printer.answer(self.questions[0], await query)
+        outputs = await query
+        answer = self.printer.answer(self.questions[0], outputs, _ending(query))
         self.printer.end(answer)
         return answer
 
@@ -168,12 +170,13 @@ class Questions:
 
         async def ask_next(number: int, question: str) -> PrintedAnswer:
             try:
-                outputs = self.saved.get(number)
-                if outputs is None:
-                    outputs = await (await self._submit(runtime, question))
+                saved = self.saved.get(number)
+                if saved is None:
+                    query = await self._submit(runtime, question)
+                    saved = await query, _ending(query)
                     if committer is not None:
-                        await committer.save(entry_of(number, question, outputs))
-                return self.printer.answer(question, outputs)
+                        await committer.save(entry_of(number, question, *saved))
+                return self.printer.answer(question, *saved)
             except NotSaved:
                 raise
             except StrettoError as error:
@@ -190,10 +193,15 @@ class Questions:
 
     def _print_saved(self) -> list[PrintedAnswer]:
         """Print answers that were all saved by an earlier run."""
-        answers = [self.printer.answer(text, self.saved[at]) for at, text in enumerate(self.questions)]
+        answers = [self.printer.answer(text, *self.saved[at]) for at, text in enumerate(self.questions)]
         for answer in answers:
             self.printer.print(answer)
         return answers
+
+
+def _ending(query: Query) -> Ending | None:
+    """Return how the answer of a query has ended; None if by itself."""
+    return next((ending for ending in query.endings if "answer" in ending.outputs), None)
 
 
 def _say_loaded(seconds: float, errors: Console) -> None:

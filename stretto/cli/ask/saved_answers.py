@@ -11,6 +11,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from stretto.cli.ask.check import Checked
 from stretto.cli.engines import EngineOptions
@@ -18,8 +19,11 @@ from stretto.core import ABSENT, Chunk, Hit
 from stretto.errors import UserError
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.journal.lines import Entry, work_hash
+from stretto.tasks import Ending
 
 Outputs = Mapping[str, object]
+Saved = tuple[Outputs, Ending | None]
+"""The outputs of the app's run for a question, and how its answer has ended; None if by itself."""
 _BEFORE = (
     *("file", "llms", "api", "tokenizer", "device", "dtype", "replicas", "runs_in", "policy"),
     *("embedder", "reranker", "search"),
@@ -62,20 +66,23 @@ def _text_of(file: Path | None) -> str:
         raise UserError(f"{file}: {error}") from error
 
 
-def entry_of(number: int, question: str, outputs: Outputs) -> Entry:
-    """Return the entry of the answer to a question, made from the outputs of the app's run."""
+def entry_of(number: int, question: str, outputs: Outputs, ending: Ending | None = None) -> Entry:
+    """Return the entry of the answer to a question: outputs of the app's run, and how the answer has ended."""
     text, sources = outputs["answer"], outputs["sources"]
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
     saved = [[hit.score, asdict(hit.chunk)] for hit in hits]
-    return Entry((_mark(question), str(number)), [None if text is ABSENT else str(text), saved])
+    ended = [] if ending is None else [[ending.step, ending.finish, ending.num_tokens]]
+    return Entry((_mark(question), str(number)), [None if text is ABSENT else str(text), saved, *ended])
 
 
-def outputs_of(entries: Iterable[Entry], questions: Sequence[str]) -> dict[int, Outputs]:
-    """Return the outputs that entries hold for these questions, by number of the question."""
+def saved_in(entries: Iterable[Entry], questions: Sequence[str]) -> dict[int, Saved]:
+    """Return the outputs that entries hold for these questions, and how the answers have ended, by number of
+    the question.
+    """
     numbers: dict[str, list[int]] = {}
     for at, question in enumerate(questions):
         numbers.setdefault(_mark(question), []).append(at)
-    found: dict[int, Outputs] = {}
+    found: dict[int, Saved] = {}
     for entry in entries:
         match entry:
             case Entry((mark, _), value):
@@ -85,11 +92,18 @@ def outputs_of(entries: Iterable[Entry], questions: Sequence[str]) -> dict[int, 
             case _:
                 continue
         match value:
-            case [text, list() as saved]:
+            case [text, list() as saved, *ended]:
                 hits = [Hit(Chunk(**chunk), score) for score, chunk in saved]
-                for at in asked:
-                    found[at] = {"answer": ABSENT if text is None else text, "sources": hits}
+                outputs = {"answer": ABSENT if text is None else text, "sources": hits}
+                found |= dict.fromkeys(asked, (outputs, _ending(ended)))
     return found
+
+
+def _ending(ended: list[Any]) -> Ending | None:
+    match ended:
+        case [[step, finish, num_tokens]]:
+            return Ending(step, finish, num_tokens, ("answer",))
+    return None
 
 
 def _mark(question: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from stretto.engines.batch.applications import Application, answer_batch, setting
+from stretto.engines.batch.python_results import Awaiter
 from stretto.errors import ConfigError, EngineFailure
 from stretto.foreign import RAISED, described
 from stretto.tasks import Task
@@ -30,6 +31,7 @@ class Calls:
 
     def __init__(self, config: CallsConfig) -> None:
         self._functions = config.functions
+        self._awaiter = Awaiter()
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Call the user's function that each task names, and return the results in order.
@@ -47,8 +49,8 @@ class Calls:
         pass
 
     def close(self) -> None:
-        """Do nothing: this engine, which calls functions, holds nothing that has to be freed."""
-        pass
+        """End the event loop of functions that are coroutine functions."""
+        self._awaiter.close()
 
     def _function(self, task: Task) -> Callable[..., object]:
         name = setting(task, "function", str)
@@ -63,7 +65,7 @@ class Calls:
     def _apply(self, application: Application) -> object:
         task = application.task
         try:
-            return self._function(task)(**application.inputs)
+            return self._awaiter.value(self._function(task)(**application.inputs))
         except RAISED as cause:
             name = cast(str, task.config["function"])
             raise EngineFailure(f"function {name!r} raised {described(cause)}", step=task.step) from cause

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import get_args
-from urllib.parse import urlsplit
 
+from stretto.engines.openai_server.request_fields import MAX_TOKENS, RequestFields
 from stretto.engines.openai_wire.paths import Api
+from stretto.engines.openai_wire.server_url import read_server_url
 from stretto.errors import ConfigError
 
 
@@ -35,8 +36,8 @@ class OpenAIServerConfig:
     and its limits.
 
     Attributes:
-        url: URL of the server, with or without `/v1`.
-        model: the name the server knows; None takes the first that it lists.
+        url: URL of the server or of its API, in any form that `server_url.py` lists.
+        model: the name the server knows; None takes the only one that it lists.
         api: "completions", or "chat" for a server that only chats: the prompt is then one message of the
             user's.
         tokenizer: completions only. A directory with the model's tokenizer, to send token ids; "none"
@@ -45,6 +46,10 @@ class OpenAIServerConfig:
         api_key_env: environment variable that holds the key, if there is one.
         timeout_s: longest silence of the server, before or within an answer. Bytes that only keep the
             connection alive count as silence.
+        omit: names of fields that the server refuses and that are not sent, such as "temperature". Some are
+            also learned from refusals (`request_fields.py`).
+        max_tokens_field: name of the field for the largest number of tokens, "max_tokens" or
+            "max_completion_tokens". The second is also learned from a refusal.
         stop: stop strings of every text, besides those of the task; a list ends with its JSON anyway. Servers
             may take four in all.
         max_connections: requests at once; others wait, and the server's silence is not counted meanwhile.
@@ -71,6 +76,8 @@ class OpenAIServerConfig:
     api_key_env: str = "OPENAI_API_KEY"
     timeout_s: float = 60
     connect_timeout_s: float = 5
+    omit: tuple[str, ...] = ()
+    max_tokens_field: str = MAX_TOKENS
     stop: tuple[str, ...] = ()
     max_connections: int = 64
     max_retries: int = 2
@@ -94,20 +101,9 @@ class OpenAIServerConfig:
         return "served", self.model
 
     def __post_init__(self) -> None:
-        check_url(self.url)
+        read_server_url(self.url)
         if self.api not in get_args(Api):
             raise ConfigError(f"there is no api {self.api!r}; there are {', '.join(get_args(Api))}")
+        RequestFields(frozenset(self.omit), self.max_tokens_field)
         if self.max_connections < 1:
             raise ConfigError(f"max_connections is {self.max_connections}; it must be at least 1")
-
-
-def check_url(url: str) -> None:
-    """Check that a text is the URL of a server. Raises ConfigError."""
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"url is {url!r}; it must start with http:// or https://")
-    try:
-        has_host = bool(urlsplit(url).hostname) and urlsplit(url).port != 0
-    except ValueError as error:
-        raise ConfigError(f"url is {url!r}: {error}") from error
-    if not has_host:
-        raise ConfigError(f"url is {url!r}; it must name a host, and a port other than 0")

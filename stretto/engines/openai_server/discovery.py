@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +13,20 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.http import Http, read_json
 from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
 from stretto.engines.openai_wire import paths
-from stretto.engines.openai_wire.models import ModelCard, read_models, read_tokens, tokenize_request
+from stretto.engines.openai_wire.models import (
+    ModelCard,
+    choose_model,
+    read_models,
+    read_tokens,
+    tokenize_request,
+)
 from stretto.errors import BadReply, ConfigError, EngineFailure
 from stretto.extras import is_installed
 
 if TYPE_CHECKING:
     from stretto.engines.prompt_tokens import PromptTokenizer
+
+_log = logging.getLogger(__name__)
 
 # Tokenizers that agree on this are taken for the same.
 _PROBE = "Which voice enters first, and why? 3,14 ½ naïve façade\n\n\tdef f(x): return {'日本語': x[0]} 🎼"
@@ -47,26 +56,43 @@ async def discover(http: Http, config: OpenAIServerConfig, *, others_serve: bool
     again.
 
     Raises:
-        ConfigError: the configured tokenizer cannot be loaded, or is not the server's.
+        ConfigError: the configured tokenizer cannot be loaded, or is not the server's; or the server lists
+            several models, and none is named.
         EngineFailure: the server cannot be asked, or lists no model.
     """
-    card = await _find_model(http, config.model, others_serve=others_serve)
+    card = await find_model(http, config.model, others_serve=others_serve)
     tokenizer = await _find_tokenizer(http, config, card)
+    if config.api == "completions" and tokenizer is None and card.is_for_chats:
+        _log.warning(
+            "%s: the name of %r says that it is trained for chats, and it gets prompts without its chat "
+            "template; --api chat (`api` in a file with engines) has the server apply that",
+            http.name,
+            card.id,
+        )
     cache = await _find_cache(http) if config.warms_prefixes else CacheConfig()
     return ServerFacts(card.id, tokenizer, card.max_model_tokens, cache)
 
 
-async def _find_model(http: Http, wanted: str | None, *, others_serve: bool) -> ModelCard:
-    """Return the entry of `wanted`, or the first one. Servers may know names that they do not list."""
+async def find_model(http: Http, wanted: str | None, *, others_serve: bool = False) -> ModelCard:
+    """Return the model that requests to a server are for: the one of this name, or the only one it lists.
+
+    Raises:
+        ConfigError: none is named, and the server lists several.
+        EngineFailure: none is named, and the server cannot be asked or lists none.
+    """
     try:
         models = read_models(read_json(await http.fetch(paths.MODELS, others_serve=others_serve)))
     except BadReply:
         if wanted is None:
             raise
         models = ()
-    if wanted is None and not models:
-        raise BadReply("the server lists no model")
-    return models[0] if wanted is None else next((m for m in models if m.id == wanted), ModelCard(wanted))
+    try:
+        chosen = choose_model(models, wanted)
+    except ConfigError as error:
+        raise ConfigError(f"{error.message} (option --model, or `model` in a file with engines)") from error
+    if wanted is None and len(models) > 1:
+        _log.warning("of the %d models that %s lists, %r is used", len(models), http.name, chosen.id)
+    return chosen
 
 
 async def _find_tokenizer(http: Http, config: OpenAIServerConfig, card: ModelCard) -> PromptTokenizer | None:

@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.request import getproxies
 
@@ -25,7 +25,14 @@ from stretto.engines.http_client.by_httpx import HttpxClient
 from stretto.engines.http_client.client import Answer, Client, Target
 from stretto.engines.http_client.direct import DirectClient
 from stretto.engines.openai_wire import sse
-from stretto.engines.openai_wire.errors import is_passing, read_reason, read_retry_after
+from stretto.engines.openai_wire.errors import (
+    is_passing,
+    raise_for_event,
+    read_param,
+    read_reason,
+    read_retry_after,
+)
+from stretto.engines.openai_wire.server_url import read_server_url
 from stretto.errors import (
     BadReply,
     ConfigError,
@@ -39,6 +46,7 @@ from stretto.errors import (
 _MAX_BODY_BYTES = 8_000_000
 _NOT_FOUND = 404
 _BUSY = (429, 503)
+_REFUSED = (400, 422)
 _REDIRECTIONS = (301, 302, 303, 307, 308)
 _STALE_S = 1.0
 """Seconds within which a connection that had idled for too long breaks; later the server has failed."""
@@ -85,6 +93,9 @@ class HttpConfig(Protocol):
 class Http:
     """The HTTP client of one server, with retries, streams and typed errors.
 
+    Attributes:
+        name: URL of the server without passwords, for messages.
+
     Raises:
         ConfigError: the URL or the key cannot be used.
     """
@@ -99,17 +110,16 @@ class Http:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         try:
-            url = httpx.URL(config.url.rstrip("/").removesuffix("/v1"))
-            self._name = str(url.copy_with(userinfo=b"")).rstrip("/")
-            target = Target(url, self._name, headers, config.timeout_s, config.connect_timeout_s)
+            self._url = read_server_url(config.url)
+            url = httpx.URL(self._url.root)
+            self.name = str(url.copy_with(userinfo=b"")).rstrip("/")
+            target = Target(url, self.name, headers, config.timeout_s, config.connect_timeout_s)
             has_host = bool(url.host)
             self._client = _client_of(target)
         except (httpx.InvalidURL, ValueError, ImportError, OSError) as error:  # proxies and certificates too
             raise ConfigError(f"{config.url!r}, key from {config.api_key_env}: {error}") from error
         if not has_host:
             raise ConfigError(f"{config.url!r} names no host")
-        if url.query or url.fragment:
-            raise ConfigError(f"{config.url!r} has a query or a fragment; it must end with its path")
 
     async def aclose(self) -> None:
         """Close all connections to the server."""
@@ -141,7 +151,7 @@ class Http:
         ) as answer:
             return await self._read(answer)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def stream(
         self,
         path: str,
@@ -167,12 +177,15 @@ class Http:
             path, body, is_retried=is_retried, others_serve=others_serve, wait=wait
         ) as answer:
             kind = answer.header("content-type") or "untyped"
-            if not kind.startswith(sse.CONTENT_TYPE):
-                start = (await self._read(answer))[:200]
-                raise BadReply(f"{self._name} answered with {kind}, not with a stream of events: {start!r}")
+            if not kind.lower().startswith(sse.CONTENT_TYPE):
+                found = await self._read(answer)
+                _raise_for_error(found)
+                raise BadReply(
+                    f"{self.name} answered with {kind}, not with a stream of events: {found[:200]!r}"
+                )
             yield self._events(answer, is_complete)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _open(
         self,
         path: str,
@@ -207,7 +220,7 @@ class Http:
         error: EngineUnavailable | None = None
         while True:
             try:
-                answer = await self._attempt(path, data)
+                answer = await self._send(path, data)
             except EngineUnreachable as refusal:
                 if error is None:
                     raise
@@ -226,6 +239,20 @@ class Http:
             num_retries -= 1
             backoff_s *= 2
 
+    async def _send(self, path: str, body: bytes | None) -> Answer | _Refusal:
+        """Do what `_attempt` does; learn from the first answer whether paths of the API begin with `v1/`."""
+        url = self._url
+        try:
+            found = await self._attempt(url.target(path), body)
+        except NotFound:
+            url = url.without_version()
+            if not self._url.is_guess or url.target(path) == self._url.target(path):
+                raise
+            found = await self._attempt(url.target(path), body)
+        if not isinstance(found, _Refusal) and path.startswith("v1/"):
+            self._url = replace(url, is_guess=False)
+        return found
+
     async def _attempt(self, path: str, body: bytes | None) -> Answer | _Refusal:
         """Return a successful answer, or why to try again."""
         sent_s = time.monotonic()
@@ -243,14 +270,20 @@ class Http:
         if 200 <= answer.status < 300:
             return answer
         try:
-            reason = read_reason(await self._read(answer))
+            body = await self._read(answer)
         finally:
             await answer.aclose()
+        reason = read_reason(body)
         if answer.status in _REDIRECTIONS and (location := answer.header("location")):
             reason = f"go to {location[:500]}"
-        problem = f"{self._name} answered {answer.status}: {reason}"
+        problem = f"{self.name} answered {answer.status}: {reason}"
         if answer.status == _NOT_FOUND:
             raise NotFound(problem)
+        if answer.status in _REFUSED:
+            param = read_param(body)
+            refusal = BadReply(problem if param in problem else f"{problem} (field {param})")
+            refusal.is_refusal = True
+            raise refusal
         if not is_passing(answer.status):
             raise BadReply(problem)
         wait_s = read_retry_after(answer.header("retry-after"), time.time())
@@ -259,7 +292,7 @@ class Http:
         return _Refusal(EngineUnavailable(problem), wait_s)
 
     def _silence(self) -> EngineTimeout:
-        return EngineTimeout(f"{self._name} was silent for {self._config.timeout_s} s")
+        return EngineTimeout(f"{self.name} was silent for {self._config.timeout_s} s")
 
     def _check_silence(self, last_s: float) -> None:
         """Enforce our own deadline since `last_s`: a server that trickles bytes is never silent for the HTTP
@@ -275,7 +308,7 @@ class Http:
             self._check_silence(begun_s)
             body += received
             if len(body) > _MAX_BODY_BYTES:
-                raise BadReply(f"{self._name} sent more than {_MAX_BODY_BYTES} bytes")
+                raise BadReply(f"{self.name} sent more than {_MAX_BODY_BYTES} bytes")
         return bytes(body)
 
     async def _events(self, answer: Answer, is_complete: Callable[[], bool]) -> AsyncIterator[Any]:
@@ -294,7 +327,7 @@ class Http:
                 return
         if not is_complete():
             rest = decoder.rest[-200:]
-            raise EngineUnavailable(f"{self._name} ended its answer early, after {rest!r}")
+            raise EngineUnavailable(f"{self.name} ended its answer early, after {rest!r}")
 
 
 def _client_of(target: Target) -> Client:
@@ -306,6 +339,14 @@ def _client_of(target: Target) -> Client:
     return DirectClient(
         target, Address(url.raw_host.decode(), url.port or 80, False, url.netloc.decode(), path)
     )
+
+
+def _raise_for_error(body: bytes) -> None:
+    """Raise the error that a body reports, if it is JSON that reports one."""
+    with contextlib.suppress(ValueError, RecursionError):
+        answer = json.loads(body)
+        if isinstance(answer, dict):
+            raise_for_event(answer)
 
 
 def read_json(data: bytes) -> Any:

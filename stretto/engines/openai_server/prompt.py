@@ -37,6 +37,11 @@ class SentPrompt:
     messages: tuple[Message, ...] = ()
 
     @property
+    def num_tokens(self) -> int:
+        """Number of tokens of the prompt; 0 where it is a text."""
+        return len(self.content) if isinstance(self.content, tuple) else 0
+
+    @property
     def tokens_per_element(self) -> float:
         """Number of tokens that one of the prompt's `elements` stands for: 1 for a token id, an estimate for
         a character.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN
 from stretto.engines.openai_wire.answers import Answer, Choice, TokenCounts
 from stretto.errors import BadReply
+from stretto.tasks import Finish, Usage
 
 _NOTHING = Choice()
 
@@ -19,6 +20,8 @@ class AnswerReader:
         num_deltas: number of chunks with output.
         has_begun: whether the first token has come.
         has_finished: whether the server has said that the answer has ended.
+        has_reasoning: whether the server has sent thoughts apart from the answer.
+        finish: how the answer has ended, as far as the server has said.
     """
 
     def __init__(self, max_tokens: int, feed: Callable[[str], bool]) -> None:
@@ -26,6 +29,8 @@ class AnswerReader:
         self.num_deltas = 0
         self.has_begun = False
         self.has_finished = False
+        self.has_reasoning = False
+        self.finish: Finish = "stop"
         self._max_tokens = max_tokens
         self._feed = feed
         self._num_read = 0
@@ -53,14 +58,30 @@ class AnswerReader:
         self._num_choices += len(part.choices)
         self.num_deltas += choice.has_output
         self._num_chars += len(choice.text)
-        self.has_finished = self.has_finished or choice.finish is not None
+        if choice.finish is not None:
+            self.has_finished = True
+            self.finish = _finish(choice.finish)
+        self.has_reasoning = self.has_reasoning or bool(choice.reasoning)
         self.has_begun = self.has_begun or choice.has_output or self.has_finished
         limit = self._max_tokens
         if self._num_read > 4 * limit + 64 or self._num_chars > 64 * (limit + 16):
             raise BadReply(f"the server writes on beyond max_tokens={limit}")
         return self._feed(choice.text)
 
+    def usage(self, num_prompt_tokens: int) -> Usage:
+        """Return the token counts of the answer, with `num_prompt_tokens` where the server tells none."""
+        if self.counts is None:
+            return Usage(num_prompt_tokens, 0, self.num_output)
+        return Usage(self.counts.num_prompt, self.counts.num_cached or 0, self.counts.num_output)
+
     def check_end(self) -> None:
         """Check that there has been an answer. Raises BadReply."""
         if not self._num_choices:
             raise BadReply("the server's answer has no choice")
+
+
+def _finish(said: str) -> Finish:
+    """Return how an answer has ended, from the word of a server."""
+    if said in ("length", "max_tokens", "model_length"):
+        return "length"
+    return "content_filter" if said.startswith(("content_filter", "safety", "SAFETY")) else "stop"

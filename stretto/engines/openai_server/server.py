@@ -16,6 +16,7 @@ or another batch may cause even in greedy decoding, the query fails: shown text 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -36,10 +37,13 @@ from stretto.engines.openai_server.places import Place
 from stretto.engines.openai_server.priority import priority_of
 from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN, SentPrompt, encode
 from stretto.engines.openai_server.reading import AnswerReader
+from stretto.engines.openai_server.reply_openings import ReplyOpenings
+from stretto.engines.openai_server.request_fields import RequestFields
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.openai_server.whole_answers import WholeAnswers
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.answers import TokenCounts, read_chunk, read_whole
+from stretto.engines.openai_wire.sse import EventDecoder
 from stretto.errors import (
     BadReply,
     CapacityError,
@@ -56,6 +60,8 @@ from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Starte
 
 if TYPE_CHECKING:
     from stretto.engines.openai_server.kv_event_stream import KVEventStream
+
+_log = logging.getLogger(__name__)
 
 _ANY_VOCABULARY = 2**31
 _LOOK_S = 1.0
@@ -86,6 +92,8 @@ class OpenAIServer:
         self._held = HeldPrefixes(1)
         self._warming = WarmingPolicy()
         self._whole = WholeAnswers(config.token_s)
+        self._openings = ReplyOpenings(config.api, "")
+        self._fields = RequestFields(frozenset(config.omit), config.max_tokens_field)
         self._events: KVEventStream | None = None
         self._following: asyncio.Task[None] | None = None
         self._report: Callable[[Sequence[KVEvent] | InstanceLoad], None] = lambda _: None
@@ -173,8 +181,9 @@ class OpenAIServer:
         check_sampling(decode, _ANY_VOCABULARY)
         if decode.items is None:
             decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
-        output = Output(decode, task.prompt)
         facts = await self._known(others_serve=task.others_serve)
+        opening = self._openings.of_next(is_list=decode.items is not None, is_read=task.silence_s == 0)
+        output = Output(decode, task.prompt, opening)
         prompt = encode(facts, task)
         if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
             num_in_all = len(prompt.content) + decode.max_tokens
@@ -191,7 +200,7 @@ class OpenAIServer:
             return is_finished
 
         try:
-            usage = await self._ask(
+            reader = await self._ask(
                 facts,
                 prompt,
                 decode,
@@ -206,7 +215,7 @@ class OpenAIServer:
             if facts.model == before:
                 raise
             prompt = encode(facts, task)
-            usage = await self._ask(
+            reader = await self._ask(
                 facts,
                 prompt,
                 decode,
@@ -216,11 +225,18 @@ class OpenAIServer:
                 others_serve=task.others_serve,
                 silence_s=task.silence_s,
             )
-        last, value = output.finish()
+        last, value = output.finish(reader.finish)
         for piece in last:
             emit(Piece(task.id, piece))
+        self._openings.observe(output, value, has_reasoning=reader.has_reasoning)
         written = output.written if task.is_continued else None
-        return Done(task.id, value, usage, None if written is None else answer_segment(written))
+        return Done(
+            task.id,
+            value,
+            reader.usage(prompt.num_tokens),
+            None if written is None else answer_segment(written),
+            "thoughts" if reader.has_reasoning and not value else output.finish_reason,
+        )
 
     async def _prefill(self, task: LLMTask, rank: tuple[float, ...]) -> Usage:
         if not self._config.warms_prefixes:
@@ -244,9 +260,10 @@ class OpenAIServer:
             async with Place(self._places) as place:
                 try:
                     async with asyncio.timeout(timeout_s):
-                        return await self._ask(
+                        reader = await self._ask(
                             facts, prompt, _ONE_TOKEN, lambda _: False, rank, place, is_retried=False
                         )
+                        return reader.usage(prompt.num_tokens)
                 except TimeoutError:
                     assert timeout_s is not None
                     self._observe(prompt, num_held, None, timeout_s)
@@ -266,8 +283,10 @@ class OpenAIServer:
         is_retried: bool = True,
         others_serve: bool = False,
         silence_s: float = 0.0,
-    ) -> Usage:
+    ) -> AnswerReader:
         """Send a prompt, and pass each piece of the answer to `feed` until that returns True.
+
+        A request that is refused for a field that it can do without is sent again without that.
 
         Args:
             others_serve: whether the request can go to another server if this one refuses it.
@@ -279,58 +298,86 @@ class OpenAIServer:
             decode.max_tokens, min(silence_s, self._config.timeout_s)
         )
         request = build_request(api, facts.model, prompt, decode, priority, is_streamed=not is_whole)
-        body = request.to_json()
         is_guessed = (
             self._following is None or prompt.tenant
         )  # the server does not tell of what is a tenant's
         look_up = self._held.send if is_guessed else self._held.num_held
         num_held = look_up(prompt.elements, prompt.tenant)
-        reader = AnswerReader(decode.max_tokens, feed)
-        first_s: float | None = None
-        sent_s = time.perf_counter()
-        try:
-            if is_whole:
-                found = await self._http.fetch(
-                    paths.GENERATE[api],
-                    body,
-                    is_retried=is_retried,
-                    others_serve=others_serve,
-                    wait=place.wait,
+        fields = self._fields
+        while True:
+            body = fields.applied(request.to_json())
+            reader = AnswerReader(decode.max_tokens, feed)
+            sent_s = time.perf_counter()
+            try:
+                first_s = await self._exchange(
+                    body, reader, place, is_whole=is_whole, is_retried=is_retried, others_serve=others_serve
                 )
-                reader.read(read_whole(api, read_json(found)))
-            else:
-                async with self._http.stream(
-                    paths.GENERATE[api],
-                    body,
-                    is_retried=is_retried,
-                    others_serve=others_serve,
-                    is_complete=lambda: reader.has_finished,
-                    wait=place.wait,
-                ) as events:
-                    async for event in events:
-                        is_enough = reader.read(read_chunk(api, event))
-                        if first_s is None and reader.has_begun:
-                            first_s = time.perf_counter() - sent_s
-                        if is_enough:
-                            break
-            reader.check_end()
-        except BadReply as error:
-            if isinstance(prompt.content, tuple) and reader.num_deltas == 0:
-                raise BadReply(f"{error.message} (sent as token ids; tokenizer 'none' sends text)") from error
-            raise
-        except (EngineTimeout, EngineUnavailable, asyncio.CancelledError):
-            if is_whole:  # perhaps we, a proxy or the scheduler have heard nothing for too long
-                self._whole.observe_stopped(decode.max_tokens, time.perf_counter() - sent_s)
-            raise
+                reader.check_end()
+                break
+            except BadReply as error:
+                again = None
+                if error.is_refusal:
+                    again = fields.without_refused(error.message, body)
+                if again is None:
+                    if isinstance(prompt.content, tuple) and reader.num_deltas == 0:
+                        note = "sent as token ids; tokenizer 'none' sends text"
+                        raise BadReply(f"{error.message} ({note})") from error
+                    raise
+                fields = again
+            except (EngineTimeout, EngineUnavailable, asyncio.CancelledError):
+                if is_whole:  # perhaps we, a proxy or the scheduler have heard nothing for too long
+                    self._whole.observe_stopped(decode.max_tokens, time.perf_counter() - sent_s)
+                raise
+        if (learned := self._fields.joined(fields)) != self._fields:
+            self._fields = learned
+            _log.warning("%s gets requests %s, as it refuses others", self._http.name, self._fields)
         if decode is not _ONE_TOKEN:
             self._whole.observe(reader.num_output, time.perf_counter() - sent_s)
-        counts = reader.counts
         if first_s is not None:
-            self._observe(prompt, num_held, counts, first_s)
-        if counts is None:
-            num_prompt = len(prompt.content) if isinstance(prompt.content, tuple) else 0
-            return Usage(num_prompt, 0, reader.num_output)
-        return Usage(counts.num_prompt, counts.num_cached or 0, counts.num_output)
+            self._observe(prompt, num_held, reader.counts, first_s)
+        return reader
+
+    async def _exchange(
+        self,
+        body: dict[str, object],
+        reader: AnswerReader,
+        place: Place,
+        *,
+        is_whole: bool,
+        is_retried: bool,
+        others_serve: bool,
+    ) -> float | None:
+        """Send a request, and let `reader` read the answer; return the seconds to the first piece of a
+        streamed one.
+        """
+        api = self._config.api
+        if is_whole:
+            found = await self._http.fetch(
+                paths.GENERATE[api], body, is_retried=is_retried, others_serve=others_serve, wait=place.wait
+            )
+            if not found.startswith(b"data:"):
+                reader.read(read_whole(api, read_json(found)))
+            else:  # the server knows nothing but streams
+                for data in EventDecoder().feed(found + b"\n"):
+                    reader.read(read_chunk(api, read_json(data)))
+            return None
+        first_s: float | None = None
+        sent_s = time.perf_counter()
+        async with self._http.stream(
+            paths.GENERATE[api],
+            body,
+            is_retried=is_retried,
+            others_serve=others_serve,
+            is_complete=lambda: reader.has_finished,
+            wait=place.wait,
+        ) as events:
+            async for event in events:
+                is_enough = reader.read(read_chunk(api, event))
+                if first_s is None and reader.has_begun:
+                    first_s = time.perf_counter() - sent_s
+                if is_enough:
+                    break
+        return first_s
 
     def _observe(self, prompt: SentPrompt, num_held: int, counts: TokenCounts | None, seconds: float) -> None:
         """Pass an observed time to the warming policy, which counts in estimated tokens where the prompt is
@@ -391,6 +438,7 @@ class OpenAIServer:
                         raise ConfigError("KV events are of token ids: the server's tokenizer is needed")
                     self._following = asyncio.create_task(self._follow(self._events))
                 self._facts = facts
+                self._openings = ReplyOpenings(self._config.api, facts.model)
         return self._facts
 
     async def _follow(self, stream: KVEventStream) -> None:

@@ -2,10 +2,14 @@
 
 A server writes with `whole_json` and `chunk_json`, a client reads with `read_whole` and `read_chunk`.
 Reading is strict about texts and counts. Servers differ in the rest (ids, indices, times), where a value of
-another type is taken as absent.
+another type is taken as absent. Counts that a server leaves out are unknown.
 
 A stream of a chat opens with a chunk for each choice that has a role and no text. The chunk that ends a
-choice has its `finish`. With `include_usage`, a chunk without choices comes last and has the counts.
+choice has its `finish`. With `include_usage`, a chunk without choices comes last and has the counts; some
+servers leave out the key `choices` there, or write null.
+
+The content of a chat is a text, or a list of parts (Mistral, Databricks): texts are joined, and parts with
+thoughts are reasoning.
 
 Source: vLLM 0.32, `openai/completion/protocol.py` and `serving.py`, `openai/chat_completion/protocol.py` and
 `serving.py`.
@@ -23,6 +27,9 @@ from stretto.errors import BadReply, EngineUnavailable
 from stretto.record import record
 
 _MAX_COUNT = 2**31
+_THOUGHTS = {"thinking": "thinking", "reasoning": "summary"}
+"""Types of parts of a content that are thoughts, with the name under which each has them: as a text, or as a
+list of objects with a text."""
 _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
@@ -58,7 +65,8 @@ class Choice:
         index: number of the prompt times `n`, plus number of the answer.
         reasoning: a model's thoughts before it answers (chat): tokens, but no text.
         role: role of a chat's message; in a stream, only in the chunk that opens it.
-        finish: why the text has ended: "stop", "length", "abort"…; None while it goes on.
+        finish: why the text has ended, in the server's word: "stop", "length", "abort"…; None while it goes
+            on.
         stop_reason: the stop string or token that ended it.
         text_offset: where `text` begins in the whole output.
         token_ids, prompt_token_ids: token ids of the output and of the prompt, if asked for.
@@ -158,7 +166,7 @@ def _read(api: Api, body: Any, content: str, what: str) -> Answer:
             id=_expected(body.get("id"), str, ""),
             model=_expected(body.get("model"), str, ""),
             created_s=_expected(body.get("created"), int, 0),
-            choices=tuple(_read_choice(api, choice, content) for choice in body["choices"]),
+            choices=tuple(_read_choice(api, choice, content) for choice in body.get("choices") or ()),
             counts=_read_counts(body.get("usage")),
         )
     except _UNREADABLE as error:
@@ -170,14 +178,15 @@ def _read(api: Api, body: Any, content: str, what: str) -> Answer:
 
 
 def _read_choice(api: Api, choice: Any, content: str) -> Choice:
-    said = choice[content] if api == "chat" else {"content": choice["text"]}
+    said = (choice.get(content) or {}) if api == "chat" else {"content": choice["text"]}
+    text, thoughts = _read_content(said.get("content"))
     logprobs = choice.get("logprobs")
     return Choice(
         index=_expected(choice.get("index"), int, 0),
-        text=_text(said.get("content")),
-        reasoning=_text(said.get("reasoning") or said.get("reasoning_content")),
+        text=text,
+        reasoning=_text(said.get("reasoning") or said.get("reasoning_content")) or thoughts,
         role=_expected(said.get("role"), str, None),
-        finish=choice.get("finish_reason"),
+        finish=_expected(choice.get("finish_reason"), str, None) or None,
         stop_reason=_expected(choice.get("stop_reason"), (str, int), None),
         logprobs=None if logprobs is None else read_logprobs(logprobs),
         token_ids=_optional(choice.get("token_ids"), tuple),
@@ -185,10 +194,29 @@ def _read_choice(api: Api, choice: Any, content: str) -> Choice:
     )
 
 
+def _read_content(content: Any) -> tuple[str, str]:
+    """Return the text of a message's content, and the thoughts in it. Raises TypeError or ValueError."""
+    if not isinstance(content, list):
+        return _text(content), ""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(_text(part))
+        elif part["type"] == "text":
+            texts.append(_text(part["text"]))
+        elif part["type"] in _THOUGHTS:
+            inner = part.get(_THOUGHTS[part["type"]])
+            listed = [{"text": inner}] if isinstance(inner, str) else inner or ()
+            thoughts += [_text(one.get("text")) for one in listed]
+    return "".join(texts), "".join(thoughts)
+
+
 def _read_counts(usage: Any) -> TokenCounts | None:
-    if not usage:
+    if not usage or usage.get("prompt_tokens") is None or usage.get("completion_tokens") is None:
         return None
-    num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    details = usage.get("prompt_tokens_details")
+    num_cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return TokenCounts(
         _count(usage["prompt_tokens"]), _count(usage["completion_tokens"]), _optional(num_cached, _count)
     )
@@ -205,6 +233,8 @@ def _text(value: Any) -> str:
 
 
 def _count(value: Any) -> int:
+    if type(value) is float and value.is_integer():
+        value = int(value)
     if type(value) is not int or not 0 <= value < _MAX_COUNT:
         raise TypeError
     return value

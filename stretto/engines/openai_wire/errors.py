@@ -21,6 +21,8 @@ from typing import Any
 from stretto.errors import BadReply, EngineUnavailable, StrettoError, UserError
 
 _MAX_REASON_CHARS = 500
+_PASSING_TYPES = ("server_error", "internal_server_error", "overloaded_error", "rate_limit_error", "timeout")
+"""Types of errors that are temporary, where a server reports no status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,16 @@ def read_reason(body: bytes) -> str:
     return str(reason)[:_MAX_REASON_CHARS]
 
 
+def read_param(body: bytes) -> str:
+    """Return the name of the field that a server's error answer is about; "" if it names none."""
+    try:
+        answer = json.loads(body)
+        param = answer.get("error", answer)["param"]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+    return param[:_MAX_REASON_CHARS] if isinstance(param, str) else ""
+
+
 def read_retry_after(header: str, now_s: float) -> float | None:
     """Return the seconds to wait, from a `Retry-After` header with seconds or a date.
 
@@ -161,10 +173,10 @@ def read_retry_after(header: str, now_s: float) -> float | None:
 
 
 def raise_for_event(event: Mapping[str, Any]) -> None:
-    """Raise an error if an event of a streamed answer is the server's report that it failed.
+    """Raise an error if the body of an answer, or an event of a stream, reports that the server failed.
 
     The report is `{"error": {"message": ..., "code": 500}}` or has a text as its error; older servers send it
-    without the outer object.
+    without the outer object. Servers send it with status 200 too.
 
     Raises:
         EngineUnavailable: the failure is temporary, and the request may succeed later.
@@ -173,8 +185,19 @@ def raise_for_event(event: Mapping[str, Any]) -> None:
     problem = event.get("error") or (event if event.get("object") == "error" else None)
     if not problem:
         return
-    is_record = isinstance(problem, dict)
-    code = problem.get("code") if is_record else None
-    said = problem.get("message", problem) if is_record else problem
+    record = problem if isinstance(problem, dict) else {}
+    said = record.get("message") or problem
     message = f"the server broke off: {said}"[:_MAX_REASON_CHARS]
-    raise EngineUnavailable(message) if isinstance(code, int) and is_passing(code) else BadReply(message)
+    raise EngineUnavailable(message) if _is_passing(record) else BadReply(message)
+
+
+def _is_passing(problem: Mapping[str, Any]) -> bool:
+    """Return whether an error that a server reports in an answer is temporary: by its code if that is an HTTP
+    status, else by its type.
+    """
+    for code in (problem.get("code"), problem.get("status")):
+        if isinstance(code, str) and code.isdecimal() and len(code) == 3:
+            code = int(code)
+        if type(code) is int:
+            return is_passing(code)
+    return problem.get("type") in _PASSING_TYPES

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.core import Segment
+from stretto.core import Segment, answer_segment
 from stretto.engines.decoding import BASIC, refuse_others, without_wishes
 from stretto.engines.loading import one_load
 from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.engines.written import as_written
 from stretto.errors import CapacityError, StrettoError, UserError
 from stretto.llm.output.output import Output
-from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.llm.output.thoughts import Opening
+from stretto.tasks import Done, Failed, Finish, LLMEvent, LLMTask, Piece, Started, Usage
 
 if TYPE_CHECKING:
     import torch
@@ -185,7 +186,8 @@ class ReferenceLLM:
         output, sampler = None, torch.Generator()
         if task.decode is not None:
             refuse_others(without_wishes(task.decode), BASIC, "the reference engine")
-            output, max_tokens = Output(task.decode, task.prompt), task.decode.max_tokens
+            opening: Opening = "certain" if self._tokenizer.opens_thoughts(task.prompt) else "none"
+            output, max_tokens = Output(task.decode, task.prompt, opening), task.decode.max_tokens
             sampler.manual_seed(task.decode.seed)
             tokens += self._tokenizer.end_of(task.prompt)
             if not tokens:
@@ -227,7 +229,7 @@ class ReferenceLLM:
             if not finished and len(sequence.generated) < task.decode.max_tokens:
                 self._forward(sequence, [token])
                 return [Piece(task.id, piece) for piece in pieces]
-            last, value = output.finish()
+            last, value = output.finish("stop" if finished else "length")
             ending: LLMEvent = self._done(sequence, value)
         except StrettoError as error:
             last, ending = [], Failed(task.id, error.at(task.step))
@@ -268,7 +270,12 @@ class ReferenceLLM:
         written: Segment | None = None
         if task.is_continued and output is not None and (text := output.written) is not None:
             kept = (sequence.tokens + sequence.generated)[: sequence.cache.get_seq_length()]
-            written = as_written(text, self._tokenizer.name, sequence.generated, sequence.ends)
+            written = (
+                answer_segment(text)
+                if output.has_thoughts
+                else as_written(text, self._tokenizer.name, sequence.generated, sequence.ends)
+            )
         self._prefixes.keep(task.tenant, task.query, kept, sequence.cache)
         counts = (len(sequence.tokens), sequence.num_cached_tokens, len(sequence.generated))
-        return Done(task.id, value, ReferenceUsage(*counts, min_gap=sequence.min_gap), written)
+        finish: Finish = "stop" if output is None else output.finish_reason
+        return Done(task.id, value, ReferenceUsage(*counts, min_gap=sequence.min_gap), written, finish)

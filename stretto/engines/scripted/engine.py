@@ -129,13 +129,13 @@ class ScriptedLLM:
                     self._num_written[task.id] = num_output
                     yield [Piece(task.id, piece) for piece in pieces]
                     pieces = []
-            last, value = output.finish()
+            last, value = output.finish("stop" if finished or text[-1] == _END else "length")
             usage = Usage(len(tokens), num_cached, num_output)
             written: Segment | None = None
             if task.is_continued and (said := output.written) is not None:
                 written = answer_segment(said)
                 self._hold(task.query, [*tokens, *said.split()])
-            done = Done(task.id, value, usage, written)
+            done = Done(task.id, value, usage, written, output.finish_reason)
             yield [*(Piece(task.id, piece) for piece in pieces + last), done]
         except StrettoError as error:
             yield [Failed(task.id, error.at(task.step))]

@@ -24,6 +24,7 @@ from stretto.extras import imports_of
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import check_sampling, ending_tokens
+from stretto.llm.output.thoughts import Opening
 from stretto.llm.sequence import TokenSequence
 from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Reuse, Started
 
@@ -182,7 +183,8 @@ class TransformerLLM:
         decode = task.decode
         output, structure, ending, max_new_tokens = None, None, frozenset[int](), 0
         if decode is not None:
-            output = Output(decode, task.prompt)
+            opening: Opening = "certain" if self.tokenizer.opens_thoughts(task.prompt) else "none"
+            output = Output(decode, task.prompt, opening)
             check_sampling(decode, self.runner.config.vocabulary)
             ending, max_new_tokens = ending_tokens(decode, self._eos), decode.max_tokens
             structure = self._structure(decode)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stretto.core import Segment
+from stretto.core import Segment, answer_segment
 from stretto.engines.transformer.structured import Structure
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice, TokenLogprobs
@@ -15,7 +15,7 @@ from stretto.errors import StrettoError
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import is_plain_greedy
 from stretto.llm.sequence import TokenSequence
-from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.tasks import Done, Failed, Finish, LLMEvent, LLMTask, Piece, Started, Usage
 
 _HELD_TOKENS = 32
 """Tokens whose text is one piece if nobody reads it before its end: telling costs as much as a small step."""
@@ -130,7 +130,7 @@ class RunningTask:
                     pieces, is_last = output.feed(delta)
                     self._tell_pieces(pieces, events, num_before + len(tokens))
                 if is_last or len(tokens) == num_left:
-                    last, value = output.finish()
+                    last, value = output.finish("stop" if is_last else "length")
                     self._tell_pieces(last, events)
                     self._tell_last(self._done(value, tokens), events)
                     break
@@ -179,9 +179,12 @@ class RunningTask:
             tokens=tokens,
             logprobs=tuple(self._logprobs),
         )
-        return Done(self.task.id, value, usage, self._written(tokens))
+        finish: Finish = "stop" if self.output is None else self.output.finish_reason
+        return Done(self.task.id, value, usage, self._written(tokens), finish)
 
     def _written(self, tokens: Sequence[int]) -> Segment | None:
         if not self.task.is_continued or self.output is None or (text := self.output.written) is None:
             return None
+        if self.output.has_thoughts:  # the text is not that of the first tokens
+            return answer_segment(text)
         return as_written(text, self.tokenizer, tokens, self._ends)

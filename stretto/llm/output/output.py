@@ -1,7 +1,7 @@
 """Turns the text that an LLM generates, delta by delta, into pieces and a value.
 
-Every LLM engine passes its deltas through an `Output`, so that stop strings, white space and lists mean the
-same for all engines, independent of the lengths of their deltas.
+Every LLM engine passes its deltas through an `Output`, so that thoughts, stop strings, white space and lists
+mean the same for all engines, independent of the lengths of their deltas.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Protocol
 from stretto.core import Prompt
 from stretto.errors import BadReply, ConfigError
 from stretto.llm.output.list_items import ListItems
-from stretto.tasks import Decode
+from stretto.llm.output.thoughts import Opening, Thoughts, opens_thoughts
+from stretto.tasks import Decode, Finish
 
 _log = logging.getLogger(__name__)
 
@@ -27,15 +28,21 @@ class Output:
     """The output of one LLM task, built from the pieces of text (deltas) that the model generates.
 
     It makes pieces, which can be passed on at once, and in the end a value: a text, or a list of strings if
-    the task asks for one. A text ends before the first stop string, is its pieces joined, and has no white
-    space around it unless the task keeps that. The pieces of a list are its items.
+    the task asks for one. Thoughts before the answer are dropped (`thoughts.py`). A text ends before the
+    first stop string after them, is its pieces joined, and has no white space around it unless the task keeps
+    that. The pieces of a list are its items.
+
+    Attributes:
+        finish_reason: how the output has ended, after `finish`.
     """
 
-    def __init__(self, decode: Decode, prompt: Prompt = ()) -> None:
+    def __init__(self, decode: Decode, prompt: Prompt = (), opening: Opening = "none") -> None:
         """Create an empty output whose form and limits `decode` gives.
 
         Args:
             prompt: prompt that the output answers; it has the variable that `decode.fallback` names.
+            opening: whether what the engine puts behind the prompt ends with the opening tag of thoughts. A
+                prompt that ends with one itself is seen here.
 
         Raises:
             ConfigError: a field of `decode` is out of range.
@@ -48,14 +55,20 @@ class Output:
             raise ConfigError(f"stop must be a tuple of non-empty strings, got {decode.stop!r}")
         if not isinstance(decode.strip, bool):
             raise ConfigError(f"strip must be True or False, got {decode.strip!r}")
+        self.finish_reason: Finish = "stop"
+        end = prompt[-1].text if prompt else ""
+        is_open = isinstance(end, str) and opens_thoughts(end)  # an engine refuses others with its own error
+        self._thoughts = Thoughts("certain" if is_open else opening)
+        self._is_finished = False
         self._reader: _Reader
         if decode.items is None:
             self._reader = _Text(decode.stop, strips=decode.strip)
-        elif decode.items == "json_list":
+        elif decode.items in ("json_list", "calls"):
             fallback = "".join(segment.text for segment in prompt if segment.name == decode.fallback)
-            self._reader = _List(decode.max_items, fallback if decode.fallback is not None else "")
+            parser = ListItems(takes_calls=decode.items == "calls")
+            self._reader = _List(parser, decode.max_items, fallback if decode.fallback is not None else "")
         else:
-            raise ConfigError(f"items must be None or 'json_list', got {decode.items!r}")
+            raise ConfigError(f"items must be None, 'json_list' or 'calls', got {decode.items!r}")
 
     def feed(self, delta: str) -> tuple[list[str], bool]:
         """Read more generated text; return the pieces that it completes, and whether the output is finished.
@@ -65,20 +78,43 @@ class Output:
         Raises:
             BadReply: a list was asked for, the text is none, and there is no fallback.
         """
-        return self._reader.feed(delta)
+        pieces, self._is_finished = self._reader.feed(self._thoughts.feed(delta))
+        return pieces, self._is_finished
 
     @property
     def written(self) -> str | None:
         """The text so far as it was generated, up to a stop string, with all white space; None for a list."""
         return "".join(self._reader.accepted) if isinstance(self._reader, _Text) else None
 
-    def finish(self) -> tuple[list[str], object]:
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether there have been thoughts, which are not part of `written`."""
+        return self._thoughts.has_any
+
+    @property
+    def lacked_opening(self) -> bool:
+        """Whether the closing tag of thoughts came without an opening one."""
+        return self._thoughts.lacked_opening
+
+    def finish(self, reason: Finish = "stop") -> tuple[list[str], object]:
         """Return the last pieces and the whole value, when the text has ended or the output is finished.
+
+        Args:
+            reason: why the model has stopped. An output that was finished before has ended by itself.
 
         Raises:
             BadReply: a list was asked for, the text is none, and there is no fallback.
         """
-        return self._reader.finish()
+        before: list[str] = []
+        if not self._is_finished:
+            last = self._thoughts.finish(is_cut=reason != "stop")
+            before, self._is_finished = self._reader.feed(last)
+        pieces, value = self._reader.finish()
+        if not self._is_finished:
+            self.finish_reason = reason
+        if self.has_thoughts and not value:
+            self.finish_reason = "thoughts"
+        return before + pieces, value
 
 
 class _List:
@@ -87,10 +123,10 @@ class _List:
     Where the text is no list, `fallback` is its only item, unless that is empty.
     """
 
-    def __init__(self, max_items: int | None, fallback: str) -> None:
+    def __init__(self, parser: ListItems, max_items: int | None, fallback: str) -> None:
         self._max_items = max_items
         self._fallback = fallback
-        self._parser = ListItems()
+        self._parser = parser
         self._items: list[str] = []
         self._fell_back = False
 

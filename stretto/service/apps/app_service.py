@@ -121,6 +121,8 @@ class AppService:
             return _encode({**status, "status": "cancelled"})
         except StrettoError as error:
             return _encode({**status, "status": "failed", "error": error_to_wire(error)})
+        if reasons := {name: one.finish for one in found.query.endings for name in one.outputs}:
+            status["finish_reasons"] = reasons
 
         def written() -> bytes:
             values = {name: as_json(value) for name, value in outputs.items()}

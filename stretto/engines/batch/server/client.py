@@ -15,7 +15,7 @@ from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.tei_wire import INFO, read_info
 from stretto.engines.openai_server.http import Http, read_json
 from stretto.engines.openai_wire import paths
-from stretto.engines.openai_wire.models import read_models
+from stretto.engines.openai_wire.models import choose_model, read_models
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable
 
 Request: TypeAlias = tuple[str, dict[str, object]]
@@ -62,6 +62,7 @@ class BatchServer:
             EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
             EngineTimeout: the server is silent.
             BadReply: the server lists no model, and the configuration names none.
+            ConfigError: the server lists several models, and the configuration names none.
         """
         if self._served is None:
             self._served = self._runner.run(self._discover())
@@ -112,13 +113,9 @@ class BatchServer:
             if config.model is None:
                 raise
             cards = ()
-        if config.model is None and not cards:
-            raise BadReply("the server lists no model")
-        card = next((card for card in cards if config.model in (None, card.id)), None)
-        truncates = card is not None and card.max_model_tokens is not None
-        name = config.model if card is None else card.id
-        assert name is not None
-        return ServedModel(name, False, config.max_texts, truncates)
+        card = choose_model(cards, config.model, does="compare")
+        truncates = card.max_model_tokens is not None
+        return ServedModel(card.id, False, config.max_texts, truncates)
 
     async def _post_all(self, requests: Sequence[Request]) -> list[Any]:
         places = asyncio.Semaphore(self._config.max_connections)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stretto.engines.openai_server.config import check_url
+from stretto.engines.openai_wire.server_url import read_server_url
 from stretto.errors import ConfigError
 
 INSTANCES_PER_SERVER = 2
@@ -19,8 +19,8 @@ class BatchServerConfig:
     """The configuration of `EmbeddingServer` and `RerankingServer`: one server, and limits of requests.
 
     Attributes:
-        url: URL of the server, with or without `/v1`.
-        model: name of the model at the server; None takes the first that it lists.
+        url: URL of the server or of its API, in any form that `server_url.py` lists.
+        model: name of the model at the server; None takes the only one that it lists.
         api_key_env: environment variable that holds the key, if there is one.
         timeout_s: longest silence of the server before an answer, and longest time of the answer itself.
         max_texts: largest number of texts of one request. If the server names a smaller one, that counts.
@@ -43,7 +43,7 @@ class BatchServerConfig:
     max_backoff_s: float = 10
 
     def __post_init__(self) -> None:
-        check_url(self.url)
+        read_server_url(self.url)
         for name, least in (("max_texts", 1), ("max_connections", 1), ("max_retries", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")

@@ -1,0 +1,81 @@
+"""The forms in which models write calls of tools, and what a call is made of.
+
+An agent is asked for texts `NAME: INPUT`. Models that were trained to call tools write JSON objects all the
+same, in the forms of those who trained them:
+
+    {"name": "weather", "arguments": {"city": "Oslo"}}                      Hermes, Qwen, Mistral
+    {"type": "function", "function": {"name": "weather", "arguments": …}}   OpenAI, arguments as JSON text
+    {"name": "weather", "parameters": {"city": "Oslo"}}                     Llama 3
+    {"type": "tool_use", "name": "weather", "input": {"city": "Oslo"}}      Anthropic
+
+The input of a tool is a text: arguments that are an object or a list are given to it as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.errors import BadReply
+
+_ARGUMENTS = ("arguments", "parameters", "input")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCall:
+    """A call of a tool that an LLM has written: the tool's name, and its input."""
+
+    name: str
+    given: str
+
+
+def is_tool_call(value: object) -> bool:
+    """Return whether a JSON value has the form of a call of a tool."""
+    return isinstance(value, dict) and _parts(value) is not None
+
+
+def calls_in(value: object) -> list[str]:
+    """Return the calls that an object in prose is or has in a list, each as a text."""
+    if is_tool_call(value):
+        return [json.dumps(value, ensure_ascii=False)]
+    lists = [inner for inner in value.values() if isinstance(inner, list)] if isinstance(value, dict) else []
+    calls = [call for inner in lists for call in inner]
+    return [call if isinstance(call, str) else json.dumps(call, ensure_ascii=False) for call in calls]
+
+
+def read_tool_call(text: str) -> WrittenCall:
+    """Return the call in a text: a JSON object, or a text like "search: old maps".
+
+    Raises:
+        BadReply: the text begins with a brace, and is no call; the message says what would be one.
+    """
+    text = text.strip()
+    if not text.startswith("{"):
+        name, _, given = text.partition(":")
+        return WrittenCall(name.strip(), given.strip())
+    try:
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise BadReply(f"the call is not JSON ({error}); write NAME: INPUT") from error
+    parts = _parts(value) if isinstance(value, dict) else None
+    if parts is None:
+        raise BadReply(
+            'the call has no name or no arguments; write NAME: INPUT, or {"name": …, "arguments": …}'
+        )
+    name, arguments = parts
+    if arguments is None or isinstance(arguments, str):
+        return WrittenCall(name, arguments or "")
+    return WrittenCall(name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _parts(value: Mapping[str, Any]) -> tuple[str, object] | None:
+    """Return the name and the arguments of a call; None if the object is no call."""
+    inner = value.get("function")
+    call = inner if isinstance(inner, dict) else value
+    name = call.get("name")
+    arguments = next((call[key] for key in _ARGUMENTS if key in call), _parts)
+    if not isinstance(name, str) or not name.strip() or arguments is _parts:
+        return None
+    return name.strip(), arguments
