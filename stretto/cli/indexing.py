@@ -15,6 +15,8 @@ from stretto.references import Reference
 from stretto.trace.recorder import Recorder
 
 NAME = "indexing"
+READING = 2
+"""Number of the way in which files are read and cut; it grows when the same file gives other chunks."""
 
 
 def indexing_of(template: Template) -> Component:
@@ -43,7 +45,8 @@ def recipe(template: Template, configuration: Configuration, embedder: str, coun
     """
     settings = {**vars(indexing_of(template).config), **configuration.get(NAME, {})}
     check_sizes(settings["tokens"], settings["overlap"], max_tokens(counted_by))
-    return f"tokens={settings['tokens']} overlap={settings['overlap']} model={model_name(embedder)}"
+    sizes = f"tokens={settings['tokens']} overlap={settings['overlap']}"
+    return f"{sizes} reading={READING} model={model_name(embedder)}"
 
 
 def embedder_of(recipe: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from stretto.cli.ask.check import Checked
-from stretto.core import ABSENT, Chunk, Hit
+from stretto.core import ABSENT, Chunk, Hit, Mark
 from stretto.errors import UserError
 from stretto.runtime.journal.lines import Entry, work_hash
 
@@ -48,6 +49,11 @@ def outputs_of(entries: Iterable[Entry]) -> dict[int, Outputs]:
     for entry in entries:
         match entry:
             case Entry((number,), [text, list() as saved]):
-                hits = [Hit(Chunk(**chunk), score) for score, chunk in saved]
+                hits = [Hit(_chunk_of(**chunk), score) for score, chunk in saved]
                 found[int(number)] = {"answer": ABSENT if text is None else text, "sources": hits}
     return found
+
+
+def _chunk_of(marks: Iterable[Iterable[Any]] = (), **fields: Any) -> Chunk:
+    """Return a chunk of its saved fields. Journals of earlier versions have no marks."""
+    return Chunk(**fields, marks=tuple(Mark(*mark) for mark in marks))
