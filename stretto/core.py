@@ -118,7 +118,7 @@ class Chunk:
     Attributes:
         index: number of the chunk in its document, from 0; (`source`, `index`) is the document order, which
             breaks all ties.
-        title, page: those of the section in which the text begins.
+        title, page: title and page of the section in which the text begins.
         num_chunks: number of chunks of the whole document; 0 if unknown.
         marks: beginnings of all further sections within the text, in order.
     """

@@ -15,6 +15,10 @@ import pytest
 from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
+from stretto.cli.ask.saved_answers import entry_of, outputs_of
+from stretto.core import Chunk, Hit, Mark
+from stretto.runtime.journal.lines import Entry
+
 NUM_QUESTIONS = 6
 
 
@@ -23,6 +27,20 @@ def questions(tmp_path: Path) -> Path:
     path = tmp_path / "questions.jsonl"
     path.write_text("".join(f'"Where did captain {at} live?"\n' for at in range(NUM_QUESTIONS)), "utf-8")
     return path
+
+
+def test_sources_are_saved_with_their_sections() -> None:
+    marked = Hit(Chunk("a.pdf", 0, "one two", None, 1, marks=(Mark(3, None, 2),)), 0.5)
+    entry = entry_of(3, {"answer": "yes", "sources": [marked]})
+    read = Entry(entry.key, json.loads(json.dumps(entry.values)))
+    assert outputs_of([read]) == {3: {"answer": "yes", "sources": [marked]}}
+
+
+def test_an_answer_saved_by_an_earlier_version_is_read() -> None:
+    chunk = {"source": "a.pdf", "index": 1, "text": "t", "title": None, "page": 2, "document_sha256": "00"}
+    entry = Entry(("0",), ["yes", [[0.5, {**chunk, "num_chunks": 3}]]])
+    hit = Hit(Chunk("a.pdf", 1, "t", None, 2, "00", 3), 0.5)
+    assert outputs_of([entry]) == {0: {"answer": "yes", "sources": [hit]}}
 
 
 def test_only_unanswered_questions_are_asked_again(
