@@ -32,7 +32,7 @@ def questions(tmp_path: Path) -> Path:
 def test_sources_are_saved_with_their_sections() -> None:
     marked = Hit(Chunk("a.pdf", 0, "one two", None, 1, marks=(Mark(3, None, 2),)), 0.5)
     entry = entry_of(3, {"answer": "yes", "sources": [marked]})
-    read = Entry(entry.key, json.loads(json.dumps(entry.values)))
+    read = Entry(entry.key, json.loads(json.dumps(entry.value)))
     assert outputs_of([read]) == {3: {"answer": "yes", "sources": [marked]}}
 
 
