@@ -300,15 +300,13 @@ def test_no_chunk_is_long_whatever_the_tokenizer_makes_of_it(
     assert all(chunk.text.strip() for chunk in chunks)
     assert max(len(tokenizer.encode(chunk.text)) for chunk in chunks) <= 256
     assert max(len(chunk.text) for chunk in chunks) <= 254 * 16
-    longest = max(len(word) for chunk in chunks for word in chunk.text.split())
-    assert longest <= max(254, *(len(word) for word in text.split() if len(word) <= 254), 0) * 4
 
 
 def test_an_unknown_word_counts_as_its_letters(chunking: Chunking, tokenizer: Tokenizer) -> None:
     word = "qz" * 60
     assert len(tokenizer.encode(word, add_special_tokens=False)) == 1
     chunks = chunks_of(chunking, Section(". ".join([word] * 20)), overlap=0)
-    assert {chunk.text.count("z" * 1) // 60 for chunk in chunks} == {2}
+    assert {chunk.text.count("z") // 60 for chunk in chunks} == {2}
 
 
 _MEMORY = """
