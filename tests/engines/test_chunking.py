@@ -144,8 +144,8 @@ def test_impossible_sizes_are_config_errors(chunking: Chunking, config: dict[str
 
 def test_tokens_are_those_of_the_embedder(tmp_path: Path) -> None:
     """Another embedder: a token for each word, 40 tokens at most."""
-    known = ["Antidisestablishmentarianism", "number", *(f"{n}." for n in range(30))]
-    words = Tokenizer(models.WordLevel({"[UNK]": 0, **dict.fromkeys(known, 1)}, unk_token="[UNK]"))
+    known = ["[UNK]", "Antidisestablishmentarianism", "number", *(f"{n}." for n in range(30))]
+    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(known)}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
