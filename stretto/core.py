@@ -5,9 +5,9 @@ They are plain immutable data: an engine gets them, returns them, and never chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from stretto.errors import StrettoError
 
@@ -90,11 +90,25 @@ class Document:
     Attributes:
         source: name that the user gave the document, usually a path.
         sha256: hash of the file's bytes, in hex.
+        unread_pages: numbers of pages that show something but hold no text, as scans do.
     """
 
     source: str
     sections: tuple[Section, ...]
     sha256: str
+    unread_pages: tuple[int, ...] = ()
+
+
+class Mark(NamedTuple):
+    """The beginning of a section of a document within the text of a chunk.
+
+    Attributes:
+        start: offset of the section's first character in the text of the chunk.
+    """
+
+    start: int
+    title: str | None = None
+    page: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +118,9 @@ class Chunk:
     Attributes:
         index: number of the chunk in its document, from 0; (`source`, `index`) is the document order, which
             breaks all ties.
+        title, page: title and page of the section in which the text begins.
         num_chunks: number of chunks of the whole document; 0 if unknown.
+        marks: beginnings of all further sections within the text, in order.
     """
 
     source: str
@@ -114,15 +130,39 @@ class Chunk:
     page: int | None = None
     document_sha256: str = ""
     num_chunks: int = 0
+    marks: tuple[Mark, ...] = ()
+
+    def sections(self, start: int = 0, end: int | None = None) -> list[Mark]:
+        """Return the sections that hold the characters from `start` to before `end` (None: to the last), in
+        order, with their own beginnings in the text.
+        """
+        marks = [Mark(0, self.title, self.page), *self.marks]
+        ends = [mark.start for mark in self.marks]
+        last = len(self.text) if end is None else end
+        return [
+            mark
+            for mark, after in zip(marks, [*ends, last + 1], strict=True)
+            if mark.start < last and start < after
+        ] or marks[:1]
 
     @property
     def place(self) -> str:
-        """Human-readable location of the chunk: its file, with its page or the title of its section if
+        """Human-readable location of the chunk: its file, with its pages or the titles of its sections if
         known.
         """
-        if self.page is not None:
-            return f"{self.source}, page {self.page}"
-        return f"{self.source}, {self.title}" if self.title else self.source
+        where = place_of(self.sections())
+        return f"{self.source}, {where}" if where else self.source
+
+
+def place_of(sections: Sequence[Mark]) -> str:
+    """Return where sections stand in their document, as in "page 3", "pages 1–4", "Budget" or
+    "Budget – Costs"; "" if they have neither pages nor titles.
+    """
+    pages = [mark.page for mark in sections if mark.page is not None]
+    titles = [mark.title for mark in sections if mark.title]
+    if pages:
+        return f"page {pages[0]}" if pages[0] == pages[-1] else f"pages {pages[0]}–{pages[-1]}"
+    return " – ".join(dict.fromkeys([titles[0], titles[-1]])) if titles else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ from stretto.errors import DocumentError
 def read_documents(
     paths: Sequence[Path], max_bytes: int, errors: Console, *, is_strict: bool
 ) -> list[Document]:
-    """Read the documents of a command. Files that cannot be read are skipped, and `errors` shows each.
+    """Read the documents of a command. What cannot be read is left out, and `errors` shows it: bad files,
+    files of other kinds in folders, and pages without text.
 
     Raises:
-        DocumentError: a path is missing, no file is left, or `is_strict` and a file cannot be read.
+        DocumentError: a path is missing, no file is left, or `is_strict` and something cannot be read.
     """
     if not paths:
         return []
@@ -36,8 +37,13 @@ def read_documents(
                 task, description=f"reading {escape(shown(path, sys.stderr))}"
             ),
             on_bad=None if is_strict else bad.append,
+            on_left_out=_refuse if is_strict else bad.append,
         )
     for error in bad:
         reason = escape(shown(error.message, sys.stderr))
         errors.print(f"[yellow]skipped[/] {reason}", soft_wrap=True, highlight=False)
     return documents
+
+
+def _refuse(error: DocumentError) -> None:
+    raise error

@@ -15,6 +15,8 @@ from stretto.references import Reference
 from stretto.trace.recorder import Recorder
 
 NAME = "indexing"
+READING = 2
+"""Number of the way in which files are read and cut; it grows when the same file gives other chunks."""
 
 
 def indexing_of(template: Template) -> Component:
@@ -43,7 +45,13 @@ def recipe(template: Template, configuration: Configuration, embedder: str, coun
     """
     settings = {**vars(indexing_of(template).config), **configuration.get(NAME, {})}
     check_sizes(settings["tokens"], settings["overlap"], max_tokens(counted_by))
-    return f"tokens={settings['tokens']} overlap={settings['overlap']} model={model_name(embedder)}"
+    sizes = f"tokens={settings['tokens']} overlap={settings['overlap']}"
+    return f"{sizes} reading={READING} model={model_name(embedder)}"
+
+
+def recipe_before(recipe: str) -> str:
+    """Return a recipe as journals without checksums have it: it does not say how documents are read."""
+    return recipe.replace(f" reading={READING}", "", 1)
 
 
 def embedder_of(recipe: str) -> str:

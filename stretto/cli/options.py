@@ -50,7 +50,10 @@ MaxBytes = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Refuse to run when a document cannot be read, instead of skipping it."),
+    typer.Option(
+        "--strict",
+        help="Refuse to run when a document, or a part of one, cannot be read, instead of skipping it.",
+    ),
 ]
 EnginesFile = Annotated[
     Path | None,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stretto.core import Section
 from stretto.documents.text import decode
 
 if TYPE_CHECKING:
-    from bs4.element import PageElement, Tag
+    from bs4.element import NavigableString, Tag
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _BLOCKS = _HEADINGS | {
@@ -20,24 +20,29 @@ _BLOCKS = _HEADINGS | {
     *("fieldset", "figcaption", "figure", "footer", "form", "header", "html", "li", "main", "ol", "p", "pre"),
     *("section", "summary", "table", "tr", "ul"),
 }
-_BOILERPLATE = frozenset(
-    {
-        *("head", "title", "script", "style", "noscript", "template", "svg", "iframe", "button", "select"),
-        *("textarea", "nav", "footer"),
-    }
-)
+_NO_PROSE = frozenset({"script", "style", "svg"})
+_BOILERPLATE = _NO_PROSE | {
+    *("head", "title", "noscript", "template", "iframe", "button", "select", "textarea", "nav", "footer"),
+}
 _BOILERPLATE_ROLES = frozenset({"navigation", "search", "banner", "contentinfo"})
+_HIDDEN_STYLE = re.compile(r"(?:^|[;\s])(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 _SEPARATORS = {"br": "\n", "td": " ", "th": " "}
 _SPACE = re.compile(r"\s+")
 _LINE_END = re.compile(r"(?<![ \t])[ \t]+\n")  # a run of blanks is tried once, from its beginning
 _BLANK_LINES = re.compile(r"\n{3,}")
 _ENCODING_BYTES = 4096
+_ENCODINGS = {
+    **dict.fromkeys(("ascii", "us-ascii", "latin1", "latin-1", "iso-8859-1"), "cp1252"),
+    **dict.fromkeys(("utf-16", "utf-16le", "utf-16be"), "utf-8"),  # else these bytes would not be read
+}
+"""Encodings that pages with such a declaration have. Source: WHATWG Encoding §4.2 and HTML §13.2.3.2."""
 
 
 def parse_html(data: bytes) -> list[Section]:
     """Parse an HTML page into sections of plain text, one for each heading.
 
-    A section begins with its heading. Text before the first heading makes a section of its own.
+    A section begins with its heading. Text before the first heading makes a section of its own. Menus,
+    footers and the like are left out, and all that is outside of `<main>`, if that has visible text.
 
     Raises:
         ValueError: the bytes are not text.
@@ -45,38 +50,45 @@ def parse_html(data: bytes) -> list[Section]:
     from bs4.dammit import EncodingDetector
 
     declared = EncodingDetector.find_declared_encoding(data[:_ENCODING_BYTES], is_html=True)
-    return html_sections(decode(data, declared))
+    if declared is not None:
+        declared = _ENCODINGS.get(declared.lower(), declared)
+    return html_sections(decode(data, declared), is_page=True)
 
 
-def html_sections(html: str) -> list[Section]:
-    """Cut an HTML page or a part of one into sections at its headings.
+def html_sections(html: str, *, is_page: bool) -> list[Section]:
+    """Cut an HTML page, or a text with HTML in it, into sections at its headings.
 
-    Deeply nested elements do not overflow the stack, and the time does not grow with the depth.
+    A text that is no page has no menus and the like: all that is visible counts. Deeply nested elements do
+    not overflow the stack, and the time does not grow with the depth.
     """
     from bs4 import BeautifulSoup
-    from bs4.element import NavigableString, Tag
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # text that looks like a link, or like XML
         soup = BeautifulSoup(_without_open_ends(html), "html.parser")
+    nodes = list(_walk(soup, _BOILERPLATE if is_page else _NO_PROSE))
+    if is_page and any(
+        node.in_main and isinstance(node.element, str) and node.element.strip() for node in nodes
+    ):
+        nodes = [node for node in nodes if node.in_main]
     texts = [_Text()]
     previous: Tag | None = None
-    for node, block, is_preformatted in _walk(soup.find("main") or soup):
-        if isinstance(node, Tag):
-            texts[-1].separate(_SEPARATORS.get(node.name, ""))
-        elif type(node) is NavigableString:  # comments and the like are subclasses
-            is_heading = block.name in _HEADINGS
-            if block is not previous:
-                if node.isspace():
+    for node in nodes:
+        if not isinstance(node.element, str):
+            texts[-1].separate(_SEPARATORS.get(node.element.name, ""))
+        else:
+            is_heading = node.block.name in _HEADINGS
+            if node.block is not previous:
+                if node.element.isspace():
                     continue
                 if is_heading:
                     texts.append(_Text())
                 texts[-1].separate("\n\n")
-                previous = block
-            if is_preformatted:
-                texts[-1].parts.append(node)
+                previous = node.block
+            if node.is_preformatted:
+                texts[-1].parts.append(node.element)
             else:
-                texts[-1].flow(node, is_heading)
+                texts[-1].flow(node.element, is_heading)
     return [section for text in texts if (section := text.section()).text]
 
 
@@ -114,36 +126,50 @@ class _Text:
         return Section(_BLANK_LINES.sub("\n\n", text).strip(), title=self.title.strip() or None)
 
 
-def _walk(root: Tag) -> Iterator[tuple[PageElement, Tag, bool]]:
-    """Yield what is below an element, in order, without menus, scripts and the like.
+class _Node(NamedTuple):
+    """An element or a text that is visible, and where it stands.
 
-    With each come the innermost block element around it, and whether white space is kept there.
+    Attributes:
+        block: innermost block element around it.
+        is_preformatted: whether white space is kept there.
+        in_main: whether it is in the part of the page that is marked as its main part.
     """
-    from bs4.element import Tag
 
-    block = next((tag for tag in (root, *root.parents) if tag.name in _BLOCKS), root)
-    is_preformatted = any(tag.name == "pre" for tag in (root, *root.parents))
-    stack = [(iter(root.contents), block, is_preformatted)]
+    element: Tag | NavigableString
+    block: Tag
+    is_preformatted: bool
+    in_main: bool
+
+
+def _walk(root: Tag, left_out: Set[str]) -> Iterator[_Node]:
+    """Yield what is below an element, in order, without hidden elements and those of the names `left_out`."""
+    from bs4.element import NavigableString, Tag, TemplateString
+
+    stack = [(iter(root.contents), _Node(root, root, False, False))]
     while stack:
-        children, block, is_preformatted = stack[-1]
+        children, parent = stack[-1]
         child = next(children, None)
         if child is None:
             stack.pop()
-            continue
-        if isinstance(child, Tag) and _is_boilerplate(child):
-            continue
-        yield child, block, is_preformatted
-        if isinstance(child, Tag):
-            inner = child if child.name in _BLOCKS else block
-            stack.append((iter(child.contents), inner, is_preformatted or child.name == "pre"))
+        elif isinstance(child, Tag):
+            if _is_left_out(child, left_out):
+                continue
+            block = child if child.name in _BLOCKS else parent.block
+            is_preformatted = parent.is_preformatted or child.name == "pre"
+            node = _Node(child, block, is_preformatted, parent.in_main or child.name == "main")
+            yield node
+            stack.append((iter(child.contents), node))
+        elif isinstance(child, NavigableString) and type(child) in (NavigableString, TemplateString):
+            yield parent._replace(element=child)  # comments and the like are other subclasses
 
 
-def _is_boilerplate(tag: Tag) -> bool:
-    """Return whether an element is a menu, a script or the like, which is no part of the text."""
+def _is_left_out(tag: Tag, names: Set[str]) -> bool:
+    """Return whether an element is hidden, or a menu, a script or the like, which is no part of the text."""
     return (
-        tag.name in _BOILERPLATE
+        tag.name in names
         or tag.get("role") in _BOILERPLATE_ROLES
-        or "hidden" in tag.attrs
+        or tag.get("hidden", "until-found") != "until-found"
         or tag.get("aria-hidden") == "true"
+        or _HIDDEN_STYLE.search(str(tag.get("style", ""))) is not None
         or (tag.name == "a" and "headerlink" in (tag.get("class") or ()))
     )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stretto.core import Document
 from stretto.documents.parse import PARSERS, parse_file, parser_of
 from stretto.documents.parser_process import ParseLimits, ParserProcess
+from stretto.documents.pdf import unread_pages_note
 from stretto.documents.text import parse_text
 from stretto.errors import DocumentError
 
 DEFAULT_LIMITS = ParseLimits()
+_KNOWN = ", ".join(PARSERS)
+_MAX_NAMED = 10
 
 
 def load_documents(
@@ -22,11 +25,12 @@ def load_documents(
     max_bytes: int = 50_000_000,
     on_document: Callable[[str], None] | None = None,
     on_bad: Callable[[DocumentError], None] | None = None,
+    on_left_out: Callable[[DocumentError], None] = lambda error: None,
     limits: ParseLimits = DEFAULT_LIMITS,
 ) -> list[Document]:
     """Read and parse the files at these paths, and all files in these directories, into documents.
 
-    Directories are walked in sorted order; hidden files and files with an unknown suffix are skipped. A
+    Directories are walked in sorted order; hidden files and files with an unknown suffix are left out. A
     file given by its own path is read in any case, as plain text if its suffix is unknown. A file that is
     found twice counts once, under its first path. Files of all formats but plain text are parsed in a
     process of their own, within `limits`.
@@ -36,6 +40,8 @@ def load_documents(
         on_document: called with each path when its file is parsed.
         on_bad: called with the error of each file that cannot be read, which is skipped then; None raises the
             first such error instead.
+        on_left_out: called with an error for each directory that names its files with an unknown suffix, and
+            with one for each document of which pages are not read, because they are scans. It may raise it.
 
     Raises:
         DocumentError: a path is missing, or a folder has no documents, or no file is left, or a file cannot
@@ -54,7 +60,7 @@ def load_documents(
         on_bad(error)
 
     good = []
-    for path in _distinct(_files(paths, note)):
+    for path in _distinct(_files(paths, note, on_left_out)):
         try:
             _check(path, max_bytes)
         except DocumentError as error:
@@ -65,12 +71,15 @@ def load_documents(
     with ParserProcess(limits) as parser:
         for path in good:
             try:
-                documents.append(parse_file(path) if parser_of(path) is parse_text else parser.parse(path))
+                document = parse_file(path) if parser_of(path) is parse_text else parser.parse(path)
             except DocumentError as error:
                 note(error)
-            else:
-                if on_document is not None:
-                    on_document(path)
+                continue
+            documents.append(document)
+            if on_document is not None:
+                on_document(path)
+            if (unread := unread_pages_note(document)) is not None:
+                on_left_out(DocumentError(unread))
     if len(bad) == 1 and not documents:
         raise bad[0]
     if not documents:
@@ -79,7 +88,11 @@ def load_documents(
     return documents
 
 
-def _files(paths: Iterable[str | os.PathLike[str]], note: Callable[[DocumentError], None]) -> Iterator[str]:
+def _files(
+    paths: Iterable[str | os.PathLike[str]],
+    note: Callable[[DocumentError], None],
+    on_left_out: Callable[[DocumentError], None],
+) -> Iterator[str]:
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             raise DocumentError(f"a path must be a text or a Path, got {path!r:.80}")
@@ -90,13 +103,27 @@ def _files(paths: Iterable[str | os.PathLike[str]], note: Callable[[DocumentErro
             yield path
             continue
         found = sorted(_walk(path, note), key=lambda file: file.split(os.sep))
-        if not found:
-            raise DocumentError(f"{path}: no documents in this directory (known: {', '.join(PARSERS)})")
-        yield from found
+        known = [file for file in found if _suffix(file) in PARSERS]
+        unknown = [os.path.relpath(file, path) for file in found if _suffix(file) not in PARSERS]
+        if not known:
+            left_out = f", only {_listed(unknown)}" if unknown else ""
+            raise DocumentError(f"{path}: no documents in this directory{left_out} (read are {_KNOWN})")
+        if unknown:
+            on_left_out(
+                DocumentError(f"{path}: {_listed(unknown)} (read are {_KNOWN}, or a file given by name)")
+            )
+        yield from known
+
+
+def _listed(files: Sequence[str]) -> str:
+    """Return a text that counts files with an unknown suffix, and names the first of them."""
+    names = ", ".join(files[:_MAX_NAMED])
+    more = f" and {len(files) - _MAX_NAMED} more" if len(files) > _MAX_NAMED else ""
+    return f"{len(files)} file{'s' if len(files) > 1 else ''} of other kinds: {names}{more}"
 
 
 def _walk(directory: str, note: Callable[[DocumentError], None]) -> Iterator[str]:
-    """Find visible files with a known suffix under a directory; links to directories are not followed.
+    """Find visible files under a directory; links to directories are not followed.
 
     Folders that cannot be listed go to `note`.
     """
@@ -107,7 +134,7 @@ def _walk(directory: str, note: Callable[[DocumentError], None]) -> Iterator[str
     for folder, folders, names in os.walk(directory, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            if not name.startswith(".") and _suffix(name) in PARSERS:
+            if not name.startswith("."):
                 yield os.path.join(folder, name)
 
 

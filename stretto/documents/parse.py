@@ -9,6 +9,7 @@ from functools import partial
 from hashlib import sha256
 
 from stretto.core import Document, Section
+from stretto.documents.blobs import without_blobs
 from stretto.documents.html import parse_html
 from stretto.documents.markdown import parse_markdown
 from stretto.documents.pdf import MAX_PAGES, parse_pdf
@@ -55,7 +56,7 @@ def parse_file(path: str, max_pages: int = MAX_PAGES) -> Document:
 
 def parse_bytes(path: str, data: bytes, max_pages: int = MAX_PAGES) -> Document:
     """Parse the bytes of one file, by the suffix of its path. Halves of surrogate pairs, which are no
-    characters, become U+FFFD.
+    characters, become U+FFFD. Binary data that is written as text becomes a short mark.
 
     Raises:
         DocumentError: the file is encrypted, corrupt, binary, without text or beyond `max_pages`.
@@ -78,12 +79,14 @@ def parse_bytes(path: str, data: bytes, max_pages: int = MAX_PAGES) -> Document:
         raise
     except Exception as cause:  # a parser met something its authors did not expect
         raise DocumentError(f"{path}: cannot be parsed: {cause!r}") from cause
-    sections = [_unicode(section) for section in sections if section.text.strip()]
-    if not sections:
-        raise DocumentError(f"{path}: contains no text")
-    return Document(path, tuple(sections), sha256(data).hexdigest())
+    with_text = [_cleaned(section) for section in sections if section.text.strip()]
+    unread = [section.page for section in sections if section.page is not None and not section.text.strip()]
+    if not with_text:
+        scans = ", only pictures or drawings, which are not read" if unread else ""
+        raise DocumentError(f"{path}: contains no text{scans}")
+    return Document(path, tuple(with_text), sha256(data).hexdigest(), tuple(unread))
 
 
-def _unicode(section: Section) -> Section:
+def _cleaned(section: Section) -> Section:
     title = None if section.title is None else _SURROGATE.sub("\ufffd", section.title)
-    return Section(_SURROGATE.sub("\ufffd", section.text), title, section.page)
+    return Section(without_blobs(_SURROGATE.sub("\ufffd", section.text)), title, section.page)

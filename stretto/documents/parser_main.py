@@ -38,7 +38,7 @@ def _answer(path: str, max_pages: int) -> Mapping[str, object]:
     except ConfigError as error:
         return {"config": error.message}
     sections = [(section.text, section.title, section.page) for section in document.sections]
-    return {"sections": sections, "sha256": document.sha256}
+    return {"sections": sections, "sha256": document.sha256, "unread_pages": document.unread_pages}
 
 
 def _limit_memory(more_bytes: int) -> None:

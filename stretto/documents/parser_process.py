@@ -73,8 +73,8 @@ class ParserProcess:
                     f"{path}: its parser ended without an answer; it may need more than the "
                     f"{self._limits.memory_bytes} bytes of memory allowed"
                 )
-            case {"sections": sections, "sha256": str(sha256)}:
-                return Document(path, tuple(Section(*section) for section in sections), sha256)
+            case {"sections": sections, "sha256": str(sha256), "unread_pages": list(pages)}:
+                return Document(path, tuple(Section(*section) for section in sections), sha256, tuple(pages))
             case {"config": str(message)}:
                 raise ConfigError(message)
             case {"document": str(message)}:

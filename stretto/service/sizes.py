@@ -25,7 +25,9 @@ def num_bytes(value: object) -> int:
             texts = [text for section in sections for text in (section.text, section.title or "")]
             return len(source) + sum(map(len, texts)) + _NUMBER_BYTES * (1 + len(sections))
         case Chunk():
-            return _NUMBER_BYTES + len(value.source) + len(value.text) + len(value.title or "")
+            titles = [value.title or "", *(mark.title or "" for mark in value.marks)]
+            texts = [value.source, value.text, *titles]
+            return _NUMBER_BYTES * len(titles) + sum(map(len, texts))
         case Hit(chunk):
             return _NUMBER_BYTES + num_bytes(chunk)
         case Failure(error):

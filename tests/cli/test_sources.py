@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stretto.cli.ask.sources import lines_of, quoted_sentence, source_of
-from stretto.core import Chunk, Hit
+from stretto.cli.ask.sources import lines_of, source_of
+from stretto.core import Chunk, Hit, Mark
 
 PASSAGE = "The map was drawn\nby the captain. Rum was\nhis drink."
 
@@ -25,10 +25,12 @@ def test_a_passage_without_a_section_is_found_by_number_lines_and_quote(file: Pa
     assert source.as_json() == {
         "file": "tale.txt",
         "page": None,
+        "pages": None,
         "section": None,
+        "sections": [],
+        "quote": "Rum was his drink.",
         "passage": 3,
         "lines": (4, 6),
-        "quote": "Rum was his drink.",
         "score": 0.5,
         "text": PASSAGE,
     }
@@ -41,21 +43,19 @@ def test_a_page_or_section_is_enough(file: Path) -> None:
     assert source_of(Hit(of_section, 1.0), "t", "rum").place == "t, Rum"
 
 
+def test_the_page_is_that_of_the_quote(file: Path) -> None:
+    hit = Hit(Chunk(str(file), 0, PASSAGE, page=3, num_chunks=2, marks=(Mark(34, None, 4),)), 1.0)
+    source = source_of(hit, "t", "Rum", "What was his drink?")
+    assert source.place == "t, page 4"
+    assert (source.as_json()["page"], source.as_json()["pages"]) == (4, [4, 4])
+    assert source_of(hit, "t", "Quantum field theory").place == "t, pages 3–4"
+
+
 def test_lines_are_unknown_where_the_file_is_not_what_was_read(file: Path, tmp_path: Path) -> None:
     assert lines_of(Chunk(str(file), 0, "The end.")) == (7, 7)
+    assert lines_of(Chunk(str(file), 0, PASSAGE, marks=(Mark(34, "Rum"),))) is None
     assert lines_of(Chunk(str(file), 0, "Something else.")) is None
     assert lines_of(Chunk(str(tmp_path / "gone.txt"), 0, PASSAGE)) is None
     file.write_bytes(b"\0\1binary")
     assert lines_of(Chunk(str(file), 0, PASSAGE)) is None
     assert source_of(Hit(Chunk(str(file), 0, PASSAGE), 1.0), "t", "nothing alike?").place == "t"
-
-
-def test_the_quote_is_one_line_and_not_too_long() -> None:
-    assert quoted_sentence(PASSAGE, "Who drew the map?") == "The map was drawn by the captain."
-    assert quoted_sentence(PASSAGE, "Quantum field theory") is None
-    assert quoted_sentence("", "anything") is None
-    long = quoted_sentence("Words " + "and words " * 100 + "to the end.", "words")
-    assert long is not None
-    assert len(long) < 170
-    assert long.startswith("Words and")
-    assert long.endswith("to the end.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -78,6 +80,9 @@ def test_sentences_run_across_pages(chunking: Chunking) -> None:
     chunks = chunks_of(chunking, *pages)
     assert "This one\ngoes on." in chunks[0].text
     assert [chunk.page for chunk in chunks] == [1, 2, 2]
+    (mark,) = chunks[0].marks
+    assert (mark.page, chunks[0].text[mark.start :][:8]) == (2, "goes on.")
+    assert chunks[1].marks == chunks[2].marks == ()
 
 
 def test_heading_begins_a_chunk(chunking: Chunking) -> None:
@@ -95,12 +100,17 @@ def test_tiny_sections_share_a_chunk(chunking: Chunking) -> None:
         ("T0", list(range(8))),  # a quarter of 254 tokens
         ("T8", list(range(8, 16))),
     ]
+    for chunk in chunks:
+        found = {mark.title: numbers(chunk)[at] for at, mark in enumerate(chunk.sections())}
+        assert found == {f"T{n}": n for n in numbers(chunk)}
+        assert all(chunk.text[mark.start :].startswith("Sentence") for mark in chunk.marks)
 
 
 def test_sections_with_the_same_title_on_different_pages_are_one_text(chunking: Chunking) -> None:
     pages = [Section(numbered(0, 12), "T", page=1), Section(numbered(12, 24), "T", page=2)]
     (chunk,) = chunks_of(chunking, *pages)
     assert (chunk.page, numbers(chunk)) == (1, list(range(24)))
+    assert [(mark.page, mark.title) for mark in chunk.sections()] == [(1, "T"), (2, "T")]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +144,8 @@ def test_impossible_sizes_are_config_errors(chunking: Chunking, config: dict[str
 
 def test_tokens_are_those_of_the_embedder(tmp_path: Path) -> None:
     """Another embedder: a token for each word, 40 tokens at most."""
-    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    known = ["[UNK]", "Antidisestablishmentarianism", "number", *(f"{n}." for n in range(30))]
+    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(known)}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
@@ -248,14 +259,81 @@ def test_overlapping_chunks_are_runs_of_sentences(
     assert after == borders[-1]
 
 
-def test_each_sentence_is_tokenised_once_and_all_in_one_call(tokenizer: Tokenizer) -> None:
+def test_each_sentence_is_tokenised_once_and_in_batches_of_bounded_length(tokenizer: Tokenizer) -> None:
     calls: list[list[str]] = []
 
     class Counting:
+        model = tokenizer.model
+        token_to_id = tokenizer.token_to_id
+
         def encode_batch(self, batch: list[str], add_special_tokens: bool) -> object:
             calls.append(batch)
             return tokenizer.encode_batch(batch, add_special_tokens=add_special_tokens)
 
-    document = Document("a.txt", (Section(numbered(0, 100)), Section(numbered(100, 200))), "abc")
-    chunk_document(document, Counting(), 64, 16)  # type: ignore[arg-type]
-    assert [len(batch) for batch in calls] == [200]
+    sections = Section(numbered(0, 5000)), Section(numbered(5000, 9999)), Section("x," * 50_000)
+    chunk_document(Document("a.txt", sections, "abc"), Counting(), 64, 16)  # type: ignore[arg-type]
+    sentences = [text for batch in calls for text in batch if "Sentence" in text]
+    assert len(sentences) == len(set(sentences)) == 9999
+    assert max(sum(map(len, batch)) for batch in calls) < 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The pier. " + "iVBORw0KGgo" * 5000 + " The end.",
+        "x" * 100_000,
+        "an " + "ä" * 150 + " and " + "qqqq" * 60 + " then",
+        "word" + " " * 100_000 + "word. " + "c" * 20_000 + "\n" * 20_000 + "d. " + "\n\n" * 5000 + "e",
+        "a" + "\u200b" * 50_000 + "b",
+        "\U00012000" * 20_000,
+        "\n".join(f"{n},{n * 7},abc" for n in range(5000)),
+        "https://example.org/" + "a-b/" * 9000,
+        "e" + "\u0301" * 50_000,
+    ],
+    ids=["base64", "letters", "unknown", "blanks", "dropped", "script", "table", "link", "accents"],
+)
+def test_no_chunk_is_long_whatever_the_tokenizer_makes_of_it(
+    chunking: Chunking, tokenizer: Tokenizer, text: str
+) -> None:
+    chunks = chunks_of(chunking, Section(text), overlap=0)
+    assert squeezed("".join(chunk.text for chunk in chunks)) == squeezed(text)
+    assert all(chunk.text.strip() for chunk in chunks)
+    assert max(len(tokenizer.encode(chunk.text)) for chunk in chunks) <= 256
+    assert max(len(chunk.text) for chunk in chunks) <= 254 * 16
+
+
+def test_an_unknown_word_counts_as_its_letters(chunking: Chunking, tokenizer: Tokenizer) -> None:
+    word = "qz" * 60
+    assert len(tokenizer.encode(word, add_special_tokens=False)) == 1
+    chunks = chunks_of(chunking, Section(". ".join([word] * 20)), overlap=0)
+    assert {chunk.text.count("z") // 60 for chunk in chunks} == {2}
+
+
+_MEMORY = """
+import resource, sys
+from stretto.core import Document, Section
+from stretto.engines.batch.chunking import Chunking, ChunkingConfig
+from stretto.tasks import Task
+engine = Chunking(ChunkingConfig())
+
+def run(text):
+    document = Document("a", (Section(text),), "")
+    return engine.run([Task(1, "q", "s", "chunk", {"files": document}, {})])[0]
+
+def peak_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+run("Some words to begin with. " * 1000)
+text = sys.argv[1] + "".join(f"Sentence {n} has many words, most of them short. " for n in range(40_000))
+before = peak_bytes()
+chunks = run(text)
+print((peak_bytes() - before) / len(text), len(chunks))
+"""
+
+
+@pytest.mark.parametrize("first", ["a", "\u20ac"])
+def test_chunking_takes_little_memory(first: str) -> None:
+    """A process that chunks 2 MB needs less than 20 bytes for each of its characters."""
+    share, num_chunks = subprocess.check_output([sys.executable, "-c", _MEMORY, first], text=True).split()
+    assert int(num_chunks) > 1500
+    assert float(share) < 20

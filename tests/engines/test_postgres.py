@@ -12,7 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from stretto.core import Chunk, Document, Hit, Section
+from stretto.core import Chunk, Document, Hit, Mark, Section
 from stretto.engines.batch import embedded_postgres as module
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
 from stretto.engines.batch.postgres import Collection, PostgresConfig, PostgresVectors
@@ -175,6 +175,36 @@ def test_another_session_sees_collections(postgres: PostgresVectors, data_dir: P
     other = PostgresVectors(PostgresConfig(data_dir=data_dir))
     assert len(search(other)) == 3
     other.close()
+
+
+def test_marks_of_sections_are_stored(postgres: PostgresVectors) -> None:
+    chunk = Chunk("a.pdf", 0, "one two", "T", 1, marks=(Mark(3, None, 2), Mark(5, "“T”", 2)))
+    ingest(postgres, [chunk])
+    assert [hit.chunk for hit in search(postgres)] == [chunk]
+
+
+def test_a_collection_of_an_earlier_version_is_searched_and_added_to(data_dir: Path) -> None:
+    """Its table has no marks of sections."""
+    server = EmbeddedServer(data_dir)
+    dsn = server.start()
+    chunk = Chunk("old.pdf", 0, "one two", "T", 1)
+    engine = PostgresVectors(PostgresConfig(dsn=dsn))
+    ingest(engine, [chunk], "tokens=256 overlap=30 model=m")
+    engine.close()
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("ALTER TABLE stretto_document_chunks DROP COLUMN marks")
+    for _ in range(2):
+        engine = PostgresVectors(PostgresConfig(dsn=dsn))
+        assert [hit.chunk for hit in search(engine)] == [chunk]
+        engine.close()
+    engine = PostgresVectors(PostgresConfig(dsn=dsn))
+    added = Chunk("new.pdf", 0, "three", None, 1, marks=(Mark(2, None, 2),))
+    ingest(engine, [added])
+    assert [hit.chunk for hit in search(engine)] == [added, chunk]
+    for name in names(engine):
+        engine.drop(name)
+    engine.close()
+    server.close()
 
 
 # Servers

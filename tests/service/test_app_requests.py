@@ -12,9 +12,9 @@ import pytest
 
 from stretto import Component, Input, Template
 from stretto.apps import APPS, advanced_rag, naive_rag, search_empowered
-from stretto.core import ABSENT, Chunk, Hit
+from stretto.core import ABSENT, Chunk, Hit, Mark
 from stretto.errors import ConfigError
-from stretto.service.apps.answers import as_json
+from stretto.service.apps.answers import as_json, outputs_as_json
 from stretto.service.apps.deployed_app import READY_MADE, deploy_app, load_apps
 from stretto.service.apps.inputs import checked_inputs
 from stretto.service.apps.multipart import read_parts
@@ -267,10 +267,24 @@ def test_parts_keep_their_bytes() -> None:
 
 def test_outputs_are_json() -> None:
     hit = Hit(Chunk("a.md", 1, "Text.", title="T", num_chunks=2), 0.5)
-    source = {"source": "a.md", "page": None, "section": "T", "passage": 2, "text": "Text.", "score": 0.5}
+    place = {"page": None, "pages": None, "section": "T", "sections": ["T"], "quote": None}
+    source = {"source": "a.md", **place, "passage": 2, "text": "Text.", "score": 0.5}
     assert as_json([hit]) == [source]
     assert as_json(ABSENT) is None
     assert as_json([1, "x", float("nan"), True, (ABSENT,)]) == [1, "x", None, True, [None]]
+
+
+def test_sources_quote_what_supports_the_answer() -> None:
+    text = "The mill is old.\nIts roof is of slate.\nIt burnt down."
+    marks = tuple(Mark(text.index("I", at), None, page) for at, page in ((10, 2), (30, 3)))
+    hit = Hit(Chunk("a.pdf", 0, text, page=1, marks=marks), 0.5)
+    for outputs, question, pages, quote in (
+        ({"answer": "Slate"}, "What is the roof of?", [2, 2], "Its roof is of slate."),
+        ({}, "Is the mill old?", [1, 1], "The mill is old."),
+        ({"answer": 3.5}, "", [1, 3], None),
+    ):
+        (found,) = outputs_as_json({**outputs, "sources": [hit]}, question)["sources"]  # type: ignore[misc]
+        assert (found["pages"], found["page"], found["quote"]) == (pages, pages[0], quote)
 
 
 FILE = """

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from reportlab.pdfgen.canvas import Canvas
 from support.services import served
 
 from stretto import Input, Template
@@ -24,7 +25,7 @@ from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import BadReply
 from stretto.runtime.runtime import Runtime
-from stretto.service.apps.answers import as_json
+from stretto.service.apps.answers import outputs_as_json
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.apps.limits import AppLimits
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
@@ -127,7 +128,7 @@ def in_process(app: str, settings: Mapping[str, Mapping[str, object]], folder: P
     with Runtime(engines()) as runtime:
         given = {"question": QUESTION, "files": files}
         outputs = runtime.run_sync(APPS[app].template, given, configuration=settings)
-    return {name: as_json(value) for name, value in outputs.items()}
+    return outputs_as_json(outputs, QUESTION)
 
 
 @pytest.mark.parametrize("app", ["naive", "advanced"])
@@ -149,6 +150,22 @@ def test_files_may_be_uploaded(http: httpx.Client) -> None:
     assert answer.status_code == 200, answer.text
     markdown = next(one for one in answer.json()["outputs"]["sources"] if one["source"] == "rum.md")
     assert (markdown["section"], markdown["text"]) == ("Rum", "Rum Rum is a drink.")
+
+
+def test_pages_that_could_not_be_read_are_named(http: httpx.Client, tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "scan.pdf"))
+    canvas.drawString(72, 700, "The captain lived at the inn.")
+    canvas.showPage()
+    canvas.rect(72, 300, 200, 300, fill=1)
+    canvas.save()
+    query = json.dumps({"inputs": {"question": QUESTION}})
+    files = [("files", ("scan.pdf", (tmp_path / "scan.pdf").read_bytes()))]
+    answer = http.post("/v1/apps/naive/queries", data={"query": query}, files=files)
+    assert answer.status_code == 200, answer.text
+    (warning,) = answer.json()["warnings"]
+    assert warning.startswith("scan.pdf: page 2 holds no text")
+    assert answer.json()["outputs"]["sources"][0]["pages"] == [1, 1]
+    assert "warnings" not in ask(http, "naive", inputs=INPUTS).json()
 
 
 def test_a_large_upload_is_read_or_refused_as_a_small_one(http: httpx.Client) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from support.programs import Desk, desk_llm
 from support.services import MortalLLM, served
 
 from stretto import programs as P
-from stretto.core import Chunk, Document, Failure, Hit, Section
+from stretto.core import Chunk, Document, Failure, Hit, Mark, Section
 from stretto.deployment import deploy
 from stretto.engines.catalogue import transforms_engine
 from stretto.errors import (
@@ -140,7 +142,8 @@ def test_operators_and_values_of_all_kinds(service: Service) -> None:
 
 def test_values_stand_for_themselves() -> None:
     chunk = Chunk("s", 1, "text", "title", None, "00", 2)
-    document = Document("s", (Section("a"), Section("b", "t", 2)), "00")
+    marked = Chunk("s", 1, "text", "title", None, "00", 2, (Mark(1, "next"), Mark(3, None, 4)))
+    document = Document("s", (Section("a"), Section("b", "t", 2)), "00", (3, 5))
     for value in (
         "x",
         1,
@@ -149,10 +152,17 @@ def test_values_stand_for_themselves() -> None:
         None,
         ["a", [P.SemanticVariable and 1]],
         chunk,
+        marked,
         Hit(chunk, 0.5),
         document,
     ):
-        assert value_from_wire(value_to_wire(value)) == value
+        assert value_from_wire(json.loads(json.dumps(value_to_wire(value)))) == value
+    earlier = {"$type": "document", "source": "s", "sections": [["a"], ["b", "t", 2]], "sha256": "00"}
+    assert value_from_wire(earlier) == replace(document, unread_pages=())
+    assert value_from_wire({"$type": "chunk", "source": "s", "text": "t"}) == Chunk("s", 0, "t")
+    for wrong in ([["1"]], [[1, 2]], [[1, None, "3"]], [3], 7):
+        with pytest.raises(UserError, match="of another type"):
+            value_from_wire({"$type": "chunk", "source": "s", "text": "t", "marks": wrong})
     error = BadReply("no", step="s")
     found = value_from_wire(value_to_wire(Failure(error)))
     assert type(found.error) is BadReply

@@ -24,7 +24,7 @@ from stretto.documents import load_documents
 from stretto.engines.catalogue import STAND_IN, llm_engine, local_engines, search_engines
 from stretto.frontend.template import Template
 from stretto.runtime.runtime import Runtime
-from stretto.service.apps.answers import as_json
+from stretto.service.apps.answers import outputs_as_json
 
 ROOT = Path(stretto.__file__).parent.parent
 BOOK = ROOT / "examples" / "documents" / "treasure-island-opening.txt"
@@ -76,7 +76,7 @@ def compare(
                 answer = http.post(f"/v1/apps/{app}/queries", content=query)
             assert answer.status_code == 200, answer.text
             outputs = runtime.run_sync(template, inputs, configuration=settings)
-            wanted = json.dumps({name: as_json(value) for name, value in outputs.items()})
+            wanted = json.dumps(outputs_as_json(outputs, question))
             assert answer.json()["outputs"] == json.loads(wanted), (app, settings)
             answers.append((app, wanted))
     assert len(set(answers)) == len(cases)

@@ -85,7 +85,7 @@ class Printer:
         text, sources = outputs["answer"], outputs["sources"]
         hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
         answer = None if text is ABSENT else str(text)
-        found = [source_of(hit, self._name(hit.chunk.source), answer or question) for hit in hits]
+        found = [source_of(hit, self._name(hit.chunk.source), answer or "", question) for hit in hits]
         return PrintedAnswer(question, answer, found, ending=ending)
 
     def show(self, text: str) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 from stretto.cli.ask.check import Checked
 from stretto.cli.engines import EngineOptions
-from stretto.core import ABSENT, Chunk, Hit
+from stretto.cli.indexing import recipe_before
+from stretto.core import ABSENT, Chunk, Hit, Mark
 from stretto.errors import UserError
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.journal.lines import Entry, work_hash
@@ -42,7 +43,10 @@ def open_journal(path: Path, checked: Checked) -> JournalFile:
     documents = [[document.source, document.sha256] for document in checked.documents]
     settings = [request.app, request.settings, request.collection, checked.recipe]
     file = _text_of(request.engines.file)
-    before = [[list(request.questions), *settings], documents, _options_before(options), file]
+    before = [
+        [list(request.questions), *settings[:-1], recipe_before(checked.recipe)],
+        *(documents, _options_before(options), file),
+    ]
     work = [settings, documents, _given(options), file]
     return JournalFile(path, work_hash(work), partial(work_hash, before))
 
@@ -67,7 +71,7 @@ def _text_of(file: Path | None) -> str:
 
 
 def entry_of(number: int, question: str, outputs: Outputs, ending: Ending | None = None) -> Entry:
-    """Return the entry of the answer to a question: outputs of the app's run, and how the answer has ended."""
+    """Return the entry of the answer to a question: outputs of the app's run, and how the answer ended."""
     text, sources = outputs["answer"], outputs["sources"]
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
     saved = [[hit.score, asdict(hit.chunk)] for hit in hits]
@@ -93,10 +97,15 @@ def saved_in(entries: Iterable[Entry], questions: Sequence[str]) -> dict[int, Sa
                 continue
         match value:
             case [text, list() as saved, *ended]:
-                hits = [Hit(Chunk(**chunk), score) for score, chunk in saved]
+                hits = [Hit(_chunk_of(**chunk), score) for score, chunk in saved]
                 outputs = {"answer": ABSENT if text is None else text, "sources": hits}
                 found |= dict.fromkeys(asked, (outputs, _ending(ended)))
     return found
+
+
+def _chunk_of(marks: Iterable[Iterable[Any]] = (), **fields: Any) -> Chunk:
+    """Return a chunk of its saved fields. Journals of earlier versions have no marks."""
+    return Chunk(**fields, marks=tuple(Mark(*mark) for mark in marks))
 
 
 def _ending(ended: list[Any]) -> Ending | None:

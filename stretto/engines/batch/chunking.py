@@ -6,33 +6,26 @@ character: sentences are packed while they fit, and the next chunk begins with t
 Sections. Pages are one continuous text: sentences and chunks run across their ends. A new heading ends
 the sentence, and it ends the chunk unless that is still tiny (under a quarter full); so short sections
 under several headings share a chunk, and nothing overlaps across a heading. A chunk has the page and
-title of the section it starts in.
-
-Tokens. The tokenizers of all-MiniLM-L6-v2 and its kind split at white space before anything else, so the
-tokens of a chunk are those of its sentences added up, and each sentence is tokenised once. A tokenizer that
-counts the space before a word (RoBERTa's) may find one more for each further sentence of a chunk.
+title of the section it starts in, and marks where further sections begin.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from stretto.core import Chunk, Document, Section
-from stretto.documents.sentences import split_sentences
+from stretto.core import Chunk, Document
 from stretto.engines.batch.applications import Application, answer_batch, setting, unwanted
 from stretto.engines.batch.embedding import MINILM, model_file
+from stretto.engines.batch.pieces import DocumentText, Piece, gap_tokens, pieces_of
 from stretto.errors import ConfigError, QueryCancelled
 from stretto.extras import imports_of
 from stretto.tasks import Task
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
 
 DEFAULT_TOKENS = 256
 DEFAULT_OVERLAP = 30
@@ -40,8 +33,6 @@ MIN_TOKENS = 16
 NUM_SPECIAL_TOKENS = 2  # before and after a text, as [CLS] and [SEP]
 _NO_LIMIT = 1_000_000  # tokenizers that know none name a huge number
 TINY = 4  # a chunk under 1/4 of the budget runs on past a heading
-MAX_TOKENS_PER_LETTER = 3  # a Hangul syllable is three
-_UNBROKEN = re.compile(r"[^ \t\r\n]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +66,8 @@ class Chunking:
         self._is_unwanted: Callable[[int], bool] = lambda _: False
 
     def heed(self, is_unwanted: Callable[[int], bool]) -> None:
-        """Take the function that says which tasks are not wanted any more. It is asked before each batch of
-        texts that are tokenised.
+        """Take the function that says which tasks are not wanted any more. It is asked before each
+        sentence of a document.
         """
         self._is_unwanted = is_unwanted
 
@@ -99,11 +90,13 @@ class Chunking:
         return [self._chunks(application) for application in applications]
 
     def _chunks(self, application: Application) -> list[Chunk] | QueryCancelled:
-        tokenizer: Any = _Stoppable(self._tokenizer, lambda: self._is_unwanted(application.task.id))
+        document, task = application.require("files", Document), application.task
+
+        def is_unwanted() -> bool:
+            return self._is_unwanted(task.id)
+
         try:
-            return chunk_document(
-                application.require("files", Document), tokenizer, *self._sizes(application.task)
-            )
+            return chunk_document(document, self._tokenizer, *self._sizes(task), is_unwanted=is_unwanted)
         except _Stopped:
             return unwanted(application)
 
@@ -119,165 +112,78 @@ class _Stopped(Exception):
     """The chunks of a document are not wanted any more."""
 
 
-class _Stoppable:
-    """A tokenizer that raises `_Stopped` once `is_unwanted` is true."""
-
-    def __init__(self, tokenizer: Tokenizer, is_unwanted: Callable[[], bool]) -> None:
-        self._tokenizer = tokenizer
-        self._is_unwanted = is_unwanted
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
-
-    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[Encoding]:
-        if self._is_unwanted():
-            raise _Stopped
-        return self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
-
-
 def chunk_document(
-    document: Document, tokenizer: Tokenizer, budget_tokens: int, overlap_tokens: int
+    document: Document,
+    tokenizer: Tokenizer,
+    budget_tokens: int,
+    overlap_tokens: int,
+    *,
+    is_unwanted: Callable[[], bool] = lambda: False,
 ) -> list[Chunk]:
     """Cut a document into chunks of whole sentences, of up to `budget_tokens` each without special tokens.
 
     Each chunk may repeat up to `overlap_tokens` of the one before it. The time is linear in the length.
     """
-    text, pieces = _pieces(document.sections, tokenizer, budget_tokens)
-    runs = [pieces[first:end] for first, end in _pack(pieces, budget_tokens, overlap_tokens)]
-    return [
-        Chunk(
-            source=document.source,
-            index=index,
-            text=text[run[0].start : run[-1].end],
-            title=run[0].section.title,
-            page=run[0].section.page,
-            document_sha256=document.sha256,
-            num_chunks=len(runs),
+    text = DocumentText.of(document.sections)
+    pieces = _while_wanted(pieces_of(text, tokenizer, budget_tokens), is_unwanted)
+    spans = list(_pack(pieces, budget_tokens, overlap_tokens))
+    chunks: list[Chunk] = []
+    for index, (start, end) in enumerate(spans):
+        first, *further = text.sections(start, end)
+        chunks.append(
+            Chunk(
+                source=document.source,
+                index=index,
+                text=text.text[start:end],
+                title=first.title,
+                page=first.page,
+                document_sha256=document.sha256,
+                num_chunks=len(spans),
+                marks=tuple(further),
+            )
         )
-        for index, run in enumerate(runs)
-    ]
+    return chunks
 
 
-class _Span(NamedTuple):
-    """A span text[start:end] and its number of tokens."""
-
-    start: int
-    end: int
-    num_tokens: int
-
-
-class _Piece(NamedTuple):
-    """A sentence, or a part of one that is too long for a chunk."""
-
-    start: int
-    end: int
-    num_tokens: int
-    section: Section
-    opens_heading: bool
+def _while_wanted(pieces: Iterable[Piece], is_unwanted: Callable[[], bool]) -> Iterator[Piece]:
+    """Yield the pieces. Raises `_Stopped` once they are not wanted any more."""
+    for piece in pieces:
+        if is_unwanted():
+            raise _Stopped
+        yield piece
 
 
-def _pieces(
-    sections: Sequence[Section], tokenizer: Tokenizer, budget_tokens: int
-) -> tuple[str, list[_Piece]]:
-    """The document's text, and the pieces that chunks are packed from."""
-    text, starts, openings = _join(sections)
-    sentences = [
-        (begin + start, begin + end, position == 0)
-        for begin, after in pairwise([*openings, len(text)])
-        for position, (start, end) in enumerate(split_sentences(text[begin:after]))
-    ]
-    encodings = tokenizer.encode_batch(
-        [text[start:end] for start, end, _ in sentences], add_special_tokens=False
-    )
-    pieces: list[_Piece] = []
-    for (start, end, opens_heading), encoding in zip(sentences, encodings, strict=True):
-        spans = [_Span(0, end - start, max(1, len(encoding)))]  # none is free to overlap
-        if len(encoding) > budget_tokens:
-            spans = _split_long(text[start:end], encoding, budget_tokens)
-        for span in spans:
-            section = sections[bisect_right(starts, start + span.start) - 1]
-            opens = opens_heading and span.start == 0
-            pieces.append(_Piece(start + span.start, start + span.end, span.num_tokens, section, opens))
-    return text, pieces
-
-
-def _join(sections: Sequence[Section]) -> tuple[str, list[int], list[int]]:
-    """The document's text, the start of each section in it, and the starts of sections with a new heading."""
-    parts: list[str] = []
-    starts: list[int] = []
-    openings: list[int] = []
-    length = 0
-    for index, section in enumerate(sections):
-        opens = index == 0 or section.title != sections[index - 1].title
-        separator = "" if index == 0 else "\n\n" if opens else "\n"
-        parts += separator, section.text
-        length += len(separator)
-        starts.append(length)
-        if opens:
-            openings.append(length)
-        length += len(section.text)
-    return "".join(parts), starts, openings
-
-
-def _pack(pieces: Sequence[_Piece], budget_tokens: int, overlap_tokens: int) -> Iterator[tuple[int, int]]:
-    """Yield half-open ranges of `pieces`, one per chunk."""
-    first, used_tokens = 0, 0
-    for index, piece in enumerate(pieces):
-        is_full = used_tokens + piece.num_tokens > budget_tokens
+def _pack(pieces: Iterable[Piece], budget_tokens: int, overlap_tokens: int) -> Iterator[tuple[int, int]]:
+    """Yield the half-open span of each chunk in the text."""
+    chunk: list[Piece] = []
+    used_tokens = 0
+    for piece in pieces:
+        more_tokens = piece.num_tokens + (gap_tokens(chunk[-1], piece) if chunk else 0)
+        is_full = used_tokens + more_tokens > budget_tokens
         if is_full or (piece.opens_heading and used_tokens * TINY >= budget_tokens):
-            yield first, index
+            yield chunk[0].start, chunk[-1].end
             room_tokens = min(overlap_tokens, budget_tokens - piece.num_tokens)
-            first, used_tokens = _step_back(pieces, index, room_tokens)
-        used_tokens += piece.num_tokens
-    if pieces:
-        yield first, len(pieces)
+            chunk, used_tokens = _repeated(chunk, piece, room_tokens)
+            more_tokens = piece.num_tokens
+        chunk.append(piece)
+        used_tokens += more_tokens
+    if chunk:
+        yield chunk[0].start, chunk[-1].end
 
 
-def _step_back(pieces: Sequence[_Piece], index: int, room_tokens: int) -> tuple[int, int]:
-    """Start of the chunk whose first new piece is `index`, and the tokens that it repeats."""
-    first, overlap_tokens = index, 0
-    while not pieces[first].opens_heading:
-        overlap_tokens += pieces[first - 1].num_tokens
-        if overlap_tokens > room_tokens:
-            return first, overlap_tokens - pieces[first - 1].num_tokens
-        first -= 1
-    return first, overlap_tokens
-
-
-def _split_long(sentence: str, encoding: Encoding, budget_tokens: int) -> list[_Span]:
-    """Split a sentence of more than `budget_tokens` into parts that are as long as possible."""
-    spans: list[_Span] = []
-    for start, end, num_tokens in _atoms(sentence, encoding, budget_tokens):
-        if spans and spans[-1].num_tokens + num_tokens <= budget_tokens:
-            spans[-1] = _Span(spans[-1].start, end, spans[-1].num_tokens + num_tokens)
-        else:
-            spans.append(_Span(start, end, num_tokens))
-    return spans
-
-
-def _atoms(sentence: str, encoding: Encoding, budget_tokens: int) -> Iterator[_Span]:
-    """Yield the smallest parts of a long sentence: the texts between white space that fit into the budget.
-
-    A longer one (text without spaces, a long link) is cut into the tokenizer's words. A word that is still
-    too long is cut into runs of so few letters that they fit, whatever their tokens are.
+def _repeated(chunk: Sequence[Piece], after: Piece, room_tokens: int) -> tuple[list[Piece], int]:
+    """Return the last pieces of a chunk that the next one, whose first new piece is `after`, repeats; and how
+    many tokens they are.
     """
-    tokens = list(zip(encoding.word_ids, encoding.offsets, strict=True))
-    after = 0
-    for match in _UNBROKEN.finditer(sentence):
-        first = after
-        while after < len(tokens) and tokens[after][1][0] < match.end():
-            after += 1
-        if after - first <= budget_tokens:
-            yield _Span(*match.span(), after - first)
-            continue
-        words = [list(word) for _, word in groupby(tokens[first:after], key=lambda token: token[0])]
-        borders = [match.start(), *(word[0][1][0] for word in words[1:]), match.end()]
-        for (start, end), word in zip(pairwise(borders), words, strict=True):
-            if len(word) <= budget_tokens:
-                yield _Span(start, end, len(word))
-            else:
-                step = budget_tokens // MAX_TOKENS_PER_LETTER
-                yield from (_Span(at, min(at + step, end), budget_tokens) for at in range(start, end, step))
+    first, used_tokens = len(chunk), 0
+    while first > 0 and not after.opens_heading:
+        before = chunk[first - 1]
+        more_tokens = before.num_tokens + gap_tokens(before, after)
+        if used_tokens + more_tokens > room_tokens:
+            break
+        first, after = first - 1, before
+        used_tokens += more_tokens
+    return list(chunk[first:]), used_tokens
 
 
 def max_tokens(model: str) -> int:

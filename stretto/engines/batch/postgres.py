@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from stretto.core import Chunk, Document, Hit
+from stretto.core import Chunk, Document, Hit, Mark
 from stretto.engines.batch.applications import Application, answer_batch, setting
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
 from stretto.engines.batch.vectors import (
@@ -32,6 +32,7 @@ from stretto.tasks import Task
 with imports_of("postgres", "PostgreSQL"):
     import psycopg
     from pgvector.psycopg import register_vector
+    from psycopg.types.json import Jsonb
 
 if TYPE_CHECKING:
     from psycopg.rows import TupleRow
@@ -62,6 +63,12 @@ _SCHEMA = """
         embedding vector STORAGE MAIN NOT NULL,
         PRIMARY KEY (document, index)
     );
+    DO $$ BEGIN  -- tables of earlier versions; the look spares other users a lock on the table
+        IF NOT EXISTS (SELECT FROM pg_attribute
+            WHERE attrelid = 'stretto_document_chunks'::regclass AND attname = 'marks' AND NOT attisdropped)
+        THEN ALTER TABLE stretto_document_chunks ADD COLUMN marks jsonb NOT NULL DEFAULT '[]';
+        END IF;
+    END $$;
 """
 _CHUNKS = "stretto_documents JOIN stretto_document_chunks ON document = id"
 _LOCK_COLLECTION = "SELECT pg_advisory_xact_lock(hashtextextended('stretto ' || %s, 0))"
@@ -71,11 +78,11 @@ _DOCUMENT = """
     ON CONFLICT (collection, source, sha256, recipe) DO UPDATE SET recipe = excluded.recipe RETURNING id
 """
 _UPSERT = """
-    INSERT INTO stretto_document_chunks (document, index, num_chunks, text, title, page, embedding)
-    VALUES (%s, %s, %s, %s, %s, %s, %s)
+    INSERT INTO stretto_document_chunks (document, index, num_chunks, text, title, page, marks, embedding)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
     ON CONFLICT (document, index) DO UPDATE SET
         num_chunks = excluded.num_chunks, text = excluded.text, title = excluded.title,
-        page = excluded.page, embedding = excluded.embedding
+        page = excluded.page, marks = excluded.marks, embedding = excluded.embedding
 """
 # Chunks without a number of chunks (0) are complete at once.
 _COMPLETE = """
@@ -88,7 +95,7 @@ _DELETE_OTHER_VERSIONS = """
         AND other.collection = this.collection AND other.source = this.source
 """
 _SEARCH = f"""
-    SELECT source, index, text, title, page, sha256, num_chunks, embedding <#> %s AS distance
+    SELECT source, index, text, title, page, sha256, num_chunks, marks, embedding <#> %s AS distance
     FROM {_CHUNKS} WHERE collection = %s AND is_complete
     ORDER BY distance, source, index, sha256 LIMIT %s
 """
@@ -273,7 +280,8 @@ class _Row:
     @property
     def values(self) -> tuple[object, ...]:
         chunk = self.chunk
-        return chunk.index, chunk.num_chunks, chunk.text, chunk.title, chunk.page, self.vector
+        fields = chunk.index, chunk.num_chunks, chunk.text, chunk.title, chunk.page
+        return *fields, Jsonb(chunk.marks), self.vector
 
 
 def _collection(application: Application) -> str:
@@ -318,4 +326,18 @@ def _check_dimensions(connection: Connection, rows: Sequence[_Row]) -> None:
 def _hits(connection: Connection, application: Application) -> list[Hit]:
     query, k = vector_at(application, "queries"), num_wanted(application.task)
     rows = connection.execute(_SEARCH, [query, _collection(application), k])
-    return [Hit(Chunk(*values), -distance) for *values, distance in rows]
+    return [Hit(_chunk(*row[:-1]), -row[-1]) for row in rows]
+
+
+def _chunk(
+    source: str,
+    index: int,
+    text: str,
+    title: str | None,
+    page: int | None,
+    sha256: str,
+    num_chunks: int,
+    marks: Iterable[tuple[int, str | None, int | None]],
+) -> Chunk:
+    """Return the chunk of a row."""
+    return Chunk(source, index, text, title, page, sha256, num_chunks, tuple(Mark(*mark) for mark in marks))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.core import ABSENT, AbsentType, Chunk, Document, Failure, Hit, Section
+from stretto.core import ABSENT, AbsentType, Chunk, Document, Failure, Hit, Mark, Section
 from stretto.errors import UserError
 from stretto.programs.wire.errors import error_from_wire, error_to_wire
 
@@ -31,9 +31,10 @@ def value_to_wire(value: object) -> object:
         case dict():
             found = {key: value_to_wire(item) for key, item in value.items()}
             return {_TYPE: "object", "value": found} if _TYPE in found else found
-        case Document(source, sections, sha256):
+        case Document(source, sections, sha256, unread_pages):
             written = [[section.text, section.title, section.page] for section in sections]
-            return {_TYPE: "document", "source": source, "sections": written, "sha256": sha256}
+            found = {"source": source, "sections": written, "sha256": sha256, "unread_pages": unread_pages}
+            return {_TYPE: "document", **found}
         case Chunk():
             return {_TYPE: "chunk", **{name: getattr(value, name) for name in Chunk.__slots__}}
         case Hit(chunk, score):
@@ -73,7 +74,8 @@ def _object(fields: Mapping[str, Any], depth: int) -> object:
                 return {key: value_from_wire(item, depth) for key, item in fields["value"].items()}
             case "document":
                 sections = tuple(_section(*written) for written in fields["sections"])
-                return Document(_text(fields["source"]), sections, _text(fields["sha256"]))
+                unread_pages = tuple(_integer(page) for page in fields.get("unread_pages", ()))
+                return Document(_text(fields["source"]), sections, _text(fields["sha256"]), unread_pages)
             case "chunk":
                 return _chunk(fields)
             case "hit":
@@ -97,18 +99,26 @@ def _section(text: object, title: object = None, page: object = None) -> Section
 
 
 def _chunk(fields: Mapping[str, Any]) -> Chunk:
-    numbers = [fields.get(name, 0) for name in ("index", "num_chunks")]
-    if any(type(number) is not int for number in numbers):
-        raise TypeError
     return Chunk(
         _text(fields["source"]),
-        numbers[0],
+        _integer(fields.get("index", 0)),
         _text(fields["text"]),
         _optional_text(fields.get("title")),
         _page(fields.get("page")),
         _text(fields.get("document_sha256", "")),
-        numbers[1],
+        _integer(fields.get("num_chunks", 0)),
+        tuple(_mark(*mark) for mark in fields.get("marks", ())),
     )
+
+
+def _mark(start: object, title: object = None, page: object = None) -> Mark:
+    return Mark(_integer(start), _optional_text(title), _page(page))
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value
 
 
 def _text(value: object) -> str:
@@ -122,6 +132,4 @@ def _optional_text(value: object) -> str | None:
 
 
 def _page(value: object) -> int | None:
-    if value is not None and type(value) is not int:
-        raise TypeError
-    return value
+    return None if value is None else _integer(value)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from stretto.core import AbsentType, Chunk, Document, Failure, Hit
+from stretto.documents.quotes import cite
 from stretto.errors import ConfigError
 from stretto.frontend.template import Template
 from stretto.graph.types import innermost_type
@@ -27,7 +28,15 @@ def check_outputs(template: Template, types: Mapping[str, str]) -> None:
             )
 
 
-def as_json(value: object) -> object:
+def outputs_as_json(outputs: Mapping[str, object], question: str) -> dict[str, object]:
+    """Return the outputs of a query by name, as values of JSON. Hits and chunks quote what supports the texts
+    among the outputs, as answers to the question.
+    """
+    answer = "\n\n".join(value for value in outputs.values() if isinstance(value, str))
+    return {name: as_json(value, answer, question) for name, value in outputs.items()}
+
+
+def as_json(value: object, answer: str = "", question: str = "") -> object:
     """Return an output of a query as a value of JSON: a hit or a chunk becomes an object, and what is absent
     null.
 
@@ -41,24 +50,23 @@ def as_json(value: object) -> object:
         case float():
             return value if math.isfinite(value) else None
         case Hit(chunk, score):
-            return {**chunk_as_json(chunk), "score": as_json(float(score))}
+            return {**_chunk_as_json(chunk, answer, question), "score": as_json(float(score))}
         case Chunk():
-            return chunk_as_json(value)
+            return _chunk_as_json(value, answer, question)
         case Failure(error):
             return {"error": str(error)}
         case list() | tuple():
-            return [as_json(item) for item in value]
+            return [as_json(item, answer, question) for item in value]
         case Document():
             return {"source": value.source}
     return str(value)
 
 
-def chunk_as_json(chunk: Chunk) -> dict[str, object]:
+def _chunk_as_json(chunk: Chunk, answer: str, question: str) -> dict[str, object]:
     """Return a chunk of a document as a value of JSON. Passages count from 1."""
     return {
         "source": chunk.source,
-        "page": chunk.page,
-        "section": chunk.title,
+        **cite(chunk, answer, question).as_json(),
         "passage": chunk.index + 1,
         "text": chunk.text,
     }

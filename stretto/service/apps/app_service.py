@@ -18,12 +18,12 @@ from stretto.programs.wire.errors import error_to_wire
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.admission import Admission, Estimate
-from stretto.service.apps.answers import as_json
+from stretto.service.apps.answers import outputs_as_json
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.limits import AppLimits
 from stretto.service.apps.query_request import CheckedRequest
 from stretto.service.apps.query_table import AppQuery, QueryTable
-from stretto.service.apps.reading import LATE_READING, InputReader
+from stretto.service.apps.reading import LATE_READING, InputReader, unread_parts
 from stretto.service.apps.settings import place_of_error
 from stretto.service.refusals import Misplaced, over_limit
 from stretto.service.sizes import is_large, num_bytes
@@ -90,7 +90,9 @@ class AppService:
             query = self._runtime.try_submit(
                 egraph, inputs, deadline_s=left_s, tenant=tenant.name, objective=asked.objective
             )
-            started = self.table.add(app.name, tenant.name, query, self._now_s())
+            question = "\n".join(value for value in inputs.values() if isinstance(value, str))
+            warnings = unread_parts(inputs)
+            started = self.table.add(app.name, tenant.name, query, self._now_s(), question, warnings)
         task = asyncio.create_task(self._watch(started, estimate))
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
@@ -113,6 +115,8 @@ class AppService:
         now_s = self._now_s() if ended_s is None else ended_s
         status: dict[str, Any] = {"id": found.id, "app": found.app, "status": "running"}
         status["seconds"] = round(now_s - found.created_s, 6)
+        if found.warnings:
+            status["warnings"] = list(found.warnings)
         if not found.query.is_done():
             return _encode(status)
         try:
@@ -125,7 +129,7 @@ class AppService:
             status["finish_reasons"] = reasons
 
         def written() -> bytes:
-            values = {name: as_json(value) for name, value in outputs.items()}
+            values = outputs_as_json(outputs, found.question)
             return _encode({**status, "status": "done", "outputs": values})
 
         return await asyncio.to_thread(written) if is_large(outputs) else written()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stretto.runtime.query import Query
@@ -21,6 +21,8 @@ class AppQuery:
         id: unguessable name of the query.
         query: the running query; it holds its outputs or its error when it has ended.
         created_s, ended_s: times by the clock of the event loop; `ended_s` is None while it runs.
+        question: texts among its inputs, which its sources are quoted for.
+        warnings: what could not be read of its documents.
         num_bytes: size of its outputs when it has ended.
         ended: set when the table has been told of its end.
     """
@@ -30,6 +32,8 @@ class AppQuery:
     tenant: str
     query: Query
     created_s: float
+    question: str = ""
+    warnings: Sequence[str] = ()
     ended_s: float | None = None
     num_bytes: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,9 +58,18 @@ class QueryTable:
     def __len__(self) -> int:
         return len(self._running) + sum(map(len, self._ended.values()))
 
-    def add(self, app: str, tenant: str, query: Query, now_s: float) -> AppQuery:
+    def add(
+        self,
+        app: str,
+        tenant: str,
+        query: Query,
+        now_s: float,
+        question: str = "",
+        warnings: Sequence[str] = (),
+    ) -> AppQuery:
         """Add a query that has started, and return it under a new id."""
-        added = AppQuery(f"q_{secrets.token_urlsafe(_ID_BYTES)}", app, tenant, query, now_s)
+        query_id = f"q_{secrets.token_urlsafe(_ID_BYTES)}"
+        added = AppQuery(query_id, app, tenant, query, now_s, question, warnings)
         self._running[added.id] = added
         self._forget(now_s)
         return added

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from stretto.core import Document
+from stretto.documents.pdf import unread_pages_note
 from stretto.errors import DeadlineExceeded, DocumentError
 from stretto.service.apps.fetching import FetchBudget, Fetcher
 from stretto.service.apps.inputs import Upload
@@ -81,6 +82,18 @@ class InputReader:
             return await self._parsers.parse(whole, tenant)
         except DocumentError as error:
             raise Misplaced(upload.place, error.message) from error
+
+
+def unread_parts(value: object) -> list[str]:
+    """Return messages about parts of documents that could not be read, for all documents of inputs."""
+    match value:
+        case Document():
+            return [] if (note := unread_pages_note(value)) is None else [note]
+        case dict():
+            return [note for item in value.values() for note in unread_parts(item)]
+        case list():
+            return [note for item in value for note in unread_parts(item)]
+    return []
 
 
 def _uploads(value: object) -> Iterator[Upload]:
