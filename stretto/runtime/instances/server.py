@@ -10,7 +10,7 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
 from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.contract import AsyncLLM
-from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.errors import BadReply, EngineBusy, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.foreign import RAISED, typed
 from stretto.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
 from stretto.runtime.instances.instance import Post
@@ -27,6 +27,11 @@ from stretto.runtime.worker import (
 )
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask
 
+_QUIET_S = 20.0
+"""Seconds without a word of a server that has requests, after which it is asked whether it answers."""
+_ANSWER_S = 10.0
+"""Seconds in which it must answer that."""
+
 
 class ServerInstance:
     """An instance of an LLM engine that sends its requests to an LLM server.
@@ -34,11 +39,17 @@ class ServerInstance:
     A request that finds the server unavailable makes the instance suspect (perhaps down). Then the server is
     asked, ever less often, whether it answers again; not before the time is over for which it has asked to be
     left alone.
+
+    A server that says nothing for `quiet_s` seconds, though it has requests, is asked, too. If it does not
+    answer, it hangs, and all its requests fail at once: they need not wait for their own time limits.
     """
 
-    def __init__(self, job: Job, post: Post) -> None:
+    def __init__(self, job: Job, post: Post, quiet_s: float = _QUIET_S) -> None:
         self._job = job
         self._post = post
+        self._quiet_s = quiet_s
+        self._heard_s = 0.0
+        self._is_watched = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
         self._is_suspect = False
@@ -57,7 +68,12 @@ class ServerInstance:
         """
         match command:
             case AdmitTask(task, rank) if self._engine is not None:
+                if not self._tasks:
+                    self._heard_s = asyncio.get_running_loop().time()
                 self._tasks[task.id] = asyncio.create_task(self._generate(self._engine, task, rank))
+                if not self._is_watched:
+                    self._is_watched = True
+                    self._run(self._watch_silence(self._engine))
             case StopTask(task_id):
                 if task_id in self._tasks:
                     self._abort(task_id)
@@ -107,6 +123,7 @@ class ServerInstance:
 
         def emit(event: LLMEvent) -> None:
             nonlocal has_ended
+            self._heard_s = asyncio.get_running_loop().time()
             check_event(event)
             if event.task != task.id:
                 raise BadReply(f"the engine answered task {event.task} instead of {task.id}")
@@ -127,6 +144,34 @@ class ServerInstance:
             emit(Failed(task.id, typed(error)))
         finally:
             self._tasks.pop(task.id, None)
+
+    async def _watch_silence(self, engine: AsyncLLM) -> None:
+        """Ask a silent server whether it answers, as long as it has requests."""
+        clock = asyncio.get_running_loop().time
+        while self._tasks:
+            if (left_s := self._heard_s + self._quiet_s - clock()) > 0:
+                await asyncio.sleep(left_s)
+                continue
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    await engine.probe()
+            except EngineBusy:
+                pass  # it has answered
+            except (EngineUnavailable, EngineTimeout, TimeoutError) as error:
+                self._lose_all(engine, error)
+            except RAISED:
+                pass  # it has answered something
+            self._heard_s = clock()
+        self._is_watched = False
+
+    def _lose_all(self, engine: AsyncLLM, error: BaseException) -> None:
+        """Fail all requests at a server that hangs."""
+        reason = EngineTimeout(f"the server was silent for {self._quiet_s:g} s and answers no health check")
+        reason.__cause__ = error
+        self._suspect(engine, reason)
+        for task_id in list(self._tasks):
+            self._abort(task_id)
+            self._post(LLMReport(self._job.engine, self._job.instance, Failed(task_id, reason)))
 
     def _suspect(self, engine: AsyncLLM, error: StrettoError) -> None:
         rest_s = rest_of(error)
