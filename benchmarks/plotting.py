@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.registry import BENCHMARKS
 from benchmarks.report import Report, Value, show
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 def plot(report: Report, path: str | Path) -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.report import Report
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

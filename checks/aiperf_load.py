@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.agent_traces.formats import read_agent_trace
+from stretto.engines.models import MINI
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import find_model
 from stretto.engines.openai_server.http import Http
-from stretto.errors import ConfigError, EngineFailure, StrettoError
-from stretto.models import MINI
+from stretto.model.errors import ConfigError, EngineFailure, StrettoError
+from stretto.trace.agents.formats import read_agent_trace
 
 AIPERF = Path(".venv-aiperf/bin/aiperf")
 TOKENIZER = "stretto/mini"

@@ -26,8 +26,8 @@ from typing import Any
 
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import TransformerUsage
-from stretto.errors import InternalError
-from stretto.tasks import Decode, Done, LLMTask
+from stretto.model.errors import InternalError
+from stretto.model.tasks import Decode, Done, LLMTask
 
 NEAR_TIE = 1e-4
 CONTEXT_TOKENS = 4096

@@ -14,18 +14,18 @@ import sys
 from collections.abc import AsyncIterator
 from itertools import count
 
-from stretto.core import Segment
-from stretto.engines.openai_wire import sse
-from stretto.engines.openai_wire.answers import Answer, Choice, TokenCounts, chunk_json
-from stretto.engines.openai_wire.errors import RequestRefused, no_such_path
-from stretto.engines.openai_wire.fields import read_body
-from stretto.engines.openai_wire.models import ModelCard, models_json
-from stretto.engines.openai_wire.requests import DEFAULT_COMPLETION_TOKENS, CompletionRequest
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.messages import Event, InstanceLost, InstanceReady, LLMReport
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.values import Segment
 from stretto.runtime.instances.process import ProcessInstance
-from stretto.runtime.worker import AdmitTask, Job, StopTask
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.runtime.worker import AdmitTask, InstanceJob, StopTask
+from stretto.sched.messages import Event, InstanceLost, InstanceReady, LLMReport
+from stretto.wire import sse
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json
+from stretto.wire.errors import RequestRefused, no_such_path
+from stretto.wire.fields import read_body
+from stretto.wire.models import ModelCard, models_json
+from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, CompletionRequest
 
 _CONTEXT_TOKENS = 4096
 
@@ -40,7 +40,7 @@ class LLMHttpServer:
         self._is_ready = asyncio.Event()
         self._is_lost = asyncio.Event()
         loop = asyncio.get_running_loop()
-        job = Job("llm", 0, True, TransformerLLM, TransformerConfig(checkpoint))
+        job = InstanceJob("llm", 0, True, TransformerLLM, TransformerConfig(checkpoint))
 
         def post(event: Event) -> None:
             loop.call_soon_threadsafe(self._hear, event)
@@ -93,14 +93,14 @@ class LLMHttpServer:
         num_pieces = 0
         async for text in self._generate(request):
             num_pieces += 1
-            await self._send(writer, Answer(choices=(Choice(text=text),)))
+            await self._send(writer, ModelAnswer(choices=(AnswerChoice(text=text),)))
         await self._send(
-            writer, Answer(choices=(Choice(finish="length"),), counts=TokenCounts(0, num_pieces))
+            writer, ModelAnswer(choices=(AnswerChoice(finish="length"),), counts=TokenCounts(0, num_pieces))
         )
         writer.write(sse.DONE)
         await writer.drain()
 
-    async def _send(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
+    async def _send(self, writer: asyncio.StreamWriter, answer: ModelAnswer) -> None:
         writer.write(sse.encode_event(chunk_json("completions", answer)))
         await writer.drain()
 

@@ -37,11 +37,11 @@ from rich.table import Table
 from benchmarks.common.checkpoint import TINY, build_checkpoint
 from benchmarks.common.corpora import Question, QuestionSet, question_sets
 from stretto.apps import APPS
-from stretto.core import ABSENT, Document, Hit
-from stretto.deployment import Deployment
-from stretto.errors import StrettoError
-from stretto.frontend.template import Template
+from stretto.apps.template import Template
 from stretto.graph.passes.pipeline import PASSES
+from stretto.model.deployment import Deployment
+from stretto.model.errors import StrettoError
+from stretto.model.values import ABSENT, Document, Hit
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder
 

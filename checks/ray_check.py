@@ -27,18 +27,18 @@ from typing import Any
 import numpy as np
 
 from checks import llm_http_server
-from stretto.deployment import Deployment, deploy
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
+from stretto.engines.models import MINI
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.graph.compile import compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Event, LLMReport
-from stretto.models import MINI
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.tasks import Piece
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import Piece
+from stretto.sched.messages import Event, LLMReport
+from stretto.sched.observer import Observer
 
 NUM_QUERIES = 40
 IN_FLIGHT = 8

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stretto.core import Hit
-from stretto.engines.batch.applications import Application
+from stretto.engines.batch.applications import OpApplication
 from stretto.engines.batch.vectors import (
     MemoryVectors,
     MemoryVectorsConfig,
@@ -13,6 +12,7 @@ from stretto.engines.batch.vectors import (
     shelf_key,
     vector_at,
 )
+from stretto.model.values import Hit
 
 
 class _Notes(Protocol):
@@ -27,7 +27,7 @@ class WatchedVectors(MemoryVectors):
         super().__init__(MemoryVectorsConfig())
         self._notes = notes
 
-    def _hits(self, application: Application) -> list[Hit]:
+    def _hits(self, application: OpApplication) -> list[Hit]:
         query, k = vector_at(application, "queries"), num_wanted(application.task)
         collection = self._shelf(application).get(shelf_key(application))
         if collection is None:

@@ -21,7 +21,7 @@ from stretto.engines.batch.corpus_search import search_tool
 from stretto.engines.catalogue import llm_engine, tools_engine
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.standin import quote
-from stretto.tasks import Decode, LLMTask
+from stretto.model.tasks import Decode, LLMTask
 
 
 def write_by_rule(task: LLMTask, decode: Decode) -> str:

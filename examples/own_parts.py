@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stretto import DEFAULT, Component, Input, Runtime, Task, Template
-from stretto.deployment import deploy
-from stretto.frontend.component import Builder
+from stretto.apps.components.component import Builder
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles
+from stretto.model.deployment import deploy
 
 TRANSLATE = OpSpec("translate", (Port("texts", "text"),), "text")
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Mapping
 
 from stretto import DEFAULT, Component, Input, Runtime, Template
+from stretto.apps.components.component import Builder
 from stretto.engines.catalogue import llm_engine
-from stretto.frontend.component import Builder
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
 

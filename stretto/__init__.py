@@ -6,19 +6,21 @@ A name of this package is imported when it is first used, so that the command li
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from stretto import moved
+
 if TYPE_CHECKING:
-    from stretto.core import ABSENT, Chunk, Document, Failure, Hit, Section
-    from stretto.default_vocabulary import DEFAULT
-    from stretto.deployment import Deployment, Engine, Replica, deploy
+    from stretto.apps.components.component import Component, Input, parallel
+    from stretto.apps.template import Template
+    from stretto.apps.vocabulary import DEFAULT
     from stretto.documents import load_documents
-    from stretto.errors import StrettoError
-    from stretto.frontend.component import Component, Input, parallel
-    from stretto.frontend.template import Template
+    from stretto.model.deployment import Deployment, Engine, Replica, deploy
+    from stretto.model.errors import StrettoError
+    from stretto.model.tasks import Task
+    from stretto.model.values import ABSENT, Chunk, Document, Failure, Hit, Section
     from stretto.runtime.query import Query
     from stretto.runtime.runtime import Runtime
     from stretto.runtime.session import Session
-    from stretto.tasks import Task
-    from stretto.vocabulary import Vocabulary
+    from stretto.sched.vocabulary import Vocabulary
 
 __version__ = "0.1.0"
 
@@ -48,18 +50,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "core": ("ABSENT", "Chunk", "Document", "Failure", "Hit", "Section"),
-    "deployment": ("Deployment", "Engine", "Replica", "deploy"),
+    "model.values": ("ABSENT", "Chunk", "Document", "Failure", "Hit", "Section"),
+    "model.deployment": ("Deployment", "Engine", "Replica", "deploy"),
     "documents": ("load_documents",),
-    "errors": ("StrettoError",),
-    "frontend.component": ("Component", "Input", "parallel"),
-    "frontend.template": ("Template",),
+    "model.errors": ("StrettoError",),
+    "apps.components.component": ("Component", "Input", "parallel"),
+    "apps.template": ("Template",),
     "runtime.query": ("Query",),
     "runtime.runtime": ("Runtime",),
     "runtime.session": ("Session",),
-    "tasks": ("Task",),
-    "default_vocabulary": ("DEFAULT",),
-    "vocabulary": ("Vocabulary",),
+    "model.tasks": ("Task",),
+    "apps.vocabulary": ("DEFAULT",),
+    "sched.vocabulary": ("Vocabulary",),
 }
 _MODULE_OF = {name: f"stretto.{module}" for module, names in _MODULES.items() for name in names}
 
@@ -76,3 +78,6 @@ if not TYPE_CHECKING:  # a checker would take every name for one of the package
 def __dir__() -> list[str]:
     """Return the names of the package, those included that have not been imported yet."""
     return sorted({*globals(), *__all__})
+
+
+moved.install()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.replicas import nothing, replica
 
-from stretto.deployment import Deployment, Engine, Replica
-from stretto.errors import ConfigError
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import ConfigError
 
 LLM = Engine("llm", contract="llm")
 BATCH = Engine("embedding")

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfgen.canvas import Canvas
 
-from stretto.core import Section
 from stretto.documents import load_documents
 from stretto.documents.parse import parse_file
 from stretto.documents.sentences import split_sentences
-from stretto.errors import ConfigError, DocumentError
+from stretto.model.errors import ConfigError, DocumentError
+from stretto.model.values import Section
 
 
 def write_pdf(path: Path, pages: Sequence[Sequence[str]], password: str | None = None) -> Path:

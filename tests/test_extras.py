@@ -12,8 +12,8 @@ import pytest
 from support.blocked_packages import CLONE, EXTRAS, brought_by, run_with, run_without
 
 from checks.extras_check import COMMANDS
-from stretto.errors import ConfigError
-from stretto.extras import check_installed, imports_of, is_installed
+from stretto.model.errors import ConfigError
+from stretto.model.extras import check_installed, imports_of, is_installed
 
 NEEDS_NO_CHECK = {"kernels", "bench", "dev"}
 """Extras for the developers of the project."""
@@ -28,7 +28,7 @@ with_usual_engines([], ["http://127.0.0.1:9"], None, None)
 regex("a(b)")
 """,
     "client": """
-import stretto.agent_traces.openai_load, stretto.programs.at_service
+import stretto.trace.agents.openai_load, stretto.programs.at_service
 from stretto.engines.catalogue import embedding_engine, llm_engine, reranking_engine
 llm_engine("http://127.0.0.1:9")
 embedding_engine("http://127.0.0.1:9")
@@ -125,11 +125,11 @@ def test_a_missing_package_is_named_with_its_extra() -> None:
 
 def test_a_mistake_of_our_own_is_no_missing_package() -> None:
     with pytest.raises(ImportError), imports_of("music", "a pianola"):
-        from stretto.core import no_such_name  # type: ignore[attr-defined]  # noqa: F401
+        from stretto.model.values import no_such_name  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_a_blocked_package_counts_as_not_installed() -> None:
-    code = "from stretto.extras import is_installed as i; assert i('json'); assert not i('numpy')"
+    code = "from stretto.model.extras import is_installed as i; assert i('json'); assert not i('numpy')"
     assert run_without(["numpy"], code).returncode == 0
 
 

@@ -9,47 +9,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import stretto
+from tools import house
 
 ROOT = Path(stretto.__file__).parent
 CLONE = ROOT.parent
 LAYERS = (
-    "core errors extras foreign interrupts private_file nearest_name record sorted_queue",
-    "tasks references",
-    "costs transforms",
-    "cluster deployment",
-    "analysis graph messages",
-    "frontend components sched observer vocabulary",
+    "moved",
+    "model",
+    "costs documents transforms",
+    "cluster graph",
     "llm",
-    "asgi_port engines documents models",
-    "engines_file trace",
-    "agent_traces",
+    "sched",
+    "apps",
+    "components http wire",
+    "engines",
+    "schema trace",
     "runtime sim",
-    "apps emulate programs router",
-    "planner service",
-    "__main__ cli",
+    "emulate programs",
+    "planner router",
+    "service",
+    "cli",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 FINDS_BENCHMARKS = "cli/bench.py"
-LIGHT = (
-    "analysis",
-    "core",
-    "errors",
-    "foreign",
-    "record",
-    "references",
-    "sorted_queue",
-    "tasks",
-    "deployment",
-    "messages",
-    "observer",
-    "vocabulary",
-    "costs",
-    "graph",
-    "frontend",
-    "sched",
-    "cluster",
-    "llm",
-)
+LIGHT = ("model", "costs", "graph", "cluster", "llm", "sched", "apps")
 
 
 def imports(folder: Path = ROOT) -> Iterator[tuple[str, str, str]]:
@@ -69,6 +52,19 @@ def test_imports_run_one_way() -> None:
         if package == "__init__" or not name.startswith("stretto."):
             continue
         assert LEVELS[name.split(".")[1]] <= LEVELS[package], f"{file} imports {name}"
+
+
+def test_neither_files_nor_folders_import_each_other_in_a_circle() -> None:
+    """A folder is a whole among its siblings, at every depth, so that a layer hides no circle."""
+    trees = {
+        ".".join(path.relative_to(CLONE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+            path.read_text("utf-8")
+        )
+        for path in ROOT.rglob("*.py")
+    }
+    edges = house.imports(trees)
+    assert not house.circles(edges)
+    assert not house.circles(house.folder_edges(edges))
 
 
 def test_engines_know_nothing_of_the_schedulers() -> None:

@@ -16,28 +16,28 @@ from support.runtime_engines import COMPLETE, AtOnce
 from support.virtual_loop import in_virtual_time
 
 from stretto import DEFAULT, Component, Input, Runtime, Template
+from stretto.apps.components.component import Builder
+from stretto.apps.plan_cache import PlanCache
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
-from stretto.deployment import Deployment, Replica, RunsIn, deploy
 from stretto.engines.executables import EXECUTABLES, Executable
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.engines_file.deployments import read_deployments
-from stretto.engines_file.reading import read_tables
-from stretto.frontend.component import Builder
-from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Ref, config_items
 from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles, with_primitives
 from stretto.graph.text import parse_graph
-from stretto.messages import Action, Admit, StartBatch
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, Replica, RunsIn, deploy
 from stretto.runtime.instances.loop import LoopInstance
 from stretto.runtime.instances.start import PLACES
-from stretto.runtime.worker import Command, Job, RunBatch
+from stretto.runtime.worker import Command, InstanceJob, RunBatch
+from stretto.sched.messages import Action, Admit, StartBatch
+from stretto.sched.observer import Observer
 from stretto.sched.orders.order import Fits, OrderConfig, Take
-from stretto.sched.request import Entry
+from stretto.sched.queries.request import QueueEntry
+from stretto.schema.deployments import read_deployments
+from stretto.schema.reading import read_tables
 from stretto.sim.driver import VirtualDriver
 
 # --- what is added
@@ -47,12 +47,12 @@ class NewestFirst:
     """An order: the last to come is the first to be served."""
 
     def __init__(self, config: OrderConfig) -> None:
-        self._waiting: list[Entry] = []
+        self._waiting: list[QueueEntry] = []
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         self._waiting.append(entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         self.taken(entry, entry.hi - entry.lo)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | None:
@@ -60,14 +60,14 @@ class NewestFirst:
             return None
         return Take(self._waiting[-1], num_items, ends_batch=True)
 
-    def taken(self, entry: Entry, num_items: int) -> None:
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
         entry.lo += num_items
         if entry.lo == entry.hi:
             self._waiting.remove(entry)
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None: ...
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None: ...
 
-    def rank(self, entry: Entry) -> tuple[float, ...]:
+    def rank(self, entry: QueueEntry) -> tuple[float, ...]:
         return (-entry.arrival_s,)
 
 
@@ -251,7 +251,9 @@ class CountingInstance(LoopInstance):
         super().send(command)
 
 
-def _where_somebody_counts(job: Job, replica: Replica, post: Any, cluster: object) -> CountingInstance:
+def _where_somebody_counts(
+    job: InstanceJob, replica: Replica, post: Any, cluster: object
+) -> CountingInstance:
     return CountingInstance(job, post)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from stretto import DEFAULT, Component, Deployment, Engine, Input, Runtime, Template, deploy, load_documents
 from stretto.apps import naive_rag
-from stretto.components.rag import QueryExpansion
-from stretto.errors import UserError
-from stretto.frontend.component import parallel
+from stretto.apps.components.component import parallel
+from stretto.apps.components.rag import QueryExpansion
 from stretto.graph.text import parse_graph
+from stretto.model.errors import UserError
 
 DEEP = "list[" * 5000 + "text" + "]" * 5000
 ANY: Any = None

@@ -12,9 +12,7 @@ import pytest
 from support.virtual_loop import in_virtual_time
 
 from stretto import DEFAULT, Component, Input, Runtime, Task, Template, Vocabulary
-from stretto.deployment import Deployment, deploy
-from stretto.errors import ConfigError, GraphError, TemplateError, UserError
-from stretto.frontend.component import Builder
+from stretto.apps.components.component import Builder
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Graph, Ref, config_items
 from stretto.graph.ops import OPS, Ops, OpSpec, Port
@@ -23,6 +21,8 @@ from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph, print_graph
 from stretto.graph.unroll import unroll
 from stretto.graph.verify import verify
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import ConfigError, GraphError, TemplateError, UserError
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.arrival import PerInvocation
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Take

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from stretto.core import Document, Section
 from stretto.documents import load_documents
-from stretto.errors import DocumentError
+from stretto.model.errors import DocumentError
+from stretto.model.values import Document, Section
 
 _PROJECT = Path(__file__).resolve().parents[2]
 

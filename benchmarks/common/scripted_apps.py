@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 
 from benchmarks.teola.schemes import Scheme
-from stretto.core import Document
-from stretto.deployment import Deployment
+from stretto.model.deployment import Deployment
+from stretto.model.values import Document
 
 _WORDS = 4
 

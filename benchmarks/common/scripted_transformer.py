@@ -12,17 +12,17 @@ from dataclasses import replace
 
 import torch
 
-from stretto.core import Prompt, Segment
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import RunningTask
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice
-from stretto.llm.output.output import Output
+from stretto.llm.output.output import DecodeOutput
 from stretto.llm.sequence import TokenSequence
+from stretto.model.tasks import Decode, LLMTask
+from stretto.model.values import Prompt, Segment
 from stretto.sim.synthetic_output import SyntheticOutput, output_as_of
-from stretto.tasks import Decode, LLMTask
 
 
 class Script:
@@ -44,7 +44,7 @@ class Script:
 
     def output(self, task: LLMTask, decode: Decode) -> SyntheticOutput:
         """The pieces and the value of a task's output: an `OutputSource` for simulation."""
-        output, text = Output(decode), TextStream(self._tokenizer, self._known)
+        output, text = DecodeOutput(decode), TextStream(self._tokenizer, self._known)
         tokens = self.tokens(task, decode)
         ends: list[int] = []
         for number, token in enumerate(tokens[: decode.max_tokens], 1):

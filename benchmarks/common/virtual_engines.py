@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from stretto.core import Document, Section
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
-from stretto.tasks import Decode, LLMTask
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.model.values import Document, Section
 
 CHUNK_CHARS = 400
 QUESTION_WORDS = 12

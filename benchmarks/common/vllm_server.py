@@ -23,7 +23,7 @@ import httpx
 
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.engines.server_process.kept import KeptProcess, take_port
-from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable
+from stretto.model.errors import ConfigError, EngineTimeout, EngineUnavailable
 
 VARIABLE = "STRETTO_VLLM_PYTHON"
 DEFAULT_PYTHON = Path(".venv-vllm/bin/python")

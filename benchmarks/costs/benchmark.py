@@ -21,7 +21,7 @@ from stretto.costs.nnls import Floats
 from stretto.costs.per_batch_lines import fit_per_batch_lines
 from stretto.costs.step import NUMBERS
 from stretto.costs.steps_file import sample_steps
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 FITTED = "mean error (%) of the steps not fitted to, by model"
 MEAN = "mean error (%), all models"

@@ -15,7 +15,7 @@ from pathlib import Path
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
 from stretto.costs.steps_file import checked, measured, read_rows
-from stretto.errors import DocumentError
+from stretto.model.errors import DocumentError
 
 STEPS = "real_run_iters_llama7b_vllm02_2023.csv.gz"
 REQUESTS = "real_run_llama7b_vllm02_2023_meta.json.gz"

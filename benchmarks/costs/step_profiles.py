@@ -17,7 +17,7 @@ from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import Hardware, LLMModel, StepShape, model_of
 from stretto.costs.step import Kernels, StepFeatures
 from stretto.costs.steps_file import checked, measured, read_rows
-from stretto.errors import DocumentError
+from stretto.model.errors import DocumentError
 
 A100_80G = Hardware("A100-80G", 80 * 2**30, 2.04e12, 4.9e12, 312e12, num_cores=108)
 VLLM_03 = Kernels(pads_prompts=True)

@@ -13,19 +13,19 @@ import httpx
 import uvloop
 
 from benchmarks.emulate.servers import MODEL
-from stretto.deployment import Deployment, Engine, Replica
 from stretto.emulate.fleet import PlannedFleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.openai_wire.metrics import REQUEST_S, read_samples
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
+from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.runtime.runtime import Runtime
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
 from stretto.sim.synthetic_workloads import poisson
+from stretto.wire.metrics import REQUEST_S, read_samples
 
 _MAP_REDUCE = """graph summary(%texts: list[text], %question: text)
 %reading = prefill([c"Summarise: ", each %texts]) : list[kv] @llm

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from stretto.errors import EngineFailure
+from stretto.model.errors import EngineFailure
 
 
 @dataclass(frozen=True, slots=True)

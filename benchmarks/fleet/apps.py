@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.apps import advanced_rag, naive_rag
-from stretto.default_vocabulary import DEFAULT
-from stretto.frontend.component import Builder, Component, Input
-from stretto.frontend.prompts import load_prompt
-from stretto.frontend.template import Template
+from stretto.apps.components.component import Builder, Component, Input
+from stretto.apps.components.prompt_segments import load_prompt
+from stretto.apps.template import Template
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
-from stretto.vocabulary import Vocabulary
+from stretto.sched.vocabulary import Vocabulary
 
 ANSWER_TOKENS = 128
 FAN_IN = 6

@@ -10,21 +10,21 @@ from benchmarks.fleet.schemes import SIMULATED_OURS
 from benchmarks.fleet.simulated import SimulatedFleet, inputs_of
 from benchmarks.fleet.work import Asked
 from benchmarks.teola.costs import ModelClass
-from stretto.deployment import Deployment
-from stretto.frontend.component import Builder
+from stretto.apps.components.component import Builder
 from stretto.graph.graph import Arg, Graph, Ref
+from stretto.model.deployment import Deployment
 from stretto.sim.latency_bound import least_mean_s
-from stretto.sim.query_bound import Bound, lower_bound
+from stretto.sim.query_bound import QueryBound, lower_bound
 
 
-def bounds(fleet: SimulatedFleet, app: str, asked: Sequence[Asked]) -> list[Bound]:
+def bounds(fleet: SimulatedFleet, app: str, asked: Sequence[Asked]) -> list[QueryBound]:
     """Return the lower bounds of each query, with prompts' constant beginnings in the caches."""
     return [
         lower_bound(_graph(app, one), inputs_of(app, one), _engines(fleet), is_warm=True) for one in asked
     ]
 
 
-def least_mean_of(asked: Sequence[Asked], found: Sequence[Bound]) -> float:
+def least_mean_of(asked: Sequence[Asked], found: Sequence[QueryBound]) -> float:
     """Return a lower bound of the mean latency of queries with these arrivals."""
     return least_mean_s([one.at_s for one in asked], found)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.fleet.schemes import SIMULATED_OURS, Scheme
 from benchmarks.fleet.work import Done, Work, read_done, write_work
-from stretto.errors import EngineFailure, EngineTimeout
+from stretto.model.errors import EngineFailure, EngineTimeout
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _READY = "ready\n"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
-from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
 from stretto.emulate.fleet import PlannedBatches, PlannedFleet, check_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.wanted import WantedFleet, WantedServer
+from stretto.model.profile import Profile
 
 MODEL = "llama-2-7b"
 _LLM_DEVICE = "A100-80G"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.common.corpora import question_sets
 from benchmarks.fleet.work import Asked, Passage, SourceText
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 PASSAGE_CHARS = 1000
 _EVERY = 100_000

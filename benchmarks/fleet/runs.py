@@ -16,7 +16,7 @@ from benchmarks.fleet.questions import Corpus, poisson_gaps_s, queries
 from benchmarks.fleet.servers import RunningFleet
 from benchmarks.fleet.work import Asked, Work, read_done
 from stretto.emulate.faults import Fault
-from stretto.errors import EngineFailure
+from stretto.model.errors import EngineFailure
 
 _PATIENCE_S = 900.0
 _WARM_UP_S = 0.5

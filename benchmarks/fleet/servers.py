@@ -20,9 +20,9 @@ from benchmarks.fleet.work import ServerUrls
 from stretto.emulate.faults import Fault
 from stretto.emulate.lag_metrics import LATE_S, SLIPPED_S, WAITED_S
 from stretto.emulate.wanted import WantedFleet, WantedServer
-from stretto.engines.openai_wire.metrics import read_samples
 from stretto.engines.server_process.kept import KeptProcess
-from stretto.errors import EngineTimeout, EngineUnavailable
+from stretto.model.errors import EngineTimeout, EngineUnavailable
+from stretto.wire.metrics import read_samples
 
 _START_S = 60.0
 _LOOK_S = 0.1

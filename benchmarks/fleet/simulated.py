@@ -12,24 +12,24 @@ from benchmarks.fleet.measures import Ran
 from benchmarks.fleet.programs.ours_engines import Passages, document_of, passage_of
 from benchmarks.fleet.schemes import Scheme
 from benchmarks.fleet.work import Answered, Asked
-from stretto.core import Hit, Prompt, as_text, document_order
+from stretto.apps.plan_cache import PlanCache
 from stretto.costs.output_lengths import OutputLengths, output_lengths
-from stretto.deployment import Deployment, deploy
 from stretto.emulate.answer_lengths import RecordedLengths
 from stretto.emulate.prepared import prepare
 from stretto.emulate.tokens import FOUR_CHARACTERS
 from stretto.emulate.vectors import relevance, vector_of
-from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
-from stretto.engines.openai_wire.options import Options
-from stretto.engines.openai_wire.requests import CompletionRequest
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.frontend.plan_cache import PlanCache
-from stretto.llm.output.output import Output
+from stretto.llm.output.output import DecodeOutput
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Task
+from stretto.model.values import Hit, Prompt, as_text, document_order
+from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_output import SyntheticOutput
-from stretto.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Task
-from stretto.vocabulary import Vocabulary
+from stretto.wire.options import Options
+from stretto.wire.requests import CompletionRequest
 
 ANSWER_LENGTHS = output_lengths(dict.fromkeys(range(16, 113, 4), 1))
 """Lengths of answers that the emulated servers draw from, in tokens."""
@@ -157,7 +157,7 @@ class SimulatedFleet:
         return self._known[key]
 
     def _write(self, prompt: str, decode: Decode) -> SyntheticOutput:
-        output, ends, num_tokens = Output(decode), [], 0
+        output, ends, num_tokens = DecodeOutput(decode), [], 0
         for piece in self._pieces(prompt, decode.max_tokens):
             num_tokens += 1
             complete, is_finished = output.feed(piece)
@@ -217,10 +217,10 @@ def _vector(text: str) -> object:
 _relevance = lru_cache(maxsize=1_000_000)(relevance)
 
 
-def _text(application: Application) -> str:
+def _text(application: OpApplication) -> str:
     return as_text(application.require("texts", object))
 
 
-def _rerank(application: Application) -> list[Hit]:
+def _rerank(application: OpApplication) -> list[Hit]:
     question, hits = application.require("question", str), application.require("hits", list)
     return document_order([Hit(hit.chunk, _relevance(question, as_text(hit))) for hit in hits])

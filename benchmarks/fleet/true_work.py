@@ -7,7 +7,7 @@ from heapq import nsmallest
 
 from benchmarks.fleet.simulated import SimulatedFleet
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, Rank, Take, first_that_fits
-from stretto.sched.request import Entry
+from stretto.sched.queries.request import QueueEntry
 
 
 class StartedWork:
@@ -22,12 +22,12 @@ class StartedWork:
         self._profile = fleet.planned.profiles()["llm"]
         self.of_query: dict[str, float] = {}
 
-    def add(self, entry: Entry, lo: int, hi: int) -> None:
+    def add(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Add the work of items `lo` to `hi` of an entry, which start now."""
         seconds = sum(self._seconds(entry, item) for item in range(lo, hi))
         self.of_query[entry.query] = self.of_query.get(entry.query, 0.0) + seconds
 
-    def _seconds(self, entry: Entry, item: int) -> float:
+    def _seconds(self, entry: QueueEntry, item: int) -> float:
         request = entry.request
         if not request.prompts:
             return 0.0
@@ -55,13 +55,13 @@ class TrueWorkOrder:
         self._of_query = of_query
         self._started = started
         self._work = work
-        self._waiting: dict[Entry, None] = {}
+        self._waiting: dict[QueueEntry, None] = {}
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Add an entry."""
         self._waiting[entry] = None
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Remove an entry that is no longer wanted."""
         self.taken(entry, entry.hi - entry.lo)
 
@@ -69,21 +69,21 @@ class TrueWorkOrder:
         """Choose the first entry that fits."""
         return first_that_fits(nsmallest(MAX_ASKED, self._waiting, self._key), fits)
 
-    def taken(self, entry: Entry, num_items: int) -> None:
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count items as no longer waiting."""
         entry.lo += num_items
         if entry.lo == entry.hi:
             del self._waiting[entry]
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Count the work of items as started."""
         self._work.add(entry, lo, hi)
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         """Return the place of an entry."""
         return self._key(entry)[:2]
 
-    def _key(self, entry: Entry) -> tuple[float, float, int, int]:
+    def _key(self, entry: QueueEntry) -> tuple[float, float, int, int]:
         started_s = self._started * self._work.of_query.get(entry.query, 0.0)
         number = self._of_query.get(entry.query, 0.0) - started_s
         return number, -entry.path_s, -entry.request.node.depth, entry.number

@@ -24,8 +24,8 @@ from stretto.engines.transformer import runner, weights
 from stretto.engines.transformer.config import ModelConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.weights import Weights
-from stretto.errors import InternalError
-from stretto.tasks import Decode, LLMTask
+from stretto.model.errors import InternalError
+from stretto.model.tasks import Decode, LLMTask
 
 DECODING = "decode steps of the model"
 SHARING = "decode steps of the model, sequences behind a common prefix"

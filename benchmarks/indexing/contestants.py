@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.indexing.onnx_int8 import load_onnx_int8
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig, minilm_path
-from stretto.tasks import Task
+from stretto.model.tasks import Task
 
 Vectors: TypeAlias = NDArray[np.float32]
 Embed: TypeAlias = Callable[[Sequence[str]], Vectors]

@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.common.corpora import some_documents
 from stretto.components import Indexing
-from stretto.core import Chunk
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
-from stretto.tasks import Task
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk
 
 _CHARS_OF_A_CHUNK = 900
 

@@ -20,7 +20,7 @@ from benchmarks.llm.model import NEW_TOKENS, PROMPT_TOKENS, THREADS, build_model
 from benchmarks.llm.steps import LOOP, SHARING, loop_rows, sharing_rows
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, spread, versions
-from stretto.errors import EngineFailure
+from stretto.model.errors import EngineFailure
 
 THROUGHPUT = "tokens/s by concurrency"
 FIRST_TOKEN = "time to first token, 512 tokens"

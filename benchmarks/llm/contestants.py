@@ -18,7 +18,7 @@ import httpx
 from benchmarks.common.vllm_server import MAX_RUNNING, MODEL
 from benchmarks.llm.model import NEW_TOKENS, complete, make_engine, prefill
 from stretto.engines.loading import one_load
-from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, InternalError
+from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable, InternalError
 
 _TIMEOUT_S = 120
 

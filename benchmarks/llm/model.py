@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.common.checkpoint import Shape, build_checkpoint
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import InternalError
-from stretto.tasks import Decode, Done, LLMTask
+from stretto.model.errors import InternalError
+from stretto.model.tasks import Decode, Done, LLMTask
 
 PROMPT_TOKENS = 64
 NEW_TOKENS = 64

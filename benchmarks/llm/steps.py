@@ -13,10 +13,10 @@ from benchmarks.llm.model import PROMPT_TOKENS, make_engine, prefill, random_pro
 from benchmarks.report import Row, spread
 from stretto.engines.transformer import runner as runner_module
 from stretto.engines.transformer.text_stream import TextStream
-from stretto.llm.output.output import Output
+from stretto.llm.output.output import DecodeOutput
 from stretto.llm.sequence import TokenSequence
 from stretto.llm.step_batch import Slice, StepBatch
-from stretto.tasks import Decode, LLMTask
+from stretto.model.tasks import Decode, LLMTask
 
 SHARING = "decode step, 32 sequences behind 6,000 common tokens"
 LOOP = "a decode step of 16 sequences besides the model"
@@ -88,7 +88,7 @@ def loop_rows(checkpoint: Path, seed: int) -> list[Row]:
         clock.on(llm.runner, "forward", "model"),
         clock.on(runner_module, "choose", "sampling"),
         clock.on(TextStream, "feed", "detokenisation"),
-        clock.on(Output, "feed", "detokenisation"),
+        clock.on(DecodeOutput, "feed", "detokenisation"),
     ):
         while llm.has_work():
             is_decode = sum(one.is_decoding for one in llm.scheduler.running) == 16

@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 from benchmarks.offline.measured import Measured, Work, run_measured
 from benchmarks.planner.applications import ENSEMBLE, ROUTED, chain_summary, ensemble, routing
 from stretto.costs.presets import load_output_lengths
-from stretto.planner.application import Application, Request
+from stretto.planner.application import Application, AppRequest
 from stretto.planner.machine import machine_of
 from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import emulated_replicas
-from stretto.planner.running.run_request import Message, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 from stretto.sim.synthetic_output import filler
 
 MACHINE = "8xA100-80G"
@@ -33,8 +33,8 @@ def works(seed: int) -> Iterator[Work]:
 
 
 def _among(
-    given: tuple[Application, list[Request]], names: Sequence[str]
-) -> tuple[Application, list[Request]]:
+    given: tuple[Application, list[AppRequest]], names: Sequence[str]
+) -> tuple[Application, list[AppRequest]]:
     """Return an application with these of its models, and the requests that are for one of them."""
     app, requests = given
     nodes = [node for node in app.nodes if node.name in names]
@@ -43,12 +43,12 @@ def _among(
     ]
 
 
-def short_chains(app: Application, requests: list[Request]) -> tuple[Application, list[Request]]:
+def short_chains(app: Application, requests: list[AppRequest]) -> tuple[Application, list[AppRequest]]:
     """Return the application with documents of at most ten chunks, whose longest would else take minutes."""
-    return app, [Request(one.id, one.prompt_tokens, one.chunks[:10]) for one in requests]
+    return app, [AppRequest(one.id, one.prompt_tokens, one.chunks[:10]) for one in requests]
 
 
-def with_texts(name: str, app: Application, requests: list[Request], seed: int) -> Work:
+def with_texts(name: str, app: Application, requests: list[AppRequest], seed: int) -> Work:
     """Return the application with requests that have texts, of as many tokens as planners count."""
 
     def text(what: str, num_tokens: int) -> str:
@@ -60,7 +60,7 @@ def with_texts(name: str, app: Application, requests: list[Request], seed: int) 
         [
             RunRequest(
                 one,
-                (Message(None, text(one.id, one.prompt_tokens)),) if one.prompt_tokens else (),
+                (PromptMessage(None, text(one.id, one.prompt_tokens)),) if one.prompt_tokens else (),
                 tuple(text(f"{one.id} {at}", tokens) for at, tokens in enumerate(one.chunks)),
             )
             for one in requests

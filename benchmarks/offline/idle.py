@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from stretto.cluster.messages import StartInstance
-from stretto.messages import (
+from stretto.model.tasks import Done, Failed
+from stretto.sched.messages import (
     Action,
     Admit,
     CancelTask,
@@ -20,8 +21,7 @@ from stretto.messages import (
     Submit,
     Suspended,
 )
-from stretto.observer import Observer
-from stretto.tasks import Done, Failed
+from stretto.sched.observer import Observer
 
 _Key = tuple[str, int]
 

@@ -14,18 +14,18 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.common.checkpoint import Shape, build_checkpoint
 from benchmarks.offline.measured import Measured, Work, run_measured
-from stretto.core import Segment
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.planner.application import Application, Node, Request
+from stretto.model.values import Segment
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.core_costs import CoreModel, measure_on_cores
 from stretto.planner.cores import core_models, cores_machine, usable_cores
-from stretto.planner.machine import Machine
+from stretto.planner.machine import PlanMachine
 from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import core_replicas
-from stretto.planner.running.run_request import Message, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 NUM_DEVICES = 2
 SHAPES: Mapping[str, Shape] = {
@@ -56,7 +56,7 @@ class LocalMachine:
     """
 
     models: Mapping[str, CoreModel]
-    machine: Machine
+    machine: PlanMachine
 
     def works(self, seed: int) -> Iterator[Work]:
         """Yield three applications of the models."""
@@ -83,7 +83,7 @@ def measure_machine(folder: Path, max_s: float) -> LocalMachine:
         name: build_checkpoint(folder / name, [" ".join(WORDS)], shape=shape, seed=at, has_all_bytes=False)
         for at, (name, shape) in enumerate(SHAPES.items())
     }
-    app = Application("all", [Node(name, str(path), _CAP) for name, path in folders.items()])
+    app = Application("all", [ModelNode(name, str(path), _CAP) for name, path in folders.items()])
     found = core_models(app)
     models = {name: found[str(path)] for name, path in folders.items()}
     costs = {name: measure_on_cores(one, cores, max_s) for name, one in models.items()}
@@ -98,7 +98,7 @@ def local_works(seed: int, count: Callable[[str], int]) -> Iterator[Work]:
     """
     numbers = random.Random(seed)
     names = list(SHAPES)
-    nodes = [Node(name, name, _CAP) for name in names]
+    nodes = [ModelNode(name, name, _CAP) for name in names]
     yield Work("ensemble", Application("ensemble", nodes), _requests(numbers, count, 48))
     counts = {"small": 150, "middle": 40, "deep": 60, "large": 30}
     routed = [
@@ -108,8 +108,8 @@ def local_works(seed: int, count: Callable[[str], int]) -> Iterator[Work]:
     ]
     yield Work("routing", Application("routing", nodes), routed)
     judged = [
-        *(Node(name, name, _CAP) for name in names[:3]),
-        Node("large", "large", _CAP, inputs=("small", "deep")),
+        *(ModelNode(name, name, _CAP) for name in names[:3]),
+        ModelNode("large", "large", _CAP, inputs=("small", "deep")),
     ]
     yield Work("judged", Application("judged", judged), _requests(numbers, count, 48))
 
@@ -127,7 +127,7 @@ def _requests(
         text = " ".join(numbers.choices(WORDS, k=numbers.randint(*_PROMPT_WORDS)))
         num_output = numbers.randint(*_ANSWER_TOKENS)
         answers = dict.fromkeys(nodes or SHAPES, num_output)
-        planned = Request(f"{prefix}{at}", count(text), (), nodes, answers)
+        planned = AppRequest(f"{prefix}{at}", count(text), (), nodes, answers)
         decode = {"max_tokens": num_output, "ignore_eos": True}
-        found.append(RunRequest(planned, (Message(None, text),), (), decode))
+        found.append(RunRequest(planned, (PromptMessage(None, text),), (), decode))
     return found

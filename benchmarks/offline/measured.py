@@ -9,12 +9,12 @@ from pathlib import Path
 
 from benchmarks.offline.idle import IdleWatch
 from stretto.costs.length_belief import interval
-from stretto.errors import InternalError
+from stretto.model.errors import InternalError
 from stretto.planner.application import Application
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.run import Job, run_job
+from stretto.planner.running.run import PlanJob, run_job
 from stretto.planner.running.run_request import RunRequest
 
 
@@ -68,7 +68,7 @@ def run_measured(work: Work, replanner: Replanner, make: MakeReplica, folder: Pa
         if not num_left and not ended_s:
             ended_s = time.monotonic()
 
-    job = Job(
+    job = PlanJob(
         work.app,
         stored(work.requests),
         "measured",

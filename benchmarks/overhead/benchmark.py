@@ -30,12 +30,12 @@ from benchmarks.overhead.planning import (
 from benchmarks.overhead.queues import QUEUES, queue_rows
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, spread
-from stretto.deployment import deploy
-from stretto.frontend.component import Input
-from stretto.frontend.template import Template
+from stretto.apps.components.component import Input
+from stretto.apps.template import Template
+from stretto.model.deployment import deploy
+from stretto.model.tasks import Task
 from stretto.runtime.runtime import Runtime
 from stretto.sched.orders import ORDERS
-from stretto.tasks import Task
 
 NODES = "chain of 10, then fan-out of 10"
 IN_PARALLEL = "16 queries in flight"

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from benchmarks.common.virtual_engines import PROFILES, inputs, virtual_engines
 from benchmarks.report import Row, Value, spread
 from stretto.apps import advanced_rag, naive_rag
+from stretto.apps.components.component import Input, parallel
+from stretto.apps.plan_cache import PlanCache
+from stretto.apps.template import Template
 from stretto.cluster.messages import StartInstance
 from stretto.components import Generation
-from stretto.deployment import Deployment
-from stretto.frontend.component import Input, parallel
-from stretto.frontend.plan_cache import PlanCache
-from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.passes.weigh import WEIGHED
-from stretto.messages import Action, AddInstance, Event, InstanceReady, Submit
+from stretto.model.deployment import Deployment
+from stretto.sched.messages import Action, AddInstance, Event, InstanceReady, Submit
 from stretto.sched.system import System
 from stretto.sim.driver import VirtualDriver
 

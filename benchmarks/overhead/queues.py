@@ -7,15 +7,15 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.report import Row, spread
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Action, AddInstance, Admit, Event, InstanceReady, LLMReport, Submit
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, Usage
+from stretto.sched.messages import Action, AddInstance, Admit, Event, InstanceReady, LLMReport, Submit
 from stretto.sched.orders import ORDERS
 from stretto.sched.system import System
-from stretto.tasks import Done, Usage
 
 QUEUES = "a request ends and the next is admitted, by requests that wait"
 _PROFILE = Profile(base_s=0.02, per_unit_s=0.0001, per_output_s=0.02, per_neighbour_s=0.0002)

@@ -14,15 +14,15 @@ from random import Random
 from typing import Protocol
 
 from benchmarks.parrot.workflows import Arrival, Call, Output
-from stretto.core import Failure
-from stretto.errors import InternalError
-from stretto.frontend.plan_cache import PlanCache
+from stretto.apps.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph
-from stretto.messages import Close, Extend, Open, Provide, Reply, Settled, Want
+from stretto.model.errors import InternalError
+from stretto.model.tasks import QueryRecord
+from stretto.model.values import Failure
+from stretto.sched.messages import Close, Extend, Open, Provide, Reply, Settled, Want
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_output import filler
 from stretto.sim.synthetic_workloads import request_graph
-from stretto.tasks import QueryRecord
 
 SEPARATOR = "\x1e"
 """Character between the parts of a prompt, which are tokenised one by one (`agent_tokens`)."""

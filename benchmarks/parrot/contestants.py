@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.errors import ConfigError
 from stretto.graph.passes.weigh import WEIGHED
+from stretto.model.errors import ConfigError
 
 Caching = Literal["none", "static", "automatic"]
 LATENCY_TOKENS = 4096

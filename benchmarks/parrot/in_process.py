@@ -37,14 +37,14 @@ from benchmarks.parrot.workloads import chain, map_reduce
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row
 from stretto.engines.catalogue import llm_engine, transforms_engine
-from stretto.messages import Event, LLMReport
-from stretto.observer import Observer
+from stretto.model.tasks import Done
 from stretto.programs import Client
 from stretto.runtime.runtime import Runtime
+from stretto.sched.messages import Event, LLMReport
+from stretto.sched.observer import Observer
 from stretto.service.config import ServiceConfig
 from stretto.service.service import Service
 from stretto.sim.synthetic_output import filler
-from stretto.tasks import Done
 from stretto.trace.summary import quantile
 
 TABLE = "programs before two engines in process, clients 250 ms away"

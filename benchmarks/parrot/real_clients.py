@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from benchmarks.parrot.workflows import Arrival, Call, Output, Workflow
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.programs import Client, Function, SemanticVariable
 from stretto.programs import Output as OutputOf
 

@@ -17,9 +17,9 @@ from benchmarks.parrot.machines import a6000
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.wanted import WantedFleet, WantedServer
-from stretto.engines.openai_wire.metrics import CACHE_HITS, PROMPT_TOKENS, read_samples
 from stretto.engines.server_process.kept import KeptProcess, take_port
-from stretto.errors import EngineTimeout, EngineUnavailable
+from stretto.model.errors import EngineTimeout, EngineUnavailable
+from stretto.wire.metrics import CACHE_HITS, PROMPT_TOKENS, read_samples
 
 MODEL, DEVICE = "Llama-2-7b-hf", "A6000"
 Front: TypeAlias = Literal["serve", "route"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.parrot.workflows import Arrival, Call, Workflow
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 from stretto.sim.synthetic_output import token_ids
 
 _FILE = Path("multi_agent_coding") / "metagpt_pytorch_calls.jsonl.gz"

@@ -15,17 +15,17 @@ from benchmarks.parrot.clients import CallClient, Client, GraphClient, number_of
 from benchmarks.parrot.contestants import Contestant
 from benchmarks.parrot.machines import Machine
 from benchmarks.parrot.workflows import ENGINE, Arrival
-from stretto.deployment import deploy
+from stretto.apps.plan_cache import PlanCache
 from stretto.engines.scripted.fake import FakeLLM
-from stretto.frontend.plan_cache import PlanCache
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.messages import Action, Admit, Event, LLMReport
-from stretto.observer import Observer, StepsDone
+from stretto.model.deployment import deploy
+from stretto.model.tasks import Done, Piece, Started
+from stretto.sched.messages import Action, Admit, Event, LLMReport
+from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.agent_load import agent_tokens
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import as_max_tokens, filler_output
-from stretto.tasks import Done, Piece, Started
 from stretto.trace.summary import quantile
 
 _BLOCK_TOKENS = 16

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from stretto.costs.tokens import num_tokens
 from stretto.graph.graph import Arg, Graph, Primitive, Ref, Slot, config_items
-from stretto.tasks import Objective
+from stretto.model.tasks import Objective
 
 ENGINE = "llm"
 

@@ -18,8 +18,8 @@ from benchmarks.common.checkpoint import Shape, build_checkpoint
 from benchmarks.common.corpora import questions_about, some_documents
 from benchmarks.report import Row, Value, num_cores
 from stretto.apps import APPS
-from stretto.core import Document
-from stretto.deployment import Deployment
+from stretto.model.deployment import Deployment
+from stretto.model.values import Document
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder
 from stretto.trace.summary import quantile, summarise

@@ -20,14 +20,14 @@ from benchmarks.common.virtual_engines import (
 )
 from benchmarks.report import Row, Value
 from stretto.apps import APPS
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment
-from stretto.frontend.plan_cache import PlanCache
+from stretto.apps.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
-from stretto.messages import Reply
+from stretto.model.deployment import Deployment
+from stretto.model.profile import Profile
+from stretto.sched.messages import Reply
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.query_bound import Bound, lower_bound
+from stretto.sim.query_bound import QueryBound, lower_bound
 from stretto.trace.summary import quantile
 
 END_TO_END = "end to end, one query"
@@ -70,7 +70,7 @@ def settings(num_chunks: int) -> list[Setting]:
 
 
 def end_to_end_s(
-    setting: Setting, passes: Sequence[str], bound: Bound | None, policy: str = "topology_aware"
+    setting: Setting, passes: Sequence[str], bound: QueryBound | None, policy: str = "topology_aware"
 ) -> float:
     """Virtual seconds of one query; its time and outputs are checked against the bound."""
     ends_s, replies = _run(setting, passes, policy, [0.0])
@@ -80,7 +80,7 @@ def end_to_end_s(
     return ends_s[0]
 
 
-def bound_of(setting: Setting) -> Bound:
+def bound_of(setting: Setting) -> QueryBound:
     """Bound of the case's one query."""
     graph = APPS[setting.app]().lower({})
     return lower_bound(graph, inputs(setting.num_chunks), setting.engines())

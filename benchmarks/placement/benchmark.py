@@ -26,8 +26,8 @@ from benchmarks.placement.workloads import SHAPES, make_requests, study
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
 from benchmarks.router.contestants import OTHERS_MISSING, others
-from stretto.agent_traces.sharing import found_share, quantities
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.trace.agents.sharing import found_share, quantities
 from stretto.trace.summary import quantile
 
 SPEED = "decisions per second of a core, 2,000 tokens, 4 instances"

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.placement.scenes import ABLATION, ORACLES
 from benchmarks.placement.workloads import Request
-from stretto.agent_traces.requests import AgentTrace, SizedPrompt
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.placement import Placement
 from stretto.cluster.placements.e2 import E2
 from stretto.cluster.placements.oracle_partition import OraclePartition, partition
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES
-from stretto.core import Segment
+from stretto.model.values import Segment
 from stretto.sim.agent_load import sized_text
+from stretto.trace.agents.requests import AgentTrace, SizedPrompt
 
 
 def new_policy(

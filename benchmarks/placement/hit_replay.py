@@ -19,7 +19,7 @@ from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.kv_events import BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import Dispatched, Ended, Joined, Placement, PlacementRequest, PromptKey
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 _SPACE = "replay"
 _NO_LIMIT = 2**40

@@ -14,11 +14,11 @@ from benchmarks.placement.workloads import Request, make_requests, poisson_s
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row, Value
 from benchmarks.router.contestants import others
-from stretto.agent_traces.formats import read_agent_trace
-from stretto.agent_traces.requests import SizedPrompt
 from stretto.cluster.placement import Placement
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prefix_hashes import PrefixHasher, salted_root
+from stretto.trace.agents.formats import read_agent_trace
+from stretto.trace.agents.requests import SizedPrompt
 
 POOL = "one cache for all"
 POLICIES = ("round_robin", "lmetric", "prefix_threshold", "e2", "stretto")

@@ -16,10 +16,10 @@ from benchmarks.placement.simulated import simulate
 from benchmarks.placement.workloads import Request, make_trace, study
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row, Value
-from stretto.agent_traces.requests import AgentTrace
-from stretto.agent_traces.sharing import Shared
 from stretto.sim.latency_bound import least_mean_s
-from stretto.sim.query_bound import Bound, EngineWork
+from stretto.sim.query_bound import EngineWork, QueryBound
+from stretto.trace.agents.requests import AgentTrace
+from stretto.trace.agents.sharing import SharedParts
 
 DEFAULT_CELLS = Path("runs/placement")
 BOUND = "lower bound"
@@ -114,7 +114,9 @@ class _Made:
         return {"mean_s": bound_s(arrivals_s, study(requests), self._scene.instances().machines)}
 
 
-def bound_s(arrivals_s: Sequence[float], requests: Sequence[Shared], machines: Sequence[Machine]) -> float:
+def bound_s(
+    arrivals_s: Sequence[float], requests: Sequence[SharedParts], machines: Sequence[Machine]
+) -> float:
     """Return a lower bound of the mean latency in seconds, for any policy and any order.
 
     Each request takes at least what it takes alone on the fastest machine, if all that earlier prompts have
@@ -130,7 +132,7 @@ def bound_s(arrivals_s: Sequence[float], requests: Sequence[Shared], machines: S
         num_missing = max(1, one.prompt.num_tokens - one.found_tokens)
         decodes_s = step_s * (one.prompt.output_tokens - 1)
         work = EngineWork(0.0, num_missing * together_s, decodes_s)
-        bounds.append(Bound(num_missing * prefill_s + decodes_s, {}, {}, {"llm": work}))
+        bounds.append(QueryBound(num_missing * prefill_s + decodes_s, {}, {}, {"llm": work}))
     return least_mean_s(arrivals_s, bounds)
 
 

@@ -12,9 +12,9 @@ from functools import cache
 
 from stretto.costs.preble import preble_cost
 from stretto.costs.presets import load_preset
-from stretto.costs.profile import Profile
 from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import StepCost
+from stretto.model.profile import Profile
 
 _LLAMA_3_70B = LLMModel(
     "Llama-3-70B",

@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.placement.machines import Machine, Slower
-from stretto.agent_traces.load_report import RequestTimes
-from stretto.agent_traces.requests import AgentTrace
+from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.placement import Placement
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.scripted.fake import FakeLLM
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Action, Admit
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.sched.messages import Action, Admit
+from stretto.sched.observer import Observer
 from stretto.sim.agent_load import simulate_agents
 from stretto.sim.simulated_model import SimulatedModel
+from stretto.trace.agents.load_report import RequestTimes
+from stretto.trace.agents.requests import AgentTrace
 
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 128

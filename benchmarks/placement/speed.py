@@ -17,7 +17,7 @@ from stretto.cluster.placement import Dispatched, Ended, Joined, Placement, Plac
 from stretto.cluster.prefix_hashes import PrefixHasher, salted_root
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.prefix_tree import PrefixTree
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 T = TypeVar("T")
 

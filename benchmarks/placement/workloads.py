@@ -25,9 +25,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.agent_traces.requests import AgentRequest, AgentTrace, SizedPrompt, checked_trace
-from stretto.agent_traces.sharing import KnownPrompt, Shared, study_prompts
-from stretto.errors import UserError
+from stretto.model.errors import UserError
+from stretto.trace.agents.requests import AgentRequest, AgentTrace, SizedPrompt, checked_trace
+from stretto.trace.agents.sharing import KnownPrompt, SharedParts, study_prompts
 
 BLOCK_TOKENS = 16
 _BLOCK_BYTES = 4 * BLOCK_TOKENS
@@ -224,7 +224,7 @@ def make_trace(
     )
 
 
-def study(requests: Sequence[Request]) -> list[Shared]:
+def study(requests: Sequence[Request]) -> list[SharedParts]:
     """Return what the prompts of a workload share."""
     ids = BlockIds()
     return study_prompts(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stretto.planner.application import Application, Node, Request
+from stretto.planner.application import Application, AppRequest, ModelNode
 
 ENSEMBLE = (
     "vicuna-13b-v1.5",
@@ -29,7 +29,7 @@ ROUTED = {
 """Requests of each model of the routing application (Table 1)."""
 
 
-def mixed(*parts: tuple[Application, list[Request]]) -> tuple[Application, list[Request]]:
+def mixed(*parts: tuple[Application, list[AppRequest]]) -> tuple[Application, list[AppRequest]]:
     """Return several applications as one (section 5.4); each request is for the nodes of its own."""
     requests = [
         replace(
@@ -41,7 +41,7 @@ def mixed(*parts: tuple[Application, list[Request]]) -> tuple[Application, list[
     return Application("mixed", [node for app, _ in parts for node in app.nodes]), requests
 
 
-def ensemble(num_requests: int, cap: int, seed: int) -> tuple[Application, list[Request]]:
+def ensemble(num_requests: int, cap: int, seed: int) -> tuple[Application, list[AppRequest]]:
     """Return nine models that all answer the same requests (section 5.1).
 
     Prompts have 5 to 127 tokens, 21 on average; their distribution is not published, so it is a cut
@@ -49,28 +49,28 @@ def ensemble(num_requests: int, cap: int, seed: int) -> tuple[Application, list[
     """
     random = np.random.default_rng([seed, 1])
     tokens = np.clip(5 + random.exponential(16, num_requests), 5, 127).astype(int).tolist()
-    nodes = [Node(model, model, cap) for model in ENSEMBLE]
-    requests = [Request(str(at), length) for at, length in enumerate(tokens)]
+    nodes = [ModelNode(model, model, cap) for model in ENSEMBLE]
+    requests = [AppRequest(str(at), length) for at, length in enumerate(tokens)]
     return Application("ensemble", nodes), requests
 
 
-def routing(cap: int, seed: int, share: float = 1.0) -> tuple[Application, list[Request]]:
+def routing(cap: int, seed: int, share: float = 1.0) -> tuple[Application, list[AppRequest]]:
     """Return five models that each answer requests of their own (section 5.2); prompts have 9 to 577 tokens,
     310 on average.
     """
     random = np.random.default_rng([seed, 2])
-    requests: list[Request] = []
+    requests: list[AppRequest] = []
     for model, count in ROUTED.items():
         tokens = np.clip(random.normal(310, 120, max(1, int(count * share))), 9, 577).astype(int).tolist()
         requests += [
-            Request(str(len(requests) + at), length, (), (model,)) for at, length in enumerate(tokens)
+            AppRequest(str(len(requests) + at), length, (), (model,)) for at, length in enumerate(tokens)
         ]
-    return Application("routing", [Node(model, model, cap) for model in ROUTED]), requests
+    return Application("routing", [ModelNode(model, model, cap) for model in ROUTED]), requests
 
 
 def chain_summary(
     num_documents: int, cap: int, evaluations: int, seed: int
-) -> tuple[Application, list[Request]]:
+) -> tuple[Application, list[AppRequest]]:
     """Return documents that one model summarises chunk by chunk, and that another evaluates (section 5.3).
 
     Chunks have 2,048 tokens. Their number has a median of 3 and a long tail: up to 60 for 100 documents.
@@ -78,9 +78,9 @@ def chain_summary(
     random = np.random.default_rng([seed, 3])
     chunks = np.clip(np.round(3 * np.exp(random.normal(0, 1.0, num_documents))), 1, 200).astype(int)
     chunks[0] = 60 if num_documents <= 100 else 201
-    requests = [Request(str(at), 0, (1600,) * int(count)) for at, count in enumerate(chunks)]
+    requests = [AppRequest(str(at), 0, (1600,) * int(count)) for at, count in enumerate(chunks)]
     nodes = [
-        Node("summary", "vicuna-13b-v1.5", cap, 100, chain=True),
-        Node("evaluator", "Llama-2-70b-chat-hf", 200, 300, ("summary",), evaluations),
+        ModelNode("summary", "vicuna-13b-v1.5", cap, 100, chain=True),
+        ModelNode("evaluator", "Llama-2-70b-chat-hf", 200, 300, ("summary",), evaluations),
     ]
     return Application("chain summary", nodes), requests

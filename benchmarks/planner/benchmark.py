@@ -17,7 +17,7 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.presets import load_output_lengths
-from stretto.planner.application import Application, Request
+from stretto.planner.application import Application, AppRequest
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import Execution, execute
 from stretto.planner.machine import machine_of
@@ -50,13 +50,13 @@ class Case:
 
     name: str
     app: Application
-    requests: list[Request]
+    requests: list[AppRequest]
     paper: str = ""
     knows_lengths: bool = False
     preempts: bool = True
     bound_goal: float | None = None
     figure: str = ""
-    parts: tuple[tuple[Application, list[Request]], ...] = ()
+    parts: tuple[tuple[Application, list[AppRequest]], ...] = ()
 
 
 def cases(seed: int, quick: bool) -> Iterator[Case]:
@@ -199,7 +199,7 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
 
 def _problem(
     app: Application,
-    requests: list[Request],
+    requests: list[AppRequest],
     lengths: LengthsBySource,
     options: BenchmarkOptions,
     preempts: bool = True,
@@ -211,7 +211,7 @@ def _problem(
 
 
 def _alone_s(
-    app: Application, requests: list[Request], lengths: LengthsBySource, options: BenchmarkOptions
+    app: Application, requests: list[AppRequest], lengths: LengthsBySource, options: BenchmarkOptions
 ) -> float:
     """Return the mean makespan of stretto's plan for one application alone."""
     problem = _problem(app, requests, lengths, options)

@@ -10,8 +10,8 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row
 from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.presets import load_output_lengths
-from stretto.errors import ConfigError
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import ConfigError
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.machine import machine_of
 from stretto.planner.planners.exact import solve
 from stretto.planner.planners.moldable_list import best_list, plan_of_list
@@ -55,13 +55,13 @@ def random_times(seed: int, lengths: LengthsBySource) -> RunTimes:
     """Return the table of an application of two to six models, some of which take others' answers."""
     random = Random(seed)
     models = random.sample(_MODELS, random.randint(2, 6))
-    nodes: list[Node] = []
+    nodes: list[ModelNode] = []
     for model in models:
         inputs = (random.choice(nodes).name,) if nodes and random.random() < 0.25 else ()
         cap, calls = random.choice([64, 256, 512]), random.choice([1, 1, 2])
-        nodes.append(Node(model, model, cap, 0, inputs, calls))
+        nodes.append(ModelNode(model, model, cap, 0, inputs, calls))
     requests = [
-        Request(
+        AppRequest(
             str(at), random.randint(5, 200), (), tuple(random.sample(models, random.randint(1, len(models))))
         )
         for at in range(random.choice([20, 200, 500]))

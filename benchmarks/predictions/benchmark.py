@@ -28,7 +28,7 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.presets import load_output_lengths
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.planner.execute import execute
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.problem import Problem

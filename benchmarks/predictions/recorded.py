@@ -14,9 +14,9 @@ import numpy as np
 
 from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.steps_file import read_rows
-from stretto.errors import ConfigError, DocumentError
-from stretto.planner.application import Application, Node, Request
-from stretto.planner.machine import Machine, machine_of
+from stretto.model.errors import ConfigError, DocumentError
+from stretto.planner.application import Application, AppRequest, ModelNode
+from stretto.planner.machine import PlanMachine, machine_of
 
 RUNS = Path("samullm", "e2e_measured_chain_summary.csv")
 SUMMARY = "summary"
@@ -47,7 +47,7 @@ class Setting:
         return f"{self.summariser}, {self.num_documents} documents, {self.num_devices} GPUs"
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> PlanMachine:
         """The machine on which it was run."""
         return machine_of(_MACHINES[self.num_devices])
 
@@ -99,17 +99,17 @@ def load_runs(data: Path) -> list[RecordedRun]:
     return runs
 
 
-def chain_summary(setting: Setting, skew: float) -> tuple[Application, list[Request]]:
+def chain_summary(setting: Setting, skew: float) -> tuple[Application, list[AppRequest]]:
     """Return the application of a setting, and documents whose numbers of chunks have this skew."""
     num, most = setting.num_documents, _MOST_CHUNKS[setting.num_documents]
     random = np.random.default_rng([num, 3])
     chunks = np.clip(np.round(_MEDIAN_CHUNKS * np.exp(random.normal(0, skew, num))), 1, most).astype(int)
     chunks[0] = most
-    requests = [Request(str(at), 0, (_CHUNK_TOKENS,) * int(count)) for at, count in enumerate(chunks)]
-    summary = Node(
+    requests = [AppRequest(str(at), 0, (_CHUNK_TOKENS,) * int(count)) for at, count in enumerate(chunks)]
+    summary = ModelNode(
         SUMMARY, setting.summariser, setting.max_tokens, _TEMPLATE_TOKENS, chain=True, template=SUMMARY
     )
-    judge = Node(
+    judge = ModelNode(
         "evaluator",
         setting.evaluator,
         setting.max_tokens,

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Report, Row
-from stretto.core import Chunk, Hit
 from stretto.costs.fit_profile import fit_profile
 from stretto.costs.refine import RefinedProfile
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Deployment
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import embedding_engine, reranking_engine
 from stretto.engines.contract import BatchEngine
 from stretto.engines.measurement import text_of_words
 from stretto.engines.profiling import profile_engine
-from stretto.tasks import Task
+from stretto.model.deployment import Deployment
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit
 
 ERRORS = "mean error of predicted times (%)"
 PROFILES = "profiles by length"

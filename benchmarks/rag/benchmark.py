@@ -28,7 +28,7 @@ from benchmarks.rag.runs import Ask, Timed, as_they_arrive, asking, one_by_one
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from benchmarks.teola.schemes import CHOICES, HAND_WRITTEN, OURS, PAPERS, SCHEMES, Scheme
-from stretto.core import Document
+from stretto.model.values import Document
 from stretto.trace.summary import quantile
 
 LATENCIES = "median seconds of a query, engines of this machine"

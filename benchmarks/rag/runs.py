@@ -21,8 +21,8 @@ from benchmarks.rag.hand_written.programs import HandWrittenProgram
 from benchmarks.rag.hand_written.servers import batch_units, serving
 from benchmarks.teola.schemes import HAND_WRITTEN, Scheme
 from benchmarks.teola.workload import templates
-from stretto.core import Document, Hit
-from stretto.deployment import Deployment
+from stretto.model.deployment import Deployment
+from stretto.model.values import Document, Hit
 from stretto.runtime.runtime import Runtime
 
 _KV_BYTES = 256 * 2**20

@@ -15,14 +15,14 @@ from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TypeAlias
 
-from stretto.core import Prompt, Segment
-from stretto.costs.profile import Profile
 from stretto.graph.compile import Node, compile_graph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot
 from stretto.graph.text import parse_graph
-from stretto.sched.request import Request
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, QueryRecord
+from stretto.model.values import Prompt, Segment
+from stretto.sched.queries.request import StepRequest
 from stretto.sim.synthetic_output import filler, prompt_ids
-from stretto.tasks import Decode, QueryRecord
 
 TOKEN_S = 0.02
 """Seconds of a decode step."""
@@ -47,7 +47,7 @@ class Call:
 
     start_s: float
     end_s: float
-    request: Request
+    request: StepRequest
     prompt: Prompt
     answer: str
 
@@ -175,5 +175,5 @@ def _examples(data: Path | None) -> list[str]:
 
 
 def _call(query: str, node: Node, prompt: Prompt, answer: str, start_s: float, record: QueryRecord) -> Call:
-    request = Request(query, node, "answer", 0, 1, {}, prompts=(prompt,), decode=Decode(), record=record)
+    request = StepRequest(query, node, "answer", 0, 1, {}, prompts=(prompt,), decode=Decode(), record=record)
     return Call(start_s, start_s + START_S + TOKEN_S * len(answer) / 4, request, prompt, answer)

@@ -11,9 +11,9 @@ from benchmarks.retain.calls import Call
 from stretto.cluster.block_hashes import Hasher
 from stretto.llm.cache.block_pool import BlockPool
 from stretto.llm.cache.prefix_cache import PrefixCache
-from stretto.sched.reuse_forecasts import ReuseForecasts
+from stretto.model.tasks import Reuse
+from stretto.sched.llm.reuse_forecasts import ReuseForecasts
 from stretto.sim.synthetic_output import prompt_ids
-from stretto.tasks import Reuse
 
 BLOCK_TOKENS = 16
 

@@ -31,8 +31,8 @@ from benchmarks.router.contestants import OTHERS_MISSING, Contestant, Running, c
 from benchmarks.router.open_load import Asked, Streamed, ask_all
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
-from stretto.engines.openai_wire.metrics import CACHE_HITS, OUTPUT_TOKENS, PROMPT_TOKENS, read_samples
 from stretto.trace.summary import quantile
+from stretto.wire.metrics import CACHE_HITS, OUTPUT_TOKENS, PROMPT_TOKENS, read_samples
 
 ENDLESS = "one cache without an end"
 MODEL = "Llama-2-13b-hf"

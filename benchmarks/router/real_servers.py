@@ -30,12 +30,12 @@ from benchmarks.common.corpora import some_documents
 from benchmarks.common.vllm_server import MODEL, VLLM, find_vllm, serving
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, versions
+from stretto.engines.models import MINI
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.engines.openai_wire.metrics import read_samples
-from stretto.errors import ConfigError
-from stretto.models import MINI
+from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.serve import RunningRouter
+from stretto.wire.metrics import read_samples
 
 TABLE = "two vLLM servers behind the router"
 MAX_ERROR = 0.02

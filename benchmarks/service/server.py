@@ -14,15 +14,15 @@ import uvloop
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
 from stretto.cluster.prompt_keys import PromptSpace, token_space
-from stretto.deployment import deploy
 from stretto.engines.catalogue import transforms_engine
+from stretto.engines.models import MINI
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.models import MINI
+from stretto.model.deployment import deploy
+from stretto.model.tasks import Done, LLMEvent, LLMTask
 from stretto.runtime.runtime import Runtime
 from stretto.service.config import Limits, ServiceConfig
 from stretto.service.serve import spare_collector
 from stretto.service.service import Service
-from stretto.tasks import Done, LLMEvent, LLMTask
 
 ANSWER = "ok"
 

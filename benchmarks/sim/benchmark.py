@@ -18,14 +18,14 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, spread
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Action, Event, Reply, Submit
-from stretto.observer import Observer, StepsDone
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.sched.messages import Action, Event, Reply, Submit
+from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.published_workloads import ARRIVALS, Workload, workload
+from stretto.sim.published_workloads import ARRIVALS, PublishedWorkload, workload
 from stretto.sim.simulated_model import preset_models
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.sim.synthetic_workloads import request_graph, submits
@@ -39,7 +39,7 @@ GOAL_PER_S = 3000.0
 GOAL_LONG_PER_S = 1500.0
 MODEL = "Llama-2-7b-hf"
 APP_CALLS = "calls of apps"
-_CALLS = Workload(
+_CALLS = PublishedWorkload(
     tuple(TraceRequest(0.0, *tokens) for tokens in ((90, 40), (330, 30), (360, 30), (360, 30))),
     "of advanced RAG: 90 + 40 tokens for an expansion, 330 + 30 and 360 + 30 for answers from chunks",
 )
@@ -177,7 +177,7 @@ def _driver(
     return driver
 
 
-def _capacity_per_s(size: SimSize, found: Workload, seed: int) -> float:
+def _capacity_per_s(size: SimSize, found: PublishedWorkload, seed: int) -> float:
     """Requests per second that one instance finishes when enough of them wait all the time."""
     requests = list(islice(found.arriving(repeat(0.0), seed), size.saturating))
     counts = _Counts()
@@ -208,7 +208,7 @@ def _run_all(driver: VirtualDriver) -> float:
     return cpu_s
 
 
-def _run(size: SimSize, found: Workload, arrivals_s: Iterator[float], seed: int) -> dict[str, Value]:
+def _run(size: SimSize, found: PublishedWorkload, arrivals_s: Iterator[float], seed: int) -> dict[str, Value]:
     requests = list(islice(found.arriving(arrivals_s, seed), size.requests))
     counts = _Counts()
     driver = _driver(size, size.instances, requests, counts)

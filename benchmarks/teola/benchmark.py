@@ -35,9 +35,9 @@ from benchmarks.teola.tables import (
     speed_ups,
 )
 from benchmarks.teola.workload import DatasetSizes, sizes
-from stretto.deployment import RunsIn
 from stretto.engines.processor import num_cores
 from stretto.graph.passes.weigh import WEIGHED
+from stretto.model.deployment import RunsIn
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.simulate import Ran, Testbed, run
 from benchmarks.teola.workload import PAUSE_S, DatasetSizes, QueryArrival, queries, templates
 from stretto.sim.latency_bound import least_mean_s
-from stretto.sim.query_bound import Bound, lower_bound
+from stretto.sim.query_bound import QueryBound, lower_bound
 from stretto.trace.summary import quantile
 
 _In = TypeVar("_In")
@@ -128,7 +128,7 @@ class _Load:
     share: float
     per_s: float
     seed: int
-    bounds: Mapping[str, Bound]
+    bounds: Mapping[str, QueryBound]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class _Seen:
     least_s: float
 
 
-def _bounds(setting: Scenario, known: Mapping[str, DatasetSizes], seed: int) -> dict[str, Bound]:
+def _bounds(setting: Scenario, known: Mapping[str, DatasetSizes], seed: int) -> dict[str, QueryBound]:
     graphs = {app: template.lower({}) for app, template in templates().items()}
     engines, prices = setting.testbed.engines(), setting.testbed.prices
     return {
@@ -151,7 +151,7 @@ def _bounds(setting: Scenario, known: Mapping[str, DatasetSizes], seed: int) -> 
     }
 
 
-def _capacity_per_s(bounds: Sequence[Bound]) -> float:
+def _capacity_per_s(bounds: Sequence[QueryBound]) -> float:
     """Queries per second that the busiest engine can bear, by its least work for the mean query."""
     work_s: dict[str, float] = {}
     for bound in bounds:
@@ -191,14 +191,14 @@ def _joined(seeds: Sequence[_Seen], share: float, capacity_per_s: float, alone_s
     )
 
 
-def _backlog(asked: Sequence[QueryArrival], ran: Ran, bounds: Mapping[str, Bound]) -> float:
+def _backlog(asked: Sequence[QueryArrival], ran: Ran, bounds: Mapping[str, QueryBound]) -> float:
     """Work left at the last arrival, without that query, as a share of the run until then."""
     last = asked[-1]
     end_s = max(query.at_s + ran.latencies_s[query.name] for query in asked)
     return (end_s - last.at_s - bounds[last.name].seconds) / max(last.at_s - asked[0].at_s, 1e-9)
 
 
-def _check(ran: Ran, bounds: Mapping[str, Bound], scheme: Scheme) -> None:
+def _check(ran: Ran, bounds: Mapping[str, QueryBound], scheme: Scheme) -> None:
     for name, latency_s in ran.latencies_s.items():
         least_s = bounds[name].seconds
         assert latency_s >= least_s - 1e-9, f"{scheme.name}, {name}: {latency_s} beats {least_s}"

@@ -13,9 +13,9 @@ from functools import cache
 
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset
-from stretto.costs.profile import Profile
 from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import LLMStepCost, StepCost, StepFeatures
+from stretto.model.profile import Profile
 from stretto.sim.op_prices import Prices
 
 CHUNK_TOKENS = 256

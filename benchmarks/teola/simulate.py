@@ -22,20 +22,20 @@ from benchmarks.teola.costs import (
 )
 from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.workload import QueryArrival, templates
-from stretto.core import Prompt
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
+from stretto.apps.plan_cache import PlanCache
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
-from stretto.frontend.plan_cache import PlanCache
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Event, Submit
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.model.values import Prompt
 from stretto.runtime.conditions import idle_conditions
+from stretto.sched.messages import Event, Submit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.op_prices import Prices
 from stretto.sim.synthetic_output import OutputSource, SyntheticOutput, output_as_of
-from stretto.tasks import Decode, LLMTask
 from stretto.trace.summary import summarise
 
 SMALL = "7B"

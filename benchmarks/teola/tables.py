@@ -9,7 +9,7 @@ from benchmarks.report import Row, Value
 from benchmarks.teola import costs
 from benchmarks.teola.compare import Compared
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS, PAPERS
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 APPS = ("search", "naive", "advanced")
 END_TO_END = "Figure 8: mean seconds end to end"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.teola.costs import CHUNK_TOKENS
 from stretto.apps import APPS, search_empowered
-from stretto.core import Document, Section
-from stretto.errors import DocumentError
-from stretto.frontend.template import Template
+from stretto.apps.template import Template
+from stretto.model.errors import DocumentError
+from stretto.model.values import Document, Section
 
 REPORT_EXCERPTS = 96
 """Number of TAT-QA's excerpts that make one report of about 60 pages; no set of whole reports was

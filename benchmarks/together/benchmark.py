@@ -15,7 +15,7 @@ from benchmarks.report import Goal, Report, Row
 from benchmarks.together.load import arrivals, azure_trace, waiting
 from benchmarks.together.simulated import Outcome, simulate, usual_limits
 from stretto.costs.offline import OfflineLimits
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 from stretto.sim.traces import TraceRequest
 from stretto.trace.summary import quantile
 

@@ -10,20 +10,20 @@ from benchmarks.together.load import Call
 from stretto.costs.kv_room import check_fits
 from stretto.costs.offline import OfflineLimits, offline_limits
 from stretto.costs.presets import load_preset
-from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.messages import Action, Admit, Event, LLMReport
-from stretto.observer import Observer, StepsDone
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, Done, LLMTask, Started
+from stretto.sched.messages import Action, Admit, Event, LLMReport
+from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import SyntheticOutput, chars, filler
-from stretto.tasks import Decode, Done, LLMTask, Started
 
 MODEL = "Llama-2-7b-hf"
 DEVICE = "A100-80G"

@@ -26,7 +26,7 @@ from stretto.costs.fit import MeasuredStep
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.wanted import WantedFleet, WantedServer
-from stretto.models import MINI
+from stretto.engines.models import MINI
 
 STEPS = "steps of the real server, from outside, and the fitted cost"
 ARRIVAL = "seconds of a request's way to the engine and back, besides steps"

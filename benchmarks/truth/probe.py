@@ -24,7 +24,7 @@ from statistics import fmean, median
 from benchmarks.emulate.load import Answered, SentRequest, ask_all, ask_beside
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
-from stretto.errors import EngineFailure
+from stretto.model.errors import EngineFailure
 
 
 @dataclass(frozen=True, slots=True)

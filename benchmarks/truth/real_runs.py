@@ -19,9 +19,9 @@ from benchmarks.fleet.questions import Corpus, poisson_gaps_s
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.truth.probe import Probed, ProbeSize, pooled, probe
 from benchmarks.truth.times import Times, times_of
+from stretto.apps.components.prompt_segments import load_prompt
 from stretto.emulate.llm_plan import load_tokens
-from stretto.frontend.prompts import load_prompt
-from stretto.models import MINI
+from stretto.engines.models import MINI
 
 
 @dataclass(frozen=True, slots=True)

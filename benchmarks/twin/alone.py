@@ -16,13 +16,13 @@ from typing import Protocol
 
 from benchmarks.twin.costs import Sharing, num_items
 from stretto.cluster.messages import KVReport
-from stretto.deployment import Deployment
-from stretto.errors import EngineFailure
-from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
+from stretto.model.deployment import Deployment
+from stretto.model.errors import EngineFailure
+from stretto.model.tasks import Done, Failed, LLMTask, Task, Usage
 from stretto.runtime.instances import Instance, start_instance
 from stretto.runtime.loop_thread import LoopThread, run_on
 from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, RunBatch
-from stretto.tasks import Done, Failed, LLMTask, Task, Usage
+from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
 from stretto.trace.run_file import num_chars
 
 _START_S = 180.0

@@ -12,8 +12,8 @@ from stretto.costs.fit import MeasuredStep, fit_step_cost
 from stretto.costs.nnls import nnls
 from stretto.costs.shape import Hardware, LLMModel, StepShape
 from stretto.costs.step import StepCost, StepFeatures
-from stretto.messages import StartBatch
-from stretto.tasks import Task, Usage
+from stretto.model.tasks import Task, Usage
+from stretto.sched.messages import StartBatch
 from stretto.trace.run_file import num_chars
 
 _TYPICAL_CPU = Hardware("a core", 2**34, 2e10, 1e11, 5e10)

@@ -11,19 +11,19 @@ from benchmarks.teola.schemes import SCHEMES, Scheme
 from benchmarks.teola.workload import templates
 from benchmarks.twin.compare import TwinRun
 from benchmarks.twin.costs import MachineCosts
-from stretto.core import Document
+from stretto.apps.plan_cache import PlanCache
 from stretto.costs.step import StepCost
-from stretto.deployment import Deployment
-from stretto.frontend.plan_cache import PlanCache
+from stretto.engines.models import MINI
 from stretto.graph.compile import ExecutionGraph
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Admit, StartBatch
-from stretto.models import MINI
+from stretto.model.deployment import Deployment
+from stretto.model.tasks import LLMTask, Task
+from stretto.model.values import Document
+from stretto.sched.messages import Admit, StartBatch
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.shared_cores import SharedCoresDriver, own_vectors, remembering
 from stretto.sim.step_times import ProfileCost
-from stretto.tasks import LLMTask, Task
 
 ALONE, TOGETHER = "alone", "together"
 _PAUSE_S = 1000.0

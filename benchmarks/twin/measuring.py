@@ -23,8 +23,8 @@ from benchmarks.twin.costs import (
 )
 from benchmarks.twin.machine import LLMS, TwinMachine
 from stretto.costs.shape import model_of
-from stretto.models import MINI
-from stretto.tasks import LLMTask, Task
+from stretto.engines.models import MINI
+from stretto.model.tasks import LLMTask, Task
 
 _SIDE_BY_SIDE = (1, 2, 4, 8)
 

@@ -28,11 +28,11 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, spread, versions
 from benchmarks.vllm.probe import probe
 from stretto.apps import advanced_rag
-from stretto.core import ABSENT, Document, Hit
-from stretto.deployment import Deployment
-from stretto.errors import BadReply
-from stretto.frontend.template import Template
-from stretto.models import MINI
+from stretto.apps.template import Template
+from stretto.engines.models import MINI
+from stretto.model.deployment import Deployment
+from stretto.model.errors import BadReply
+from stretto.model.values import ABSENT, Document, Hit
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder, Span
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.common.vllm_server import MODEL
 from benchmarks.report import Row
-from stretto.core import Document, Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.errors import EngineTimeout
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.errors import EngineTimeout
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.values import Document, Segment
 
 _HEAD_WORDS, _REST_WORDS = 500, 120
 _NUM_WARM_UPS = 3

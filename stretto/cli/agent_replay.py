@@ -6,22 +6,22 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stretto.agent_traces.formats import agent_format, read_agent_trace
-from stretto.agent_traces.load_report import summarise
 from stretto.cli.load_table import print_load_report
 from stretto.cli.names import DEVICE, MODEL
 from stretto.cluster.placements.table import check_placement
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Replica, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import ConfigError
 from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.model.deployment import Deployment, Replica, deploy
+from stretto.model.errors import ConfigError
+from stretto.model.profile import Profile
 from stretto.sched.orders import ORDERS
 from stretto.sim.agent_load import simulate_agents
 from stretto.sim.simulated_model import SimulatedModel, preset_models
 from stretto.sim.synthetic_output import OutputSource
+from stretto.trace.agents.formats import agent_format, read_agent_trace
+from stretto.trace.agents.load_report import summarise
 from stretto.trace.lines import TraceError
 
 _ENGINE = "llm"

@@ -13,7 +13,7 @@ import typer
 
 import stretto
 from stretto.cli import options
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 
 
 def bench(

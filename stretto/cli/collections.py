@@ -13,14 +13,14 @@ import typer
 
 from stretto.cli import options
 from stretto.cli.terminal import shown
-from stretto.errors import ConfigError, UserError
+from stretto.model.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stretto.core import Document
-    from stretto.deployment import Deployment
     from stretto.engines.batch.postgres import PostgresConfig, PostgresVectors
+    from stretto.model.deployment import Deployment
+    from stretto.model.values import Document
 
 
 def collections(
@@ -74,9 +74,9 @@ def collections_engine(dsn: str | None) -> Deployment:
     """Return the declaration of the engine "vectors" (search in stored documents) on the database `dsn`, or
     on an embedded server if that is None.
     """
-    from stretto.deployment import deploy
     from stretto.engines.batch.postgres import PostgresVectors
     from stretto.engines.catalogue import PROFILES
+    from stretto.model.deployment import deploy
 
     return deploy("vectors", PostgresVectors, _config(dsn), profile=PROFILES["vectors"], max_batch=1024)
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from stretto.cli.saved import cache_dir
-from stretto.errors import ConfigError, UserError
+from stretto.model.errors import ConfigError, UserError
 from stretto.planner.core_costs import CoreCost, CoreModel, core_cost_of, measure_on_cores
 from stretto.planner.cores import cores_machine, usable_cores
-from stretto.planner.machine import Machine
+from stretto.planner.machine import PlanMachine
 
 MEASURING_S = 12.0
 """Seconds for the steps of a model."""
 
 
-def measured_cores(models: Mapping[str, CoreModel], say: Callable[[str], None]) -> Machine:
+def measured_cores(models: Mapping[str, CoreModel], say: Callable[[str], None]) -> PlanMachine:
     """Return the cores of this machine as a machine, with the costs of these models.
 
     Raises as `core_costs`.

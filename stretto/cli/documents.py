@@ -11,9 +11,9 @@ from rich.markup import escape
 
 from stretto.cli.progress import spinner
 from stretto.cli.terminal import shown
-from stretto.core import Document
 from stretto.documents import load_documents
-from stretto.errors import DocumentError
+from stretto.model.errors import DocumentError
+from stretto.model.values import Document
 
 
 def read_documents(

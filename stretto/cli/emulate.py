@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretto.cli.terminal import say
-from stretto.errors import UserError
-from stretto.extras import imports_of
+from stretto.model.errors import UserError
+from stretto.model.extras import imports_of
 
 if TYPE_CHECKING:
     from stretto.emulate.wanted import WantedFleet, WantedServer

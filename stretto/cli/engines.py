@@ -10,7 +10,6 @@ from typing import Any
 from stretto.cli.engines_file import check_fits, deployed, labelled, shared_accelerator
 from stretto.cli.saved import measured
 from stretto.cluster.machine import Machine, Placed
-from stretto.deployment import Deployment, Replica
 from stretto.engines.batch.embedding import MINILM, model_name
 from stretto.engines.catalogue import (
     FOR_SERVERS,
@@ -25,11 +24,12 @@ from stretto.engines.catalogue import (
     server_replica,
 )
 from stretto.engines.executables import EXECUTABLES
-from stretto.engines_file.reading import read_tables
-from stretto.engines_file.tables import Tables
-from stretto.errors import ConfigError
+from stretto.model.deployment import Deployment, Replica
+from stretto.model.errors import ConfigError
 from stretto.runtime.devices import detect_machine
 from stretto.sched.orders import ORDERS
+from stretto.schema.reading import read_tables
+from stretto.schema.tables import Tables
 
 _NAMES = tuple(dict.fromkeys((*RAG_ENGINES, *SEARCH_ENGINES)))
 _ROLES = {"llm_small": "llm"}

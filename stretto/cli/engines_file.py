@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stretto.cluster.machine import Machine, Placed, check_free
-from stretto.deployment import Deployment, Replica
-from stretto.engines_file.deployments import read_deployments, read_machine
-from stretto.engines_file.tables import Tables
-from stretto.errors import ConfigError
+from stretto.model.deployment import Deployment, Replica
+from stretto.model.errors import ConfigError
 from stretto.runtime.devices import detect_machine
+from stretto.schema.deployments import read_deployments, read_machine
+from stretto.schema.tables import Tables
 
 
 def deployed(tables: Tables) -> tuple[Machine, tuple[Deployment, ...]]:

@@ -13,14 +13,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from stretto.apps.components.choices import Choices
+from stretto.apps.template import Configuration, Template
+from stretto.apps.vocabulary import DEFAULT
 from stretto.cli import parsing
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import EngineOptions, assemble
 from stretto.cli.names import SEARCH
-from stretto.default_vocabulary import DEFAULT
 from stretto.engines.catalogue import STAND_IN
-from stretto.frontend.choices import Choices
-from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.ops import Ops
@@ -136,7 +136,7 @@ def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int, *, is_strict
     if not docs:
         return {}
     from stretto.engines.batch.chunking import Chunking, ChunkingConfig
-    from stretto.tasks import Task
+    from stretto.model.tasks import Task
 
     documents = read_documents(docs, max_bytes, Console(stderr=True), is_strict=is_strict)
     lengths = {"files": len(documents)}

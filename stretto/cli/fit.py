@@ -16,7 +16,7 @@ from stretto.costs.presets import load_preset
 from stretto.costs.shape import LLMModel, model_of
 from stretto.costs.step import LLMStepCost, StepFeatures
 from stretto.costs.steps_file import read_steps, sample_steps
-from stretto.errors import ConfigError, DocumentError
+from stretto.model.errors import ConfigError, DocumentError
 
 
 def fit_steps(

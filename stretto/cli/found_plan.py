@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.costs.length_belief import interval
-from stretto.planner.execute import Execution, Span
+from stretto.planner.execute import Execution, ReplicaSpan
 from stretto.planner.gantt import gantt, letters
 from stretto.planner.plan import Plan
 from stretto.planner.problem import Problem
@@ -90,7 +90,7 @@ def print_plan(found: FoundPlan) -> None:
         )
 
 
-def is_estimated(problem: Problem, span: Span) -> bool:
+def is_estimated(problem: Problem, span: ReplicaSpan) -> bool:
     """Return whether a replica's times, or its node's lengths of answers, were not measured."""
     node = span.replica.node
     return node in problem.workload.estimated or problem.costs[node][span.replica.tp].is_estimated

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stretto.core import Chunk
+from stretto.apps.components.component import Component
+from stretto.apps.template import Configuration, Template
 from stretto.engines.batch.chunking import check_sizes, max_tokens
 from stretto.engines.batch.embedding import model_name
-from stretto.frontend.component import Component
-from stretto.frontend.template import Configuration, Template
-from stretto.messages import BatchDone, Event
-from stretto.references import Reference
+from stretto.model.references import Reference
+from stretto.model.values import Chunk
+from stretto.sched.messages import BatchDone, Event
 from stretto.trace.recorder import Recorder
 
 NAME = "indexing"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from stretto.cli import options
-from stretto.extras import imports_of
+from stretto.model.extras import imports_of
 
 
 def load(
@@ -50,13 +50,13 @@ def load(
 
     from rich.console import Console
 
-    from stretto.agent_traces.formats import read_agent_trace
-    from stretto.agent_traces.load_report import RequestTimes, summarise
     from stretto.cli.load_table import print_load_report
+    from stretto.trace.agents.formats import read_agent_trace
+    from stretto.trace.agents.load_report import RequestTimes, summarise
 
     trace = read_agent_trace(file)
     with imports_of("client", "a load"):
-        from stretto.agent_traces.openai_load import send_trace
+        from stretto.trace.agents.openai_load import send_trace
     times: list[RequestTimes] = []
     try:
         with Console(stderr=True).status(f"{len(trace.requests)} requests to {url}"):

@@ -8,13 +8,13 @@ from dataclasses import astuple
 from rich.console import Console
 from rich.table import Table
 
-from stretto.agent_traces.load_report import LoadReport
 from stretto.cli.terminal import shown
+from stretto.trace.agents.load_report import LoadSummary
 
 _MOST_ERRORS = 5
 
 
-def print_load_report(report: LoadReport) -> None:
+def print_load_report(report: LoadSummary) -> None:
     """Print the percentiles of a replay, its throughput, and its errors."""
     console = Console()
     table = Table("seconds", box=None, pad_edge=False)

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import NoReturn
 
 from stretto import __version__
-from stretto.errors import StrettoError, UserError
-from stretto.interrupts import REPEATED_S
+from stretto.http.signals import REPEATED_S
+from stretto.model.errors import StrettoError, UserError
 
 _INTERRUPTED = 128 + signal.SIGINT
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stretto.cli.names import PLANNERS, SEARCH
-from stretto.core import is_text
-from stretto.errors import ConfigError, DocumentError, UserError
-from stretto.extras import check_installed
-from stretto.nearest_name import nearest_name
+from stretto.model.errors import ConfigError, DocumentError, UserError
+from stretto.model.extras import check_installed
+from stretto.model.nearest_name import nearest_name
+from stretto.model.values import is_text
 
 if TYPE_CHECKING:
-    from stretto.frontend.template import Template
+    from stretto.apps.template import Template
 
 MAX_QUESTION_CHARS = 4000
 

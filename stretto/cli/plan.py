@@ -13,13 +13,13 @@ import typer
 
 from stretto.cli import options, parsing
 from stretto.cli.names import CPU, PLANNERS, WEIGHTS
-from stretto.errors import CapacityError, ConfigError
-from stretto.nearest_name import nearest_name
+from stretto.model.errors import CapacityError, ConfigError
+from stretto.model.nearest_name import nearest_name
 
 if TYPE_CHECKING:
     from stretto.costs.loading import Source
     from stretto.planner.application import Application
-    from stretto.planner.machine import Machine
+    from stretto.planner.machine import PlanMachine
 
 _MAX_DRAWS = 1000
 
@@ -128,7 +128,7 @@ def plan(
         print_plan(planned)
 
 
-def _machine(application: Application, text: str) -> Machine:
+def _machine(application: Application, text: str) -> PlanMachine:
     from stretto.cli.cores import measured_cores
     from stretto.planner.cores import core_models
     from stretto.planner.given_machine import given_machine

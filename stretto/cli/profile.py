@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretto.cli import options
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from stretto.cli.engines import Assembled
-    from stretto.costs.profile import Profile
-    from stretto.deployment import Deployment
     from stretto.engines.measurement import Measurement
+    from stretto.model.deployment import Deployment
+    from stretto.model.profile import Profile
 
 
 def profile(

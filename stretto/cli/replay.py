@@ -16,7 +16,7 @@ import typer
 from stretto.cli import options
 from stretto.cli.names import DEVICE, MODEL
 from stretto.cli.terminal import shown
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 
 if TYPE_CHECKING:
     from stretto.sim.replay import Replayed

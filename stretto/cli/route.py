@@ -10,8 +10,8 @@ import typer
 
 from stretto.cli import options
 from stretto.cli.terminal import say
-from stretto.errors import UserError
-from stretto.extras import imports_of
+from stretto.model.errors import UserError
+from stretto.model.extras import imports_of
 
 
 def route(

@@ -15,7 +15,7 @@ import typer
 
 from stretto.cli import options, parsing
 from stretto.cli.names import CPU, PLANNERS
-from stretto.errors import CapacityError, ConfigError, UserError
+from stretto.model.errors import CapacityError, ConfigError, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stretto.planner.running.calls import CallBook
     from stretto.planner.running.forecast import Forecast
     from stretto.planner.running.request_store import RequestStore
-    from stretto.planner.running.run import Outcome
+    from stretto.planner.running.run import RunOutcome
 
 
 class Serve(StrEnum):
@@ -144,7 +144,7 @@ def run_plan(
         vllm_replicas,
     )
     from stretto.planner.running.requests import read_run_requests
-    from stretto.planner.running.run import Job, run_job
+    from stretto.planner.running.run import PlanJob, run_job
 
     if app is None:
         application, asked = read_batch_application(requests)
@@ -188,7 +188,7 @@ def run_plan(
                 total=num_ended + num_left,
             )
 
-        job = Job(
+        job = PlanJob(
             app=application,
             requests=asked,
             served_by=f"{serve}",
@@ -262,7 +262,7 @@ def _check_use(serve: Serve, given: Mapping[str, object]) -> None:
         )
 
 
-def _say(errors: Console, outcome: Outcome, forecast: Forecast) -> None:
+def _say(errors: Console, outcome: RunOutcome, forecast: Forecast) -> None:
     """Say how the run went."""
     parts = [f"{outcome.num_answered} requests answered"]
     if outcome.num_failed:

@@ -7,10 +7,10 @@ import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Replica
 from stretto.engines.catalogue import PROFILES, profile_key
-from stretto.errors import ConfigError, UserError
+from stretto.model.deployment import Deployment, Replica
+from stretto.model.errors import ConfigError, UserError
+from stretto.model.profile import Profile
 
 
 def cache_dir() -> Path:

@@ -12,11 +12,11 @@ import typer
 from stretto.cli import options, parsing
 from stretto.cli.names import APPS, SEARCH
 from stretto.cli.terminal import say
-from stretto.errors import StrettoError, UserError
-from stretto.extras import imports_of
+from stretto.model.errors import StrettoError, UserError
+from stretto.model.extras import imports_of
 
 if TYPE_CHECKING:
-    from stretto.deployment import Deployment
+    from stretto.model.deployment import Deployment
     from stretto.runtime.runtime import Runtime
 
 
@@ -79,7 +79,7 @@ def serve(
     from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
     from stretto.cli.served_engines import with_engines_of, with_usual_engines
-    from stretto.engines_file.reading import read_tables
+    from stretto.schema.reading import read_tables
 
     with imports_of("service", "the service"):
         from stretto.service.apps.deployed_app import load_apps
@@ -110,7 +110,7 @@ def _beside(
     """
     from stretto.planner.plan_files import read_application
     from stretto.planner.running.batch_lines import read_batch_application
-    from stretto.planner.running.beside import OfflineJob, run_beside
+    from stretto.planner.running.offline_job import OfflineJob, run_beside
     from stretto.planner.running.requests import read_run_requests
 
     if app is None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from stretto.apps.template import Template
 from stretto.cli.saved import measured
-from stretto.core import Document
-from stretto.deployment import Deployment
 from stretto.engines.catalogue import (
     FOR_SERVERS,
     RAG_ENGINES,
@@ -20,8 +19,9 @@ from stretto.engines.catalogue import (
     server_replica,
     transforms_engine,
 )
-from stretto.errors import ConfigError
-from stretto.frontend.template import Template
+from stretto.model.deployment import Deployment
+from stretto.model.errors import ConfigError
+from stretto.model.values import Document
 
 _PLACEMENT = "stretto"
 """Placement of the usual LLM of a service: sessions share prefixes, which it keeps and follows."""

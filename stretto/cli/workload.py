@@ -13,7 +13,7 @@ import typer
 from stretto.cli import options
 
 if TYPE_CHECKING:
-    from stretto.agent_traces.sharing import KnownPrompt
+    from stretto.trace.agents.sharing import KnownPrompt
 
 _LABELS = {
     "prompt_tokens": "prompt, tokens",
@@ -45,7 +45,7 @@ def workload(
     from rich.console import Console
     from rich.table import Table
 
-    from stretto.agent_traces.sharing import found_share, quantities, study_prompts
+    from stretto.trace.agents.sharing import found_share, quantities, study_prompts
 
     prompts, arrivals_s = _read(file)
     studied = study_prompts(prompts)
@@ -72,10 +72,10 @@ def workload(
 
 def _read(file: Path) -> tuple[Iterable[KnownPrompt], Sequence[float]]:
     """Return the prompts of a trace, and the times of arrival of requests that wait for no other."""
-    from stretto.agent_traces.formats import read_agent_trace
-    from stretto.agent_traces.known_prompts import known_prompts
-    from stretto.agent_traces.sharing import KnownPrompt
     from stretto.sim.traces import read_azure
+    from stretto.trace.agents.formats import read_agent_trace
+    from stretto.trace.agents.known_prompts import known_prompts
+    from stretto.trace.agents.sharing import KnownPrompt
 
     if file.suffix == ".csv":
         requests = read_azure(file)

@@ -14,7 +14,7 @@ Source: own; Parrot §5.4 has the principle.
 
 from __future__ import annotations
 
-from stretto.cluster.classes_aboard import ClassesAboard, latency_room
+from stretto.cluster.class_loads import ClassLoads, latency_room
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import PlacementEvent, PlacementRequest
 
@@ -29,7 +29,7 @@ class ClassPrices:
     """The prices of placing requests of unlike classes at one instance, and the room that they leave."""
 
     def __init__(self) -> None:
-        self._aboard = ClassesAboard()
+        self._aboard = ClassLoads()
 
     def observe(self, event: PlacementEvent) -> None:
         """Count requests that begin to run or have ended, and those that wait at an instance."""

@@ -10,7 +10,7 @@ from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import PlacementRequest
 from stretto.cluster.prefix_hashes import HASH_BYTES
 from stretto.cluster.prefix_index import PrefixIndex
-from stretto.record import record
+from stretto.model.record import record
 
 _MAX_VICTIMS = 8
 

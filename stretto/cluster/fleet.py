@@ -31,8 +31,8 @@ from itertools import count
 from stretto.cluster.messages import DrainHow, FleetAction, InstanceId, StartInstance, StopHow, StopInstance
 from stretto.cluster.restarts import RestartBudget, delay_s
 from stretto.cluster.transitions import TRANSITIONS, Event, State, next_state
-from stretto.deployment import Replica
-from stretto.errors import (
+from stretto.model.deployment import Replica
+from stretto.model.errors import (
     ConfigError,
     EngineTimeout,
     EngineUnavailable,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stretto.cluster.load_order import Load, LoadOrder
 from stretto.cluster.messages import InstanceId, InstanceLoad
 from stretto.cluster.transitions import State
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 
 @dataclass(slots=True, eq=False)

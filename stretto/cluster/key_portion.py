@@ -12,7 +12,7 @@ from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import PlacementRequest
 from stretto.cluster.prefix_hashes import pack
 from stretto.cluster.prefix_index import Held, PrefixIndex
-from stretto.record import record
+from stretto.model.record import record
 
 
 @record

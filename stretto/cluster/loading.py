@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 
 class LoadingShares(NamedTuple):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.cluster.devices import parse_device
-from stretto.deployment import Deployment, Replica
-from stretto.errors import ConfigError
+from stretto.model.deployment import Deployment, Replica
+from stretto.model.devices import parse_device
+from stretto.model.errors import ConfigError
 
 MAIN_MEMORY = "cpu"
 

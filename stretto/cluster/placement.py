@@ -27,8 +27,8 @@ from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.loading import NO_LOADING, LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
-from stretto.record import record
-from stretto.tasks import Objective
+from stretto.model.record import record
+from stretto.model.tasks import Objective
 
 Binds: TypeAlias = Literal["late", "early", "final"]
 """When a request is bound to an instance; see above."""

@@ -37,7 +37,7 @@ from stretto.cluster.placement import (
 )
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack
 from stretto.cluster.prefix_tree import Cache, PrefixTree
-from stretto.record import record
+from stretto.model.record import record
 
 WINDOW_S = 3600.0
 """Seconds after which what was not used is forgotten, where instances report nothing."""

@@ -16,8 +16,8 @@ from typing import Any
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prefix_hashes import HASH_BYTES
 from stretto.cluster.prefix_index import PrefixIndex
-from stretto.cluster.prefix_tree import Run
-from stretto.errors import ConfigError
+from stretto.cluster.prefix_tree import IndexRun
+from stretto.model.errors import ConfigError
 
 _FORMAT = "stretto held prefixes 1"
 
@@ -58,10 +58,10 @@ def restore_snapshot(index: PrefixIndex, text: str, instances: Mapping[str, Inst
     return num_restored
 
 
-def _path(run: Run) -> str:
+def _path(run: IndexRun) -> str:
     """Return the hashes from a prompt's beginning to the end of a run."""
     parts: list[bytes] = []
-    one: Run | None = run
+    one: IndexRun | None = run
     while one is not None:
         parts.append(one.blocks)
         one = one.parent

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prefix_hashes import HASH_BYTES
-from stretto.errors import InternalError
+from stretto.model.errors import InternalError
 
 _RUN_BYTES = 360
 """Memory of a run and of its place in one instance's order, without its blocks; as measured."""
@@ -38,7 +38,7 @@ _MAX_KNOWN_SETS = 1024
 """Number of sets of instances whose ids are kept, because the same few sets are asked for again and again."""
 
 
-class Run:
+class IndexRun:
     """Consecutive blocks that the same instances hold.
 
     Attributes:
@@ -53,7 +53,7 @@ class Run:
 
     __slots__ = ("blocks", "holders", "num_children", "parent", "start", "used_s", "uses")
 
-    def __init__(self, blocks: bytes, parent: Run | None, start: int) -> None:
+    def __init__(self, blocks: bytes, parent: IndexRun | None, start: int) -> None:
         self.blocks = blocks
         self.parent = parent
         self.start = start
@@ -87,7 +87,7 @@ class Cache:
         self.instance = instance
         self.place = place
         self.bit = 1 << place
-        self.used: OrderedDict[Run, float] = OrderedDict()
+        self.used: OrderedDict[IndexRun, float] = OrderedDict()
         self.num_blocks = 0
         self.capacity = capacity
         self.since_s = math.inf
@@ -113,11 +113,11 @@ class PrefixTree:
         self.max_bytes = max_bytes
         self.rate_s = rate_s
         self.num_blocks = 0
-        self._first: tuple[dict[bytes, Run], ...] = tuple({} for _ in range(_NUM_PARTS))
+        self._first: tuple[dict[bytes, IndexRun], ...] = tuple({} for _ in range(_NUM_PARTS))
         self._caches: dict[InstanceId, Cache] = {}
         self._at_place: list[Cache | None] = []
         self._ids_of: dict[int, tuple[InstanceId, ...]] = {}
-        self._found: tuple[bytes, tuple[tuple[Run, ...], int]] | None = None
+        self._found: tuple[bytes, tuple[tuple[IndexRun, ...], int]] | None = None
         self._num_entries = 0
         self._turn = 0
 
@@ -170,7 +170,7 @@ class PrefixTree:
         cache.capacity = capacity_blocks
         self._evict_excess(cache)
 
-    def path(self, data: bytes) -> tuple[Sequence[Run], int]:
+    def path(self, data: bytes) -> tuple[Sequence[IndexRun], int]:
         """Return the runs with which a prompt begins, and how many of the prompt's blocks they have; only a
         part of the last run may be the prompt's.
 
@@ -249,13 +249,13 @@ class PrefixTree:
         self._keep_up(cache, now_s)
         return before
 
-    def recent_uses(self, run: Run, now_s: float) -> float:
+    def recent_uses(self, run: IndexRun, now_s: float) -> float:
         """Return the number of requests that used a run lately: one of `rate_s` seconds ago counts as 1/e."""
         if now_s <= run.used_s or not run.uses:
             return run.uses
         return run.uses * math.exp((run.used_s - now_s) / self.rate_s)
 
-    def oldest(self, instance: InstanceId) -> Iterator[tuple[Run, float]]:
+    def oldest(self, instance: InstanceId) -> Iterator[tuple[IndexRun, float]]:
         """Yield the runs that an instance holds and the times of their last use there, in the order in which
         they would be evicted.
         """
@@ -337,11 +337,11 @@ class PrefixTree:
         assert self.num_blocks == sum(cache.num_blocks for cache in self._caches.values())
         assert self._num_entries == sum(len(cache.used) for cache in self._caches.values())
 
-    def _find(self, data: bytes) -> tuple[tuple[Run, ...], int]:
+    def _find(self, data: bytes) -> tuple[tuple[IndexRun, ...], int]:
         """Search the path of a prompt anew; see `path`."""
-        path: list[Run] = []
+        path: list[IndexRun] = []
         at, first = 0, self._first
-        parent: Run | None = None
+        parent: IndexRun | None = None
         while at < len(data):
             run = first[data[at]].get(data[at : at + HASH_BYTES])
             if run is None or run.parent is not parent or run.start * HASH_BYTES != at:
@@ -354,7 +354,7 @@ class PrefixTree:
             at = end
         return tuple(path), at // HASH_BYTES
 
-    def _at(self, blocks: bytes) -> dict[bytes, Run]:
+    def _at(self, blocks: bytes) -> dict[bytes, IndexRun]:
         """Return the part of the dict of runs that a run which begins with these blocks belongs to."""
         return self._first[blocks[0]]
 
@@ -378,7 +378,7 @@ class PrefixTree:
             cache.note_oldest()
             limit -= 1
 
-    def _append(self, cache: Cache, path: list[Run], rest: bytes, start: int) -> None:
+    def _append(self, cache: Cache, path: list[IndexRun], rest: bytes, start: int) -> None:
         """Add the blocks `rest` after the last run of `path`, to this run if only the instance holds it.
 
         Nothing happens if the hash of the first of them is in use at another place.
@@ -392,12 +392,12 @@ class PrefixTree:
             last.blocks += rest
             self._count(cache, len(rest) // HASH_BYTES)
             return
-        run = part[first] = Run(rest, last, start)
+        run = part[first] = IndexRun(rest, last, start)
         if last is not None:
             last.num_children += 1
         path.append(run)
 
-    def _split(self, run: Run, num_blocks: int) -> Run | None:
+    def _split(self, run: IndexRun, num_blocks: int) -> IndexRun | None:
         """Cut the first blocks off a run; return the new run that has them. Return None, and change nothing,
         if the hash of the next block is in use at another place.
 
@@ -408,7 +408,7 @@ class PrefixTree:
         if rest[:HASH_BYTES] in self._at(rest):
             return None
         self._found = None
-        head = Run(run.blocks[:cut], run.parent, run.start)
+        head = IndexRun(run.blocks[:cut], run.parent, run.start)
         head.holders, head.uses, head.used_s, head.num_children = run.holders, run.uses, run.used_s, 1
         run.blocks, run.parent, run.start = rest, head, run.start + num_blocks
         self._at(head.blocks)[head.blocks[:HASH_BYTES]] = head
@@ -420,7 +420,7 @@ class PrefixTree:
                 cache.used.move_to_end(after)
         return head
 
-    def _drop(self, cache: Cache, run: Run) -> None:
+    def _drop(self, cache: Cache, run: IndexRun) -> None:
         del cache.used[run]
         self._num_entries -= 1
         run.holders &= ~cache.bit
@@ -450,7 +450,7 @@ class PrefixTree:
             largest.note_oldest()
 
 
-def _before(cache: Cache, path: Sequence[Run], num_matched: int) -> tuple[int, float]:
+def _before(cache: Cache, path: Sequence[IndexRun], num_matched: int) -> tuple[int, float]:
     """Return how many blocks of a path an instance holds, and when it last used the last of them."""
     for run in reversed(path):
         if run.holders & cache.bit:
@@ -458,8 +458,8 @@ def _before(cache: Cache, path: Sequence[Run], num_matched: int) -> tuple[int, f
     return 0, -math.inf
 
 
-def _parents(run: Run) -> Iterator[Run]:
-    one: Run | None = run
+def _parents(run: IndexRun) -> Iterator[IndexRun]:
+    one: IndexRun | None = run
     while one is not None:
         yield one
         one = one.parent

@@ -21,9 +21,9 @@ from stretto.cluster.block_hashes import BlockHash, Hasher
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import KeyUse, PromptKey
 from stretto.cluster.prefix_hashes import PrefixHasher, salted_root
-from stretto.core import Prompt
-from stretto.deployment import Replica
-from stretto.errors import UserError
+from stretto.model.deployment import Replica
+from stretto.model.errors import UserError
+from stretto.model.values import Prompt
 
 _BLOCK_BYTES = 256
 _BYTES_PER_TOKEN = 4

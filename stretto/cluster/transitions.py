@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from stretto.errors import IllegalTransition
+from stretto.model.errors import IllegalTransition
 
 State: TypeAlias = Literal["starting", "serving", "suspect", "draining", "gone"]
 Event: TypeAlias = Literal["ready", "suspected", "drain", "lost", "stopped"]

@@ -46,7 +46,7 @@ from stretto.costs.step import (
     LLMStepCost,
     StepFeatures,
 )
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 Deciding: TypeAlias = npt.NDArray[np.int64]
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stretto.costs.nnls import nnls
-from stretto.costs.profile import Profile
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.model.profile import Profile
 
 LEAST_S = 1e-9  # clocks resolve no less; the reciprocal of a much smaller time overflows
 

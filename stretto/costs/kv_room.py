@@ -11,7 +11,7 @@ devices.
 from __future__ import annotations
 
 from stretto.costs.shape import Hardware, LLMModel
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 _ENGINE_BYTES = 1.32 * 2**30
 _PEER_BYTES = 0.695 * 2**30

@@ -17,7 +17,7 @@ import numpy as np
 
 from stretto.costs.nnls import nnls
 from stretto.costs.shape import LLMModel
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 Source: TypeAlias = Literal["cache", "disk", "host", "asleep"]
 """Place of the weights before a start: page cache, disk, locked host memory, or an engine that sleeps."""
@@ -38,7 +38,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartTimes:
     """The times of one start of an LLM instance.
 
     Attributes:
@@ -88,16 +88,18 @@ class LoadingCost:
         """
         return self._process_s(tensor_parallel) + self.byte_s * model.weight_bytes / tensor_parallel
 
-    def start(self, model: LLMModel, tensor_parallel: int, source: Source, storage: Storage) -> Start:
+    def start(self, model: LLMModel, tensor_parallel: int, source: Source, storage: Storage) -> StartTimes:
         """Return how long a start of an instance takes if the weights are in this place before."""
         share = model.weight_bytes / tensor_parallel
         if source in ("host", "asleep"):
             process_s = self._process_s(tensor_parallel) if source == "host" else 0.0
-            return Start(process_s + share / storage.link_bytes_s)
+            return StartTimes(process_s + share / storage.link_bytes_s)
         seconds = self.seconds(model, tensor_parallel)
         if source == "cache":
-            return Start(seconds)
-        return Start(seconds, min(seconds, self.byte_s * share), model.weight_bytes / storage.disk_bytes_s)
+            return StartTimes(seconds)
+        return StartTimes(
+            seconds, min(seconds, self.byte_s * share), model.weight_bytes / storage.disk_bytes_s
+        )
 
     def _process_s(self, tensor_parallel: int) -> float:
         return self.start_s + (self.group_s if tensor_parallel > 1 else 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 _DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 2}
 """Bytes of a weight when it is served: vLLM runs checkpoints in float32 with 16 bits."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 MAX_POINTS = 512
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import LLMModel, StepShape
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 _PARTS = ("forward", "preparation", "sampling")
 

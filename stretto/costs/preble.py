@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from stretto.costs.shape import StepShape
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 _LARGE_PREFILL = 2**20  # product of new tokens and all tokens
 

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from stretto.costs.kv_room import check_fits
-from stretto.costs.loading import LoadingCost, Source, Start, Storage
+from stretto.costs.loading import LoadingCost, Source, StartTimes, Storage
 from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.preble import preble_cost
-from stretto.costs.profile import Profile
 from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step import Kernels, LLMStepCost, StepCost, StepFeatures
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.model.profile import Profile
 
 _LENGTHS = "output_lengths"
 _KEYS = {"name", "about", "sources", "licence", "hardware", "kernels", "models", "numbers", "shared"} | {
@@ -128,12 +128,12 @@ class Preset:
         """
         return None if self.loading is None else self.loading.seconds(model, tensor_parallel)
 
-    def start(self, model: LLMModel, tensor_parallel: int, source: Source, storage: Storage) -> Start:
+    def start(self, model: LLMModel, tensor_parallel: int, source: Source, storage: Storage) -> StartTimes:
         """Return how long a start of an instance takes if its weights are in this place before; no time if
         the preset has no times of starts.
         """
         if self.loading is None:
-            return Start(0.0)
+            return StartTimes(0.0)
         return self.loading.start(model, tensor_parallel, source, storage)
 
     def _hardware_for(self, model: LLMModel, tensor_parallel: int) -> Hardware:

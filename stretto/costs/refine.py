@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
+from stretto.model.profile import Profile
 
 _LEAST_SHARE = 0.02
 _LARGEST_MOVE = math.log(2.0)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from stretto.costs.model_config import check_describable, dtype_bytes, experts_of, is_gated
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 _MAX_SIZE = 10**9
 

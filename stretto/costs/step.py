@@ -34,7 +34,7 @@ from typing import NamedTuple, Protocol
 
 from stretto.costs.shape import Hardware, LLMModel, StepShape
 from stretto.costs.tiles import Multiplication
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 class StepCost(Protocol):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stretto.costs.fit import PARTS, MeasuredStep
 from stretto.costs.shape import StepShape
-from stretto.errors import DocumentError
+from stretto.model.errors import DocumentError
 
 SIZES = StepShape._fields
 _SLACK = 0.02

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from stretto.core import Section
 from stretto.documents.text import decode
+from stretto.model.values import Section
 
 if TYPE_CHECKING:
     from bs4.element import NavigableString, Tag

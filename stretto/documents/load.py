@@ -7,12 +7,12 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from stretto.core import Document
 from stretto.documents.parse import PARSERS, parse_file, parser_of
 from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.documents.pdf import unread_pages_note
 from stretto.documents.text import parse_text
-from stretto.errors import DocumentError
+from stretto.model.errors import DocumentError
+from stretto.model.values import Document
 
 DEFAULT_LIMITS = ParseLimits()
 _KNOWN = ", ".join(PARSERS)

@@ -7,9 +7,9 @@ import tomllib
 
 import yaml
 
-from stretto.core import Section
 from stretto.documents.html import html_sections
 from stretto.documents.text import decode
+from stretto.model.values import Section
 
 _YAML = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _TOML = re.compile(r"\+\+\+[ \t]*\n(.*?)^\+\+\+[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import sha256
 
-from stretto.core import Document, Section
 from stretto.documents.blobs import without_blobs
 from stretto.documents.html import parse_html
 from stretto.documents.markdown import parse_markdown
 from stretto.documents.pdf import MAX_PAGES, parse_pdf
 from stretto.documents.rst import parse_rst
 from stretto.documents.text import parse_text
-from stretto.errors import ConfigError, DocumentError
-from stretto.extras import imports_of
+from stretto.model.errors import ConfigError, DocumentError
+from stretto.model.extras import imports_of
+from stretto.model.values import Document, Section
 
 Parser = Callable[[bytes], list[Section]]
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 
 from stretto.documents.parse import parse_file
-from stretto.errors import ConfigError, DocumentError
+from stretto.model.errors import ConfigError, DocumentError
 
 
 def main() -> None:

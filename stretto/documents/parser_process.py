@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from stretto.core import Document, Section
 from stretto.documents.pdf import MAX_PAGES
-from stretto.errors import ConfigError, DocumentError
+from stretto.model.errors import ConfigError, DocumentError
+from stretto.model.values import Document, Section
 
 _MAX_REPLY_BYTES = 500_000_000
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from stretto.documents.parser_main import main; main()"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from stretto.core import Document, Section
+from stretto.model.values import Document, Section
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage

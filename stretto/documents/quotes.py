@@ -14,8 +14,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stretto.core import Chunk, Mark, place_of
 from stretto.documents.sentences import split_sentences
+from stretto.model.values import Chunk, Mark, place_of
 
 _WORD = re.compile(r"\w{3,}|\d+")  # words of one or two letters are in every sentence
 _ANY_WORD = re.compile(r"\w+")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from stretto.core import Section
 from stretto.documents.text import decode
+from stretto.model.values import Section
 
 if TYPE_CHECKING:
     from docutils.nodes import Element

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from stretto.core import Section
+from stretto.model.values import Section
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _MOST_HIGH_BYTES = 0.3  # share in Western text; Cyrillic or Japanese text has more

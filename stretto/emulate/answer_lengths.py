@@ -17,7 +17,7 @@ from stretto.costs.output_lengths import OutputLengths, output_lengths
 from stretto.emulate.answers import source_of
 from stretto.emulate.prepared import AnswerTokens, as_long_as_allowed
 from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 def read_answer_tokens(path: Path | None, tokens: Tokens = FOUR_CHARACTERS) -> AnswerTokens:

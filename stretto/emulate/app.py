@@ -7,17 +7,17 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from stretto.emulate.gate import Gate
-from stretto.emulate.http import ClientLeft, Exchange, Receive, Scope, Send
-from stretto.engines.openai_wire.errors import RequestRefused, no_such_path, wrong_method
+from stretto.emulate.http import ClientLeft, EmulatedExchange, Receive, Scope, Send
+from stretto.wire.errors import RequestRefused, no_such_path, wrong_method
 
-Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
+Handler: TypeAlias = Callable[[EmulatedExchange], Awaitable[None]]
 Routes: TypeAlias = Mapping[tuple[str, str], Handler]
 
 CONTROL = "emulator/"
 """Beginning of the paths that control the emulation. Faults leave them alone."""
 
 
-class App:
+class EmulatedApp:
     """An ASGI application: handlers by method and path.
 
     Args:
@@ -30,7 +30,7 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
-        exchange = Exchange(scope, receive, send)
+        exchange = EmulatedExchange(scope, receive, send)
         with suppress(ClientLeft):
             try:
                 if not exchange.path.startswith(CONTROL):

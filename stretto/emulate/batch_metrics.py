@@ -5,7 +5,7 @@ from __future__ import annotations
 from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
-from stretto.engines.openai_wire import metrics
+from stretto.wire import metrics
 
 
 def render_batch_metrics(replica: EmulatedBatches, model: str, lag: LagMeter) -> str:

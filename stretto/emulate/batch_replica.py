@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from stretto.costs.profile import Profile
 from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.lag import LagMeter
+from stretto.model.profile import Profile
 
 
 class EmulatedBatches:

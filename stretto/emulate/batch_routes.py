@@ -18,28 +18,13 @@ from stretto.emulate.app import Handler
 from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.gate import Gate
 from stretto.emulate.generate import LOST
-from stretto.emulate.http import Exchange
+from stretto.emulate.http import EmulatedExchange
 from stretto.emulate.tokens import FOUR_CHARACTERS
 from stretto.emulate.vectors import DIMENSIONS, relevance, vector_json, vector_of
-from stretto.engines.openai_wire import metrics, paths
-from stretto.engines.openai_wire.errors import (
-    RequestRefused,
-    malformed,
-    prompt_too_long,
-    unacceptable,
-    unknown_model,
-)
-from stretto.engines.openai_wire.fields import (
-    Fields,
-    flag,
-    integer,
-    items,
-    mapping,
-    read_body,
-    text,
-    token_ids,
-)
-from stretto.engines.openai_wire.models import ModelCard, models_json
+from stretto.wire import metrics, paths
+from stretto.wire.errors import RequestRefused, malformed, prompt_too_long, unacceptable, unknown_model
+from stretto.wire.fields import Fields, flag, integer, items, mapping, read_body, text, token_ids
+from stretto.wire.models import ModelCard, models_json
 
 T = TypeVar("T")
 
@@ -74,7 +59,7 @@ class BatchRoutes:
         else:
             self.table |= {("POST", f"{version}rerank"): self._rerank for version in ("", "v1/", "v2/")}
 
-    async def _embed(self, exchange: Exchange) -> None:
+    async def _embed(self, exchange: EmulatedExchange) -> None:
         sent = Fields(read_body(await exchange.body()))
         self._check_model(sent)
         texts = sent.take("input", _texts, ())
@@ -107,7 +92,7 @@ class BatchRoutes:
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "completion_tokens": 0}
         return f'{json.dumps(head)[:-1]},"data":[{rows}],"usage":{json.dumps(usage)}}}'.encode()
 
-    async def _rerank(self, exchange: Exchange) -> None:
+    async def _rerank(self, exchange: EmulatedExchange) -> None:
         sent = Fields(read_body(await exchange.body()))
         self._check_model(sent)
         query = sent.take("query", text, None)
@@ -176,13 +161,13 @@ class BatchRoutes:
         self._num_requests += 1
         return self._num_requests
 
-    async def _models(self, exchange: Exchange) -> None:
+    async def _models(self, exchange: EmulatedExchange) -> None:
         await exchange.answer_json(models_json([ModelCard(self._model, self._model, MAX_TOKENS)]))
 
-    async def _health(self, exchange: Exchange) -> None:
+    async def _health(self, exchange: EmulatedExchange) -> None:
         await exchange.answer(200, b"")
 
-    async def _metrics(self, exchange: Exchange) -> None:
+    async def _metrics(self, exchange: EmulatedExchange) -> None:
         await exchange.answer(200, self._metrics_text().encode(), metrics.CONTENT_TYPE)
 
 

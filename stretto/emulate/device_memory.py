@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stretto.errors import CapacityError
+from stretto.model.errors import CapacityError
 
 
 class DeviceMemory:

@@ -8,8 +8,8 @@ from typing import Protocol
 from stretto.emulate.app import CONTROL, Handler
 from stretto.emulate.faults import Fault, read_fault
 from stretto.emulate.gate import Gate
-from stretto.emulate.http import Exchange
-from stretto.engines.openai_wire.fields import read_body
+from stretto.emulate.http import EmulatedExchange
+from stretto.wire.fields import read_body
 
 
 class Failing(Protocol):
@@ -115,15 +115,15 @@ class FaultRunner:
                 lost_share = fault.share
         self._server.disturb_events(delay_s, lost_share)
 
-    async def _take(self, exchange: Exchange) -> None:
+    async def _take(self, exchange: EmulatedExchange) -> None:
         fault = read_fault(read_body(await exchange.body()))
         await exchange.answer_json(fault.to_json())
         self.request(fault)
 
-    async def _tell(self, exchange: Exchange) -> None:
+    async def _tell(self, exchange: EmulatedExchange) -> None:
         await exchange.answer_json({"faults": [fault.to_json() for fault in self._active]})
 
-    async def _drop(self, exchange: Exchange) -> None:
+    async def _drop(self, exchange: EmulatedExchange) -> None:
         """End all faults, also those to come. A restart that is under way goes on."""
         under_way = {id(fault) for fault in self._active if fault.kind == "restart"}
         await _cancel([task for task, fault in self._tasks.items() if id(fault) not in under_way])

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
-from stretto.engines.openai_wire.errors import RequestRefused, unacceptable
-from stretto.engines.openai_wire.fields import Fields, Reader, number, text
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.wire.errors import RequestRefused, unacceptable
+from stretto.wire.fields import Fields, Reader, number, text
 
 FaultKind: TypeAlias = Literal["slow", "hang", "refuse", "die", "restart", "late_events", "lost_events"]
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stretto.cluster.machine import Machine, Placed, check_free
+from stretto.costs.known_costs import NO_COSTS, batch_device, llm_device
 from stretto.costs.presets import Preset, all_presets
-from stretto.costs.profile import Profile
-from stretto.deployment import Replica
 from stretto.emulate.faults import Fault
-from stretto.emulate.known_costs import NO_COSTS, batch_device, llm_device
 from stretto.emulate.llm_plan import LLMPlan, PlannedLLM, check_llm
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
-from stretto.engines.http_client.address import check_port
-from stretto.errors import ConfigError
-from stretto.nearest_name import nearest_name
+from stretto.http.client.address import check_port
+from stretto.model.deployment import Replica
+from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import nearest_name
+from stretto.model.profile import Profile
 
 _PCIE_BYTES_S = 25e9
 """Bytes per second from main memory to a device: PCIe 4.0 with 16 lanes, less what it never reaches."""

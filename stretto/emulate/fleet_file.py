@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stretto.emulate.wanted import WantedServer
-from stretto.engines_file.reading import read_tables
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.schema.reading import read_tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 from stretto.emulate.documents import document_of, made_up_words
 from stretto.emulate.matching_text import text_matching
-from stretto.engines.openai_wire.errors import unacceptable
-from stretto.engines.openai_wire.output_form import OutputForm
+from stretto.wire.errors import unacceptable
+from stretto.wire.output_form import OutputForm
 
 _ASKED = re.compile(r"json (?:list|array)", re.IGNORECASE)
 _NUMBER = re.compile(r"\b([1-9]|1\d|20)\b")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stretto.engines.openai_wire.errors import ApiError, RequestRefused
+from stretto.wire.errors import ApiError, RequestRefused
 
 _RATE_LIMIT = 429
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from stretto.emulate.http import Outbox
+from stretto.emulate.http import ResponseBytes
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.prepared import PreparedChoice, PreparedRequest
-from stretto.engines.openai_wire import sse
-from stretto.engines.openai_wire.errors import ApiError
-from stretto.tasks import Done, LLMEvent
+from stretto.model.tasks import Done, LLMEvent
+from stretto.wire import sse
+from stretto.wire.errors import ApiError
 
 LOST = ApiError(500, "The server was restarted or put to sleep while it answered.", "InternalServerError")
 
@@ -42,7 +42,7 @@ class AnswerWriter(Protocol):
         ...
 
 
-class Generation:
+class RunningGeneration:
     """One request for texts, from its start at a replica to its last byte.
 
     `outbox` has the bytes of the answer: events as they come if the request is streamed, else one document.
@@ -54,7 +54,7 @@ class Generation:
     def __init__(
         self, request: PreparedRequest, replica: EmulatedLLM, writer: AnswerWriter, *, by_priority: bool
     ) -> None:
-        self.outbox = Outbox()
+        self.outbox = ResponseBytes()
         self.is_lost = False
         """Whether the replica has forgotten the request before it ended."""
         self._request = request

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from stretto.engines.openai_wire import sse
-from stretto.engines.openai_wire.errors import ApiError, malformed
+from stretto.wire import sse
+from stretto.wire.errors import ApiError, malformed
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -25,7 +25,7 @@ class ClientLeft(Exception):
     """The client closed its connection before it was answered."""
 
 
-class Exchange:
+class EmulatedExchange:
     """One HTTP request and its answer."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,7 +118,7 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": encoded})
 
 
-class Outbox:
+class ResponseBytes:
     """Bytes that wait to be sent: written from callbacks, sent by a task.
 
     `direct` may send them at once instead; it returns whether it has.

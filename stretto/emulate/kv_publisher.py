@@ -21,9 +21,9 @@ import zmq.asyncio
 from stretto.cluster.block_hashes import Hasher
 from stretto.cluster.kv_events import KVEvent
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.engines.openai_wire.kv_events import write_batch
-from stretto.engines.openai_wire.kv_frames import END_OF_REPLAY, read_replay_request, write_message
-from stretto.errors import BadReply, ConfigError
+from stretto.model.errors import BadReply, ConfigError
+from stretto.wire.kv_events import write_batch
+from stretto.wire.kv_frames import END_OF_REPLAY, read_replay_request, write_message
 
 _MAX_KEPT = 10_000
 _MAX_SALTS = 10_000

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from stretto.emulate.core_wait import core_wait_s
 from stretto.emulate.lag import LagMeter
-from stretto.engines.openai_wire.metrics import Family, Published, one_value_each
+from stretto.wire.metrics import Family, Published, one_value_each
 
 LAG_RATIO = Family(
     "stretto_emulate:lag_ratio",

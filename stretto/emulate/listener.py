@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from stretto.asgi_port import AsgiPort
 from stretto.emulate.ports import bind
-from stretto.errors import ConfigError
+from stretto.http.asgi_port import AsgiPort
+from stretto.model.errors import ConfigError
 
 
 class Listener(AsgiPort):

@@ -7,18 +7,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from stretto.costs.known_costs import llm_device, llm_model
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset
 from stretto.costs.shape import LLMModel
-from stretto.emulate.known_costs import llm_device, llm_model
-from stretto.emulate.served_model import ServedModel
+from stretto.emulate.served_model import EmulatedModel
 from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
-from stretto.errors import ConfigError
-from stretto.extras import imports_of
 from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.model.errors import ConfigError
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Decode, LLMTask
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import SyntheticOutput
-from stretto.tasks import Decode, LLMTask
 
 _LEVEL_S = 1e-6
 _MAX_JUMP = 256
@@ -69,7 +69,7 @@ class PlannedLLM:
     plan: LLMPlan
     preset: Preset
     sizes: LLMModel
-    served: ServedModel
+    served: EmulatedModel
     simulated: SimulatedModel
     loading_s: float
     arrival_s: float = 0.0
@@ -117,7 +117,7 @@ def check_llm(plan: LLMPlan) -> PlannedLLM:
         plan,
         preset,
         sizes,
-        ServedModel(
+        EmulatedModel(
             plan.served_name or plan.model,
             plan.tokenizer or plan.model,
             longest,

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.deployment import Engine
 from stretto.emulate.answers import WrittenAnswer
 from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.replica_counts import ReplicaCounts
 from stretto.emulate.running_request import RunningRequest
 from stretto.emulate.step_ticker import StepTicker
-from stretto.messages import Event, LLMReport
-from stretto.observer import StepsDone
+from stretto.model.deployment import Engine
+from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece
+from stretto.sched.messages import Event, LLMReport
+from stretto.sched.observer import StepsDone
 from stretto.sim.llm_instance import LLMInstance
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import SyntheticOutput
-from stretto.tasks import Decode, Done, LLMEvent, LLMTask, Piece
 
 ENGINE = Engine("llm", contract="llm", timeout_s=None)
 _SHARED = "all"

@@ -7,18 +7,18 @@ from typing import Any
 
 from stretto.emulate.app import Handler
 from stretto.emulate.gate import Gate
-from stretto.emulate.generate import LOST, AnswerWriter, Generation
-from stretto.emulate.http import Exchange
+from stretto.emulate.generate import LOST, AnswerWriter, RunningGeneration
+from stretto.emulate.http import EmulatedExchange
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.openai_writer import OpenAIWriter
 from stretto.emulate.prepared import AnswerTokens, PreparedRequest, as_long_as_allowed, prepare, prompts_of
-from stretto.emulate.served_model import ServedModel
-from stretto.engines.openai_wire import metrics, paths
-from stretto.engines.openai_wire.errors import RequestRefused, malformed, unacceptable
-from stretto.engines.openai_wire.fields import Fields, flag, read_body, text, token_ids
-from stretto.engines.openai_wire.models import ModelCard, models_json, tokenize_json
-from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, GenerateRequest
-from stretto.errors import CapacityError
+from stretto.emulate.served_model import EmulatedModel
+from stretto.model.errors import CapacityError
+from stretto.wire import metrics, paths
+from stretto.wire.errors import RequestRefused, malformed, unacceptable
+from stretto.wire.fields import Fields, flag, read_body, text, token_ids
+from stretto.wire.models import ModelCard, models_json, tokenize_json
+from stretto.wire.requests import ChatRequest, CompletionRequest, GenerateRequest
 
 VERSION = "0.32.0"
 """Version of vLLM whose answers are given."""
@@ -35,7 +35,7 @@ class LLMRoutes:
     def __init__(
         self,
         replica: EmulatedLLM,
-        served: ServedModel,
+        served: EmulatedModel,
         gate: Gate,
         metrics_text: Callable[[], str],
         answer_tokens: AnswerTokens = as_long_as_allowed,
@@ -65,12 +65,12 @@ class LLMRoutes:
         self._num_requests += 1
         return prepared, self._num_requests
 
-    async def run(self, exchange: Exchange, prepared: PreparedRequest, writer: AnswerWriter) -> None:
+    async def run(self, exchange: EmulatedExchange, prepared: PreparedRequest, writer: AnswerWriter) -> None:
         """Run a request and send what its writer writes, until it ends or the client leaves."""
         await self._gate.work()
         await self.replica.wait_arrival()
         by_priority = self.served.by_priority
-        generation = Generation(prepared, self.replica, writer, by_priority=by_priority)
+        generation = RunningGeneration(prepared, self.replica, writer, by_priority=by_priority)
         try:
             generation.start()
         except CapacityError as error:
@@ -82,7 +82,9 @@ class LLMRoutes:
         finally:
             generation.abort()
 
-    async def _send(self, exchange: Exchange, generation: Generation, *, is_streamed: bool) -> None:
+    async def _send(
+        self, exchange: EmulatedExchange, generation: RunningGeneration, *, is_streamed: bool
+    ) -> None:
         outbox, gate = generation.outbox, self._gate
         if not is_streamed:
             content, _ = await outbox.take()
@@ -100,31 +102,31 @@ class LLMRoutes:
             await exchange.send_part(content, is_last=is_last)
             outbox.sent()
 
-    async def _complete(self, exchange: Exchange) -> None:
+    async def _complete(self, exchange: EmulatedExchange) -> None:
         await self._generate(exchange, CompletionRequest.from_json(read_body(await exchange.body())))
 
-    async def _chat(self, exchange: Exchange) -> None:
+    async def _chat(self, exchange: EmulatedExchange) -> None:
         await self._generate(exchange, ChatRequest.from_json(read_body(await exchange.body())))
 
-    async def _generate(self, exchange: Exchange, request: GenerateRequest) -> None:
+    async def _generate(self, exchange: EmulatedExchange, request: GenerateRequest) -> None:
         prepared, number = self.prepare(request)
         await self.run(exchange, prepared, OpenAIWriter(prepared, self.served.name, number))
 
-    async def _models(self, exchange: Exchange) -> None:
+    async def _models(self, exchange: EmulatedExchange) -> None:
         served = self.served
         await exchange.answer_json(models_json([ModelCard(served.name, served.root, served.max_tokens)]))
 
-    async def healthy(self, exchange: Exchange) -> None:
+    async def healthy(self, exchange: EmulatedExchange) -> None:
         """Answer that the server is well."""
         await exchange.answer(200, b"")
 
-    async def _version(self, exchange: Exchange) -> None:
+    async def _version(self, exchange: EmulatedExchange) -> None:
         await exchange.answer_json({"version": VERSION})
 
-    async def _metrics(self, exchange: Exchange) -> None:
+    async def _metrics(self, exchange: EmulatedExchange) -> None:
         await exchange.answer(200, self._metrics_text().encode(), metrics.CONTENT_TYPE)
 
-    async def _tokenize(self, exchange: Exchange) -> None:
+    async def _tokenize(self, exchange: EmulatedExchange) -> None:
         body = read_body(await exchange.body())
         await exchange.answer_json(tokenize_json(self._ids(body), self.served.max_tokens))
 
@@ -139,11 +141,11 @@ class LLMRoutes:
         is_prompt = sent.take("add_special_tokens", flag, True)
         return self.served.tokens.encode(prompt, is_prompt=is_prompt)
 
-    async def _detokenize(self, exchange: Exchange) -> None:
+    async def _detokenize(self, exchange: EmulatedExchange) -> None:
         ids = Fields(read_body(await exchange.body())).take("tokens", token_ids, ())
         await exchange.answer_json({"prompt": self.served.tokens.decode(ids)})
 
-    async def reset_cache(self, exchange: Exchange) -> None:
+    async def reset_cache(self, exchange: EmulatedExchange) -> None:
         """Evict all prefixes that no running request holds."""
         self.replica.clear_cache()
         await exchange.answer(200, b"")

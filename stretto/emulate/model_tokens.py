@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from stretto.emulate.tokens import Piece
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 _WORD = re.compile(r" [a-z]{2,8}")
 _LAST = re.compile(r"[.!?]")

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from stretto.emulate.prepared import PreparedChoice, PreparedRequest
-from stretto.engines.openai_wire import sse
-from stretto.engines.openai_wire.answers import Answer, Choice, TokenCounts, chunk_json, whole_json
-from stretto.engines.openai_wire.logprobs import TokenLogprob
+from stretto.wire import sse
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json, whole_json
+from stretto.wire.logprobs import TokenLogprob
 
 _MARK = "\ue000"
 _LOGPROB = -0.5
@@ -27,7 +27,7 @@ class OpenAIWriter:
         self._request = request
         prefix = "chatcmpl" if request.api == "chat" else "cmpl"
         options = request.options
-        self._head = Answer(
+        self._head = ModelAnswer(
             id=f"{prefix}-{options.request_id or number}", model=model, created_s=int(time.time())
         )
         self._is_plain = (
@@ -39,7 +39,7 @@ class OpenAIWriter:
 
     def opened(self, choice: PreparedChoice) -> bytes:
         """Return the chunk that opens a chat's choice, or echoes a prompt; else nothing."""
-        opened = Choice(index=choice.index, prompt_token_ids=self._prompt_ids(choice))
+        opened = AnswerChoice(index=choice.index, prompt_token_ids=self._prompt_ids(choice))
         if self._request.api == "chat":
             return self._chunk(replace(opened, role="assistant"))
         if choice.echoed or opened.prompt_token_ids is not None:
@@ -60,7 +60,7 @@ class OpenAIWriter:
         self._num_chars[choice.index] += len(piece)
         logprobs = None if options.logprobs is None else (logprob_of(piece, options.logprobs),)
         return self._chunk(
-            Choice(
+            AnswerChoice(
                 index=choice.index,
                 text=piece,
                 finish=answer.finish if is_last else None,
@@ -73,7 +73,7 @@ class OpenAIWriter:
 
     def empty(self, choice: PreparedChoice) -> bytes:
         """Return the chunk that ends a choice without a token."""
-        return self._chunk(Choice(index=choice.index, finish=choice.answer.finish))
+        return self._chunk(AnswerChoice(index=choice.index, finish=choice.answer.finish))
 
     def ended(self, num_cached: tuple[int, ...]) -> bytes:
         """Return the counts, if they are wanted, and the mark that ends the stream."""
@@ -89,12 +89,12 @@ class OpenAIWriter:
         answer = replace(self._head, choices=choices, counts=self._counts(num_cached))
         return json.dumps(whole_json(self._request.api, answer), ensure_ascii=False).encode()
 
-    def _whole_choice(self, choice: PreparedChoice) -> Choice:
+    def _whole_choice(self, choice: PreparedChoice) -> AnswerChoice:
         options, answer = self._request.options, choice.answer
         logprobs = None
         if options.logprobs is not None:
             logprobs = tuple(logprob_of(piece, options.logprobs) for piece in answer.pieces)
-        return Choice(
+        return AnswerChoice(
             index=choice.index,
             text=choice.echoed + answer.text,
             finish=answer.finish,
@@ -105,14 +105,14 @@ class OpenAIWriter:
             prompt_token_ids=self._prompt_ids(choice),
         )
 
-    def _chunk(self, choice: Choice) -> bytes:
+    def _chunk(self, choice: AnswerChoice) -> bytes:
         counts = self._counts(()) if self._request.options.continuous_usage else None
         chunk = replace(self._head, choices=(choice,), counts=counts)
         return sse.encode_event(chunk_json(self._request.api, chunk))
 
     def _frame(self, choice: PreparedChoice) -> tuple[bytes, bytes]:
         """Return what stands before and behind the text in every plain chunk of a choice."""
-        chunk = self._chunk(Choice(index=choice.index, text=_MARK))
+        chunk = self._chunk(AnswerChoice(index=choice.index, text=_MARK))
         before, _, behind = chunk.partition(f'"{_MARK}"'.encode())
         self._frames[choice.index] = before, behind
         return before, behind

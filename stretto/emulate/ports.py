@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -9,17 +9,12 @@ from typing import TypeAlias
 
 from stretto.emulate.answers import WrittenAnswer, ended_answer, source_of, write_words
 from stretto.emulate.formed_text import formed_text, list_asked_for, list_text
-from stretto.emulate.served_model import ServedModel
+from stretto.emulate.served_model import EmulatedModel
 from stretto.emulate.tokens import Tokens, encode_chat
-from stretto.engines.openai_wire.errors import (
-    prompt_too_long,
-    too_many_tokens_asked,
-    unacceptable,
-    unknown_model,
-)
-from stretto.engines.openai_wire.options import Options
-from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import (
+from stretto.wire.errors import prompt_too_long, too_many_tokens_asked, unacceptable, unknown_model
+from stretto.wire.options import Options
+from stretto.wire.paths import Api
+from stretto.wire.requests import (
     DEFAULT_COMPLETION_TOKENS,
     ChatRequest,
     CompletionRequest,
@@ -72,7 +67,7 @@ def as_long_as_allowed(prompt: Sequence[int], max_tokens: int) -> int:
     return max_tokens
 
 
-def prepare(request: GenerateRequest, served: ServedModel, answer_tokens: AnswerTokens) -> PreparedRequest:
+def prepare(request: GenerateRequest, served: EmulatedModel, answer_tokens: AnswerTokens) -> PreparedRequest:
     """Check a request against the model that is served, and write its answers.
 
     Raises:
@@ -115,7 +110,7 @@ def _ids(prompt: WirePrompt, tokens: Tokens) -> tuple[int, ...]:
     return tuple(tokens.encode(prompt)) if isinstance(prompt, str) else prompt
 
 
-def _max_tokens(num_prompt: int, options: Options, served: ServedModel, *, is_chat: bool) -> int:
+def _max_tokens(num_prompt: int, options: Options, served: EmulatedModel, *, is_chat: bool) -> int:
     if num_prompt >= served.max_tokens:
         raise prompt_too_long(num_prompt, served.max_tokens)
     wanted = options.max_tokens
@@ -137,7 +132,7 @@ def _answer(
     number: int,
     max_tokens: int,
     options: Options,
-    served: ServedModel,
+    served: EmulatedModel,
     answer_tokens: AnswerTokens,
 ) -> WrittenAnswer:
     source, tokens = source_of(served.name, prompt, number), served.tokens

@@ -14,7 +14,7 @@ from threading import Thread
 from stretto.emulate.fleet import PlannedFleet
 from stretto.emulate.prepared import AnswerTokens
 from stretto.emulate.serve import end_process, run_servers
-from stretto.errors import StrettoError
+from stretto.model.errors import StrettoError
 
 
 def run_processes(fleet: PlannedFleet, answer_tokens: AnswerTokens, say: Callable[[str], None]) -> None:

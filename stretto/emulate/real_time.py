@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from stretto.costs.shape import StepShape
 from stretto.emulate.fleet import PlannedBatches, PlannedFleet, PlannedServer
 from stretto.emulate.llm_plan import PlannedLLM
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 STEP_S = 150e-6
 """Processor seconds of a step, besides those of its sequences. Measured on one 2.x GHz server core."""

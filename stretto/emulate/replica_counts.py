@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto.engines.openai_wire.metrics import (
-    BETWEEN_TOKENS_BOUNDS_S,
-    FIRST_TOKEN_BOUNDS_S,
-    REQUEST_BOUNDS_S,
-    Histogram,
-)
+from stretto.wire.metrics import BETWEEN_TOKENS_BOUNDS_S, FIRST_TOKEN_BOUNDS_S, REQUEST_BOUNDS_S, Histogram
 
 
 @dataclass(slots=True)

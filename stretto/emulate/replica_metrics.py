@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
 from stretto.emulate.llm_replica import EmulatedLLM
-from stretto.engines.openai_wire import metrics
-from stretto.engines.openai_wire.metrics import Family, Histogram, Published, Sample
+from stretto.wire import metrics
+from stretto.wire.metrics import Family, Histogram, Published, Sample
 
 
 def render_metrics(replica: EmulatedLLM, model: str, lag: LagMeter) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stretto.emulate.replica_counts import ReplicaCounts
-from stretto.tasks import Done, LLMEvent, Piece, Started
+from stretto.model.tasks import Done, LLMEvent, Piece, Started
 
 
 @dataclass(slots=True)

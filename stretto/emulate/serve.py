@@ -28,8 +28,8 @@ from stretto.emulate.server import Emulated, EmulatedServer
 from stretto.emulate.sglang_metrics import render_sglang_metrics
 from stretto.emulate.sglang_routes import SGLangRoutes
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.extras import imports_of
-from stretto.interrupts import run_until_interrupted
+from stretto.http.signals import run_until_interrupted
+from stretto.model.extras import imports_of
 
 if TYPE_CHECKING:
     from stretto.emulate.kv_publisher import KVPublisher

@@ -8,7 +8,7 @@ from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class EmulatedModel:
     """The model of an emulated LLM server, as its clients see it.
 
     Attributes:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs
 
 from stretto.cluster.kv_events import AllBlocksCleared
-from stretto.emulate.app import App, Handler, Routes
+from stretto.emulate.app import EmulatedApp, Handler, Routes
 from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.device_memory import DeviceMemory
 from stretto.emulate.fault_runner import FaultRunner
 from stretto.emulate.gate import Gate
-from stretto.emulate.http import Exchange
+from stretto.emulate.http import EmulatedExchange
 from stretto.emulate.listener import Listener
-from stretto.engines.openai_wire.errors import ApiError, RequestRefused
-from stretto.errors import CapacityError
+from stretto.model.errors import CapacityError
+from stretto.wire.errors import ApiError, RequestRefused
 
 if TYPE_CHECKING:
     from stretto.emulate.kv_publisher import KVPublisher
@@ -91,7 +91,7 @@ class EmulatedServer:
             ("POST", "wake_up"): self._wake_up,
             ("GET", "is_sleeping"): self._tell_sleeping,
         }
-        self.app = App({**routes, **life, **self.faults.table}, gate)
+        self.app = EmulatedApp({**routes, **life, **self.faults.table}, gate)
         self.listener = Listener(self.app, *address)
 
     async def load(self, begun_s: float = 0.0) -> None:
@@ -131,7 +131,7 @@ class EmulatedServer:
         if self._publisher is not None:
             self._publisher.delay_s, self._publisher.lost_share = delay_s, lost_share
 
-    async def _sleep(self, exchange: Exchange) -> None:
+    async def _sleep(self, exchange: EmulatedExchange) -> None:
         level = parse_qs(exchange.query).get("level", ["1"])[0]
         if level not in ("1", "2"):
             raise RequestRefused(
@@ -148,7 +148,7 @@ class EmulatedServer:
             self._memory.release(self._held)
         await exchange.answer(200, b"")
 
-    async def _wake_up(self, exchange: Exchange) -> None:
+    async def _wake_up(self, exchange: EmulatedExchange) -> None:
         if self._is_asleep:
             try:
                 self._memory.acquire(self._held)
@@ -162,5 +162,5 @@ class EmulatedServer:
                 self._gate.wake_up()
         await exchange.answer(200, b"")
 
-    async def _tell_sleeping(self, exchange: Exchange) -> None:
+    async def _tell_sleeping(self, exchange: EmulatedExchange) -> None:
         await exchange.answer(200, json.dumps({"is_sleeping": self._is_asleep}).encode())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
 from stretto.emulate.llm_replica import EmulatedLLM
-from stretto.engines.openai_wire.metrics import Family, Histogram, one_value_each, render
+from stretto.wire.metrics import Family, Histogram, one_value_each, render
 
 NUM_RUNNING = Family("sglang:num_running_reqs", "gauge", "The number of running requests.")
 NUM_WAITING = Family("sglang:num_queue_reqs", "gauge", "The number of requests in the waiting queue.")

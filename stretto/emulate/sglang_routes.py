@@ -6,10 +6,10 @@ Source: SGLang 0.5, `entrypoints/http_server.py`.
 from __future__ import annotations
 
 from stretto.emulate.app import Handler
-from stretto.emulate.http import Exchange
+from stretto.emulate.http import EmulatedExchange
 from stretto.emulate.llm_routes import LLMRoutes
 from stretto.emulate.sglang_writer import SGLangWriter, read_generate
-from stretto.engines.openai_wire.fields import read_body
+from stretto.wire.fields import read_body
 
 VERSION = "0.5.6"
 """Version of SGLang whose answers are given."""
@@ -38,13 +38,13 @@ class SGLangRoutes:
             self.table.pop(("GET", path), None)
             self.table.pop(("POST", path), None)
 
-    async def _generate(self, exchange: Exchange) -> None:
+    async def _generate(self, exchange: EmulatedExchange) -> None:
         request, is_list = read_generate(read_body(await exchange.body()))
         prepared, number = self._llm.prepare(request)
         is_list = is_list or request.options.n > 1
         await self._llm.run(exchange, prepared, SGLangWriter(prepared, number, is_list=is_list))
 
-    async def _model_info(self, exchange: Exchange) -> None:
+    async def _model_info(self, exchange: EmulatedExchange) -> None:
         root = self._llm.served.root
         await exchange.answer_json(
             {
@@ -56,7 +56,7 @@ class SGLangRoutes:
             }
         )
 
-    async def _server_info(self, exchange: Exchange) -> None:
+    async def _server_info(self, exchange: EmulatedExchange) -> None:
         served, config = self._llm.served, self._llm.replica.model.scheduler
         await exchange.answer_json(
             {

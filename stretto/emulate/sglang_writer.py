@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stretto.emulate.prepared import PreparedChoice, PreparedRequest
-from stretto.engines.openai_wire import sse
-from stretto.engines.openai_wire.errors import malformed, unacceptable
-from stretto.engines.openai_wire.fields import Fields, flag, integer, items, mapping, number, text, token_ids
-from stretto.engines.openai_wire.options import MAX_SEQUENCES, Options
-from stretto.engines.openai_wire.output_form import OutputForm, read_structured_outputs
-from stretto.engines.openai_wire.requests import CompletionRequest, WirePrompt
+from stretto.wire import sse
+from stretto.wire.errors import malformed, unacceptable
+from stretto.wire.fields import Fields, flag, integer, items, mapping, number, text, token_ids
+from stretto.wire.options import MAX_SEQUENCES, Options
+from stretto.wire.output_form import OutputForm, read_structured_outputs
+from stretto.wire.requests import CompletionRequest, WirePrompt
 
 _DEFAULT_TOKENS = 128
 

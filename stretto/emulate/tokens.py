@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Protocol, TypeAlias
 
-from stretto.engines.openai_wire.requests import Message
 from stretto.sim.synthetic_output import token_ids
+from stretto.wire.requests import ChatMessage
 
 Piece: TypeAlias = tuple[int, str]
 """A token's id, and the text that it adds to an answer."""
@@ -37,7 +37,7 @@ class Tokens(Protocol):
         ...
 
 
-def encode_chat(tokens: Tokens, messages: Sequence[Message]) -> list[int]:
+def encode_chat(tokens: Tokens, messages: Sequence[ChatMessage]) -> list[int]:
     """Return the token ids of a chat's prompt: each message behind its role, then the assistant's role.
 
     Each message is tokenised by itself, so that the prompt of a later turn begins with that of an earlier.

@@ -13,11 +13,6 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stretto.cluster.devices import parse_device
-from stretto.components.tools import Tool
-from stretto.core import Document
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Engine, Replica, RunsIn, deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
@@ -34,11 +29,16 @@ from stretto.engines.batch.transforms import Transforms, TransformsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.engines.contract import SteppedLLM
-from stretto.engines.openai_wire.server_url import read_server_url
+from stretto.engines.models import MINI
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.errors import ConfigError
-from stretto.extras import check_installed, imports_of
-from stretto.models import MINI
+from stretto.model.deployment import Deployment, Engine, Replica, RunsIn, deploy
+from stretto.model.devices import parse_device
+from stretto.model.errors import ConfigError
+from stretto.model.extras import check_installed, imports_of
+from stretto.model.profile import Profile
+from stretto.model.tools import Tool
+from stretto.model.values import Document
+from stretto.wire.server_url import read_server_url
 
 PROFILES: Mapping[str, Profile] = {
     "chunking": Profile(base_s=0.0002, per_unit_s=0.02, max_efficient_batch=1),

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stretto.core import Prompt
-from stretto.errors import ConfigError, UserError
+from stretto.model.errors import ConfigError, UserError
+from stretto.model.values import Prompt
 
 Render: TypeAlias = Callable[[Sequence[Mapping[str, str]], bool], str]
 """A model's chat template: returns the text of messages (`role` and `content`), and if the flag is set, what

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.tasks import LLMEvent, LLMTask, Reuse, Task
+from stretto.model.tasks import LLMEvent, LLMTask, Reuse, Task
 
 
 class BatchEngine(Protocol):

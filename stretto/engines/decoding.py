@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import fields, replace
 
-from stretto.errors import ConfigError
-from stretto.tasks import Decode
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode
 
 BASIC = frozenset({"max_tokens", "items", "max_items", "fallback", "stop", "strip", "temperature", "seed"})
 """Names of the decoding settings that every LLM engine understands."""

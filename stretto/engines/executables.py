@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, get_args
 
-from stretto.costs.profile import Profile
-from stretto.deployment import Contract, RunsIn
 from stretto.engines.catalogue import PROFILES
 from stretto.engines.server_process.programs import PROGRAMS
-from stretto.errors import ConfigError
-from stretto.extras import check_installed
+from stretto.model.deployment import Contract, RunsIn
+from stretto.model.errors import ConfigError
+from stretto.model.extras import check_installed
+from stretto.model.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)

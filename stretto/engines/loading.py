@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stretto.extras import imports_of
+from stretto.model.extras import imports_of
 
 _ONE_AT_A_TIME = threading.RLock()
 

@@ -14,17 +14,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from stretto.core import Chunk, Document, Hit, Section, Segment
 from stretto.costs.fit_profile import fit_profile, fit_profile_by_length
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment
 from stretto.engines.batch.chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, max_tokens
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.measurement import Measurement, text_of_words
 from stretto.engines.server_profiling import profile_server
-from stretto.errors import ConfigError
 from stretto.graph.ops import OPS
-from stretto.tasks import Decode, Done, Failed, LLMTask, Task
+from stretto.model.deployment import Deployment
+from stretto.model.errors import ConfigError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, Done, Failed, LLMTask, Task
+from stretto.model.values import Chunk, Document, Hit, Section, Segment
 
 _ROUNDS = 5
 _CHUNK_WORDS = 170  # a chunk of the default size

@@ -14,11 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stretto.core import Prompt
 from stretto.engines.chat_markup import ChatMarkup, roles_of
 from stretto.engines.loading import one_load
-from stretto.errors import ConfigError, UserError
 from stretto.llm.output.thoughts import opens_thoughts
+from stretto.model.errors import ConfigError, UserError
+from stretto.model.values import Prompt
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

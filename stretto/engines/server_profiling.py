@@ -15,15 +15,15 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from stretto.core import Segment
 from stretto.costs.fit_profile import fit_profile
-from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Replica
 from stretto.engines.contract import AsyncLLM
 from stretto.engines.measurement import Measurement, text_of_words
-from stretto.errors import BadReply
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.deployment import Replica
+from stretto.model.errors import BadReply
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.values import Segment
 
 _ROUNDS = 5
 _PROMPT_WORDS = (32, 128, 512)

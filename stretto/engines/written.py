@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.core import Segment, TokenIds, answer_segment
+from stretto.model.values import Segment, TokenIds, answer_segment
 
 
 def as_written(text: str, tokenizer: str, tokens: Sequence[int], ends: Sequence[int]) -> Segment:

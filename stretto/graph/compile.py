@@ -11,16 +11,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stretto.costs.profile import Profile
-from stretto.errors import ConfigError
 from stretto.graph.graph import HINT, WHEN, Constant, Graph, Primitive, Ref, Slot
 from stretto.graph.ops import OPS, Ops, OpSpec
 from stretto.graph.passes.weigh import Verdict
 from stretto.graph.reuse import PromptReuse, find_reuse
 from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.graph.verify import sort_topologically
-from stretto.record import record
-from stretto.tasks import Decode
+from stretto.model.errors import ConfigError
+from stretto.model.profile import Profile
+from stretto.model.record import record
+from stretto.model.tasks import Decode
 
 
 @record
@@ -127,7 +127,7 @@ class StreamedOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class ConnectionTables:
     """The connections of a compiled graph as look-up tables, which a query that begins with this graph copies
     instead of building its own.
 
@@ -157,7 +157,7 @@ class Tables:
         nodes: Sequence[Node],
         readers: Sequence[tuple[tuple[int, int], ...]],
         followers: Sequence[tuple[int, ...]],
-    ) -> Tables:
+    ) -> ConnectionTables:
         """Build the look-up tables of a graph from its nodes (steps), from the readers of each value (the
         nodes that take it as input) and the followers of each node (those that wait for its end without
         reading from it).
@@ -207,7 +207,7 @@ class ExecutionGraph:
     engine_nodes: tuple[Node, ...]
     passes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
-    tables: Tables = field(init=False)
+    tables: ConnectionTables = field(init=False)
     is_one_call: bool = field(init=False)
     is_in_order: bool = field(init=False)
 
@@ -215,7 +215,7 @@ class ExecutionGraph:
         object.__setattr__(self, "is_one_call", self._is_one_call())
         is_in_order = all(node < follower for node, all_ in enumerate(self.followers) for follower in all_)
         object.__setattr__(self, "is_in_order", is_in_order)
-        object.__setattr__(self, "tables", Tables.of(self.nodes, self.readers, self.followers))
+        object.__setattr__(self, "tables", ConnectionTables.of(self.nodes, self.readers, self.followers))
 
     def _is_one_call(self) -> bool:
         if len(self.nodes) != 2:

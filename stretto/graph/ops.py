@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from stretto.core import ABSENT, Hit, as_text, document_order
 from stretto.costs.tokens import num_tokens
-from stretto.errors import BadReply, ConfigError, GraphError
 from stretto.graph.graph import ANSWER, HINT, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
+from stretto.model.errors import BadReply, ConfigError, GraphError
+from stretto.model.values import ABSENT, Hit, as_text, document_order
 
 Inputs: TypeAlias = Mapping[str, object]
 Settings: TypeAlias = Mapping[str, object]

@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import asdict, dataclass, fields, replace
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stretto.errors import ConfigError
 from stretto.graph.graph import HINT, Arg, Constant, Graph, Primitive, PromptParts, Slot
 from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles
+from stretto.model.errors import ConfigError
 
 _FEW = 3
 """Assumed length of a list of unknown length."""
@@ -24,7 +24,7 @@ _CONSTANT_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UnrolledStep:
     """One step of a graph whose streamed lists are cut into pieces, for printing.
 
     It is the work on one piece of a list (a stage), one item of a decode, or the joining of all pieces.
@@ -83,7 +83,7 @@ class Unrolled:
         outputs: (name, names of the steps it waits for) of each output.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[UnrolledStep, ...]
     lengths: Mapping[str, int]
     outputs: tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -138,7 +138,7 @@ class _Unroller:
             name: [(0, 1, f"%{name}")] for name, _ in graph.inputs
         }
         self.joined: dict[str, str] = {}
-        self.steps: list[Step] = []
+        self.steps: list[UnrolledStep] = []
 
     def run(self) -> Unrolled:
         for primitive in self.graph:
@@ -172,7 +172,7 @@ class _Unroller:
             name = f"{primitive.name}{_items(lo, hi)}" if is_partial or len(ranges) > 1 else primitive.name
             after = (pieces[-1][2],) if is_partial and pieces else self._after(primitive, lo, hi)
             computes = _print_parts(own_prompt(self.graph, primitive), primitive)
-            self.steps.append(Step(name, what, primitive.engine, after, computes))
+            self.steps.append(UnrolledStep(name, what, primitive.engine, after, computes))
             pieces.append((lo, hi, name))
         self.pieces[primitive.name] = pieces
 
@@ -199,7 +199,7 @@ class _Unroller:
             return steps[-1:]
         if name not in self.joined:
             self.joined[name] = f"{name}[all]"
-            self.steps.append(Step(self.joined[name], "aggregate", None, steps))
+            self.steps.append(UnrolledStep(self.joined[name], "aggregate", None, steps))
         return (self.joined[name],)
 
     def _is_flat(self, name: str) -> bool:
@@ -244,7 +244,7 @@ class _Unroller:
         return _FEW
 
 
-def _waves(steps: Iterable[Step]) -> dict[str, int]:
+def _waves(steps: Iterable[UnrolledStep]) -> dict[str, int]:
     """Return the wave of each step: the number of steps on the longest way to it from an input.
 
     `steps` must be in a topological order.

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
 
-from stretto.errors import GraphError
 from stretto.graph.graph import ANSWER, HINT, WHEN, Arg, Graph, Primitive, Ref, Slot
 from stretto.graph.ops import OPS, Ops, OpSpec, Port
 from stretto.graph.types import accepts, is_promptable, item_type, list_of
+from stretto.model.errors import GraphError
 
 
 def verify(graph: Graph, ops: Ops = OPS) -> dict[tuple[str, str], str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 
 from stretto.llm.sequence import TokenSequence
-from stretto.sorted_queue import SortedQueue
+from stretto.model.sorted_queue import SortedQueue
 
 
 class WaitingQueue:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.llm.cache.block_tables import BlockTables
+from stretto.llm.block_tables import BlockTables
 from stretto.llm.sequence import TokenSequence
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.costs.offline import OfflineLimits
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

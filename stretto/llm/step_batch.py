@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stretto.llm.sequence import TokenSequence
-from stretto.record import record
+from stretto.model.record import record
 
 
 class Slice(NamedTuple):

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ModelNode:
     """One LLM of an application, with its task.
 
     Attributes:
@@ -53,7 +53,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AppRequest:
     """One request to an application.
 
     Attributes:
@@ -78,20 +78,20 @@ class Application:
         ConfigError: a name is used twice or unknown, or inputs form a cycle.
     """
 
-    def __init__(self, name: str, nodes: Sequence[Node]) -> None:
+    def __init__(self, name: str, nodes: Sequence[ModelNode]) -> None:
         self.name = name
         self.nodes = tuple(_sorted(nodes))
         self._by_name = {node.name: node for node in self.nodes}
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> ModelNode:
         """Return the node of this name. Raises KeyError if there is none."""
         return self._by_name[name]
 
 
-def _sorted(nodes: Sequence[Node]) -> list[Node]:
+def _sorted(nodes: Sequence[ModelNode]) -> list[ModelNode]:
     if not nodes:
         raise ConfigError("an application needs at least one node")
-    by_name: dict[str, Node] = {}
+    by_name: dict[str, ModelNode] = {}
     for node in nodes:
         if node.name in by_name:
             raise ConfigError(f"node {node.name!r} is there twice")
@@ -113,7 +113,7 @@ def _sorted(nodes: Sequence[Node]) -> list[Node]:
     except CycleError as error:
         left = ", ".join(sorted(set(error.args[1]), key=places.__getitem__))
         raise ConfigError(f"the inputs of these nodes form a cycle: {left}") from error
-    ordered: list[Node] = []
+    ordered: list[ModelNode] = []
     while sorter.is_active():
         ready = sorted(sorter.get_ready(), key=places.__getitem__)
         ordered += (by_name[name] for name in ready)

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from stretto.core import Segment
 from stretto.costs.fit import MeasuredStep, fit_step_cost
 from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step import StepFeatures
-from stretto.deployment import Replica
 from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.model.deployment import Replica
+from stretto.model.tasks import Decode, LLMTask
+from stretto.model.values import Segment
 from stretto.planner.machine import scheduler_config
-from stretto.tasks import Decode, LLMTask
 
 if TYPE_CHECKING:
     from stretto.engines.transformer.engine import TransformerConfig

@@ -12,10 +12,10 @@ from stretto.costs.presets import Preset
 from stretto.costs.shape import model_of
 from stretto.costs.step import Kernels
 from stretto.engines.catalogue import SMALL_MODEL, checkpoint_folder, llm_replica
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.planner.application import Application
 from stretto.planner.core_costs import CoreCost, CoreModel, core_hardware
-from stretto.planner.machine import Machine
+from stretto.planner.machine import PlanMachine
 
 CPU = "cpu"
 """Name of the machine whose devices are the cores of this one."""
@@ -60,7 +60,7 @@ def _core_model(name: str) -> CoreModel:
     return CoreModel(folder, replace(sizes, dtype_bytes=_FLOAT32_BYTES), replica)
 
 
-def cores_machine(costs: Mapping[str, CoreCost], num_cores: int) -> Machine:
+def cores_machine(costs: Mapping[str, CoreCost], num_cores: int) -> PlanMachine:
     """Return the machine of this many cores, with measured costs of models by the names that applications
     give them.
     """
@@ -80,4 +80,4 @@ def cores_machine(costs: Mapping[str, CoreCost], num_cores: int) -> Machine:
         engines={},
     )
     cores = "1 core" if num_cores == 1 else f"{num_cores} cores"
-    return Machine(f"{cores} of this machine", num_cores, preset, device="core")
+    return PlanMachine(f"{cores} of this machine", num_cores, preset, device="core")

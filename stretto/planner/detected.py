@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping
 
 from stretto.costs.gpus import GPUS
-from stretto.errors import ConfigError
-from stretto.planner.machine import Machine
+from stretto.model.errors import ConfigError
+from stretto.planner.machine import PlanMachine
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
 _TOPOLOGY = ("nvidia-smi", "topo", "-m")
@@ -20,7 +20,7 @@ _NAMES: Mapping[str, str] = {reported: name for name, gpu in GPUS.items() for re
 _INSTEAD = "name a machine, or a machine file (see docs/planner.md)"
 
 
-def detect_machine() -> Machine:
+def detect_machine() -> PlanMachine:
     """Return this machine, with all the GPUs that NVIDIA's driver lists.
 
     Raises:
@@ -36,7 +36,7 @@ def detect_machine() -> Machine:
     return machine_from(found, _output(_TOPOLOGY) if len(found.splitlines()) > 1 else "")
 
 
-def machine_from(gpus: str, topology: str) -> Machine:
+def machine_from(gpus: str, topology: str) -> PlanMachine:
     """Return the machine that nvidia-smi describes.
 
     Args:
@@ -64,7 +64,7 @@ def machine_from(gpus: str, topology: str) -> Machine:
         )
     gpu = _NAMES[names[0]]
     memory = min(_memory_bytes(text) for _, _, text in rows)
-    return Machine(
+    return PlanMachine(
         f"{len(rows)}x{gpu}",
         len(rows),
         gpu,

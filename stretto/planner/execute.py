@@ -16,7 +16,7 @@ from math import inf
 import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
-from stretto.errors import InternalError
+from stretto.model.errors import InternalError
 from stretto.planner.plan import Plan, PlannedReplica
 from stretto.planner.problem import Problem
 from stretto.planner.replica_run import ReplicaLoad, ReplicaRun, run_replica
@@ -26,7 +26,7 @@ from stretto.planner.workload import DrawnCalls
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReplicaSpan:
     """The time that a replica holds its devices: from its start, when it loads, to its end.
 
     Attributes:
@@ -49,7 +49,7 @@ class Execution:
     """
 
     makespan_s: float
-    spans: tuple[Span, ...]
+    spans: tuple[ReplicaSpan, ...]
     ended_s: dict[str, float]
 
     def idle_share(self, num_devices: int) -> float:
@@ -98,7 +98,7 @@ class _Executor:
     drawn: dict[str, DrawnCalls]
     progress: dict[str, _Progress] = field(init=False)
     running: dict[str, list[_Running]] = field(init=False, default_factory=dict)
-    spans: list[Span] = field(init=False, default_factory=list)
+    spans: list[ReplicaSpan] = field(init=False, default_factory=list)
     starts: Starts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -255,7 +255,7 @@ class _Executor:
         for one in runs:
             end_s = min(one.end_s, now_s)
             busy_s = one.run.busy_until(end_s)
-            self.spans.append(Span(one.replica, one.start_s, min(one.ready_s, end_s), end_s, busy_s))
+            self.spans.append(ReplicaSpan(one.replica, one.start_s, min(one.ready_s, end_s), end_s, busy_s))
 
 
 def _hold(free_s: list[float], running: _Running) -> None:

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from sys import maxsize
 
-from stretto.errors import CapacityError, ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.idle_blocks import (
     ENDED,
     HELD,

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
-from stretto.planner.application import Node
+from stretto.planner.application import ModelNode
 
 
-def is_by_chunk(source: Node, taker: Node) -> bool:
+def is_by_chunk(source: ModelNode, taker: ModelNode) -> bool:
     """Return whether each call of `taker` needs one answer of `source` only, the one to the same chunk."""
     return source.map and taker.is_by_chunk
 
 
-def taken(source: Node, taker: Node, number: int, num_answers: int) -> Sequence[int]:
+def taken(source: ModelNode, taker: ModelNode, number: int, num_answers: int) -> Sequence[int]:
     """Return the numbers of the answers of `source`, of which a request has some, that the call `number` of
     `taker` needs.
     """
@@ -68,7 +68,7 @@ class Feed:
         return int(self.groups.max(initial=-1)) + 1
 
 
-def feed(source: Node, given: tuple[Ints, Ints], taker: Node, taking: tuple[Ints, Ints]) -> Feed:
+def feed(source: ModelNode, given: tuple[Ints, Ints], taker: ModelNode, taking: tuple[Ints, Ints]) -> Feed:
     """Return which answers of `source` the calls of `taker` need.
 
     Args:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stretto.planner.execute import Execution, Span
-from stretto.planner.machine import Machine
+from stretto.planner.execute import Execution, ReplicaSpan
+from stretto.planner.machine import PlanMachine
 
 LOADING = "·"
 IDLE = " "
@@ -18,7 +18,7 @@ def letters(nodes: Sequence[str]) -> dict[str, str]:
     return {node: _LETTERS[at % len(_LETTERS)] for at, node in enumerate(nodes)}
 
 
-def gantt(done: Execution, nodes: Sequence[str], machine: Machine) -> Iterator[str]:
+def gantt(done: Execution, nodes: Sequence[str], machine: PlanMachine) -> Iterator[str]:
     """Yield the lines of the chart: the node's letter while a replica runs, dots while it loads."""
     names = letters(nodes)
     width = len(f"{machine.device} {machine.num_devices - 1} ")
@@ -30,7 +30,7 @@ def gantt(done: Execution, nodes: Sequence[str], machine: Machine) -> Iterator[s
     yield f"{'':{width}}0{end:>{_WIDTH}}"
 
 
-def _cell(spans: Sequence[Span], at_s: float, names: dict[str, str]) -> str:
+def _cell(spans: Sequence[ReplicaSpan], at_s: float, names: dict[str, str]) -> str:
     for span in spans:
         if span.start_s <= at_s < span.end_s:
             return LOADING if at_s < span.ready_s else names[span.replica.node]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from stretto.planner.execute import Execution, Span
-from stretto.planner.machine import Machine
+from stretto.planner.execute import Execution, ReplicaSpan
+from stretto.planner.machine import PlanMachine
 
 _WIDTH, _ROW, _LEFT = 1000, 28, 60
 _STYLE = (
@@ -15,7 +15,7 @@ _STYLE = (
 )
 
 
-def gantt_page(title: str, done: Execution, nodes: Sequence[str], machine: Machine) -> str:
+def gantt_page(title: str, done: Execution, nodes: Sequence[str], machine: PlanMachine) -> str:
     """Return the page; a bar is pale while its replica loads, and has a tooltip."""
     scale = _WIDTH / max(1e-9, done.makespan_s)
     colours = {node: f"hsl({at * 360 // len(nodes)} 55% 62%)" for at, node in enumerate(nodes)}
@@ -41,7 +41,7 @@ def gantt_page(title: str, done: Execution, nodes: Sequence[str], machine: Machi
     )
 
 
-def _bar(span: Span, device: int, scale: float, colour: str) -> Iterator[str]:
+def _bar(span: ReplicaSpan, device: int, scale: float, colour: str) -> Iterator[str]:
     tip = (
         f"{escape(span.replica.node)}: starts at {span.start_s:.1f} s, loaded at {span.ready_s:.1f} s, "
         f"ends at {span.end_s:.1f} s"

@@ -20,13 +20,13 @@ from reprlib import repr as short
 from typing import Any
 
 from stretto.costs.gpus import GPUS, peak_figures
+from stretto.costs.known_costs import llm_device
 from stretto.costs.loading import Storage
 from stretto.costs.shape import Hardware
-from stretto.emulate.known_costs import llm_device
-from stretto.errors import ConfigError
-from stretto.nearest_name import nearest_name
+from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import nearest_name
 from stretto.planner.detected import detect_machine
-from stretto.planner.machine import USUAL_STORAGE, Machine, machine_of
+from stretto.planner.machine import USUAL_STORAGE, PlanMachine, machine_of
 from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
 
 HERE = "here"
@@ -40,7 +40,7 @@ _GB = 1e9
 _GIB = 2**30
 
 
-def given_machine(text: str) -> Machine:
+def given_machine(text: str) -> PlanMachine:
     """Return the machine of this name, that of a file (which ends in .yaml, .yml or .json), or this one
     ("here").
 
@@ -60,7 +60,7 @@ def given_machine(text: str) -> Machine:
         ) from error
 
 
-def read_machine(path: Path) -> Machine:
+def read_machine(path: Path) -> PlanMachine:
     """Read a machine from its file.
 
     Raises:
@@ -76,7 +76,7 @@ def read_machine(path: Path) -> Machine:
         raise ConfigError(f"machine {path}: {error.message}") from error
 
 
-def _machine(found: Any, path: Path) -> Machine:
+def _machine(found: Any, path: Path) -> PlanMachine:
     _check_fields(found, _FIELDS, "a machine")
     name = found.get("name", path.stem)
     if not (isinstance(name, str) and name and name.isprintable()):
@@ -99,7 +99,7 @@ def _machine(found: Any, path: Path) -> Machine:
     count = found.get("count")
     if type(count) is not int or not 1 <= count <= _MAX_DEVICES:
         raise ConfigError(f"count must be a number of GPUs from 1 to {_MAX_DEVICES}, got {short(count)}")
-    return Machine(
+    return PlanMachine(
         name,
         count,
         gpu,

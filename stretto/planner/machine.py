@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from stretto.costs.carried_over import MEASURED, carried_over, gpu_costs, without_nvlink
+from stretto.costs.known_costs import llm_device, llm_model
 from stretto.costs.known_models import KNOWN_MODELS
 from stretto.costs.kv_room import check_fits
-from stretto.costs.loading import Source, Start, Storage
+from stretto.costs.loading import Source, StartTimes, Storage
 from stretto.costs.presets import Preset, load_preset
 from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step import StepCost
-from stretto.emulate.known_costs import llm_device, llm_model
-from stretto.errors import ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.nearest_name import nearest_name
+from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import nearest_name
 
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 512
@@ -33,7 +33,7 @@ USUAL_STORAGE = Storage(disk_bytes_s=3e9, link_bytes_s=25e9)
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class PlanMachine:
     """A machine that can run several replicas of LLMs at once.
 
     Attributes:
@@ -80,19 +80,19 @@ def _costs(gpu: str | Hardware, memory_bytes: float | None, exchange_bytes_s: fl
     return preset if exchange_bytes_s is None else without_nvlink(preset, exchange_bytes_s)
 
 
-MACHINES: Mapping[str, Machine] = {
+MACHINES: Mapping[str, PlanMachine] = {
     machine.name: machine
     for machine in (
-        Machine("8xA100-80G", 8, "A100-80G"),
-        Machine("4xA100-80G", 4, "A100-80G"),
-        Machine("4xA6000", 4, "A6000", has_nvlink=False),
-        Machine("8xH100", 8, "H100-80G"),
-        Machine("1xH200", 1, "H200"),
+        PlanMachine("8xA100-80G", 8, "A100-80G"),
+        PlanMachine("4xA100-80G", 4, "A100-80G"),
+        PlanMachine("4xA6000", 4, "A6000", has_nvlink=False),
+        PlanMachine("8xH100", 8, "H100-80G"),
+        PlanMachine("1xH200", 1, "H200"),
     )
 }
 
 
-def machine_of(name: str) -> Machine:
+def machine_of(name: str) -> PlanMachine:
     """Return the machine of this name, in any case.
 
     Raises:
@@ -115,7 +115,7 @@ class ReplicaCost:
 
     scheduler: SchedulerConfig
     step: StepCost
-    start: Start
+    start: StartTimes
     is_estimated: bool
 
     @property
@@ -124,7 +124,7 @@ class ReplicaCost:
         return self.start.seconds
 
 
-def model_of(name: str, machine: Machine) -> LLMModel:
+def model_of(name: str, machine: PlanMachine) -> LLMModel:
     """Return the sizes of a model: known by name, in any case, with or without its owner, or those of a
     directory with a `config.json`.
 
@@ -147,7 +147,7 @@ def scheduler_config(model: LLMModel, num_tokens: int) -> SchedulerConfig:
 
 
 def costs_by_tp(
-    model: LLMModel, machine: Machine, max_tokens: int, weights: Source = "cache"
+    model: LLMModel, machine: PlanMachine, max_tokens: int, weights: Source = "cache"
 ) -> dict[int, ReplicaCost]:
     """Return the costs of one replica of a model, by number of devices that it can run on.
 
@@ -193,7 +193,7 @@ def _is_measured(preset: Preset, model: LLMModel, tp: int) -> bool:
     return are_steps_known and preset.loading is not None and key in preset.loading.measured_s
 
 
-def _hint(preset: Preset, machine: Machine, model: LLMModel) -> str:
+def _hint(preset: Preset, machine: PlanMachine, model: LLMModel) -> str:
     """Return words that name the largest known model which is smaller, and whose weights would fit."""
     assert preset.hardware is not None
     room = _MEMORY_SHARE * preset.hardware.memory_bytes * machine.num_devices

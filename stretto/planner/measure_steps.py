@@ -16,11 +16,11 @@ from typing import TypeAlias
 from stretto.costs.fit import MeasuredStep
 from stretto.emulate.core_wait import core_wait_s, timed
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import EngineFailure
 from stretto.llm.step_batch import StepBatch
+from stretto.model.errors import EngineFailure
+from stretto.model.tasks import Done, Failed, LLMTask
 from stretto.runtime.devices import claim
 from stretto.sim.step_times import batch_shape
-from stretto.tasks import Done, Failed, LLMTask
 
 _START_S = 600.0
 _LEAST_STEPS = 8

@@ -23,14 +23,14 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, BinaryIO, TypeVar, get_type_hints
 
-from stretto.errors import ConfigError, UserError
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import ConfigError, UserError
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.prompt_slots import constant_text, known_slots, slots_of
 from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
 
 T = TypeVar("T")
 
-_NODE_FIELDS = tuple(Node.__slots__)
+_NODE_FIELDS = tuple(ModelNode.__slots__)
 _REQUEST_FIELDS = ("custom_id", "prompt", "prompt_tokens", "chunks", "nodes", "answers")
 _CHARACTERS_PER_TOKEN = 4
 NO_ANSWERS: Mapping[str, int] = {}
@@ -64,7 +64,7 @@ def read_application(path: Path) -> Application:
         raise ConfigError(f"{path}: {error.message}") from error
 
 
-def _node(fields: Any, place: str) -> Node:
+def _node(fields: Any, place: str) -> ModelNode:
     if not isinstance(fields, dict):
         raise ConfigError(f"{place} must be a mapping, got {short(fields)}")
     _check_fields(fields, _NODE_FIELDS, place)
@@ -74,14 +74,14 @@ def _node(fields: Any, place: str) -> Node:
     values = {**fields}
     if "inputs" in values:
         values["inputs"] = _names(values["inputs"], f"{place}: inputs")
-    kinds = get_type_hints(Node)
+    kinds = get_type_hints(ModelNode)
     for name, value in values.items():
         if name != "inputs" and type(value) is not kinds[name]:
             raise ConfigError(f"{place}: {name} must be of type {kinds[name].__name__}, got {short(value)}")
         most = _MAX_CALLS if name == "calls" else MAX_NUMBER
         if isinstance(value, int) and value > most:
             raise ConfigError(f"{place}: {name} must be at most {most}, got {short(value)}")
-    node = Node(**values)
+    node = ModelNode(**values)
     if node.prompt and "prompt_tokens" not in values:
         node = replace(node, prompt_tokens=tokens_of(constant_text(node.prompt)))
     if not (node.name and node.name.isprintable()):
@@ -98,7 +98,7 @@ def _node(fields: Any, place: str) -> Node:
     return node
 
 
-def read_requests(path: Path) -> list[Request]:
+def read_requests(path: Path) -> list[AppRequest]:
     """Read requests from a file of JSON lines.
 
     Raises:
@@ -174,7 +174,7 @@ def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 _decode = json.JSONDecoder(object_pairs_hook=_mapping).decode
 
 
-def parse_request(found: Any) -> Request:
+def parse_request(found: Any) -> AppRequest:
     """Return the request that the JSON of one line describes. Raises ConfigError if it is wrong."""
     if not isinstance(found, dict):
         raise ConfigError(f"a request is a mapping, got {short(found)}")
@@ -198,7 +198,7 @@ def parse_request(found: Any) -> Request:
     if "nodes" in found and not nodes:
         raise ConfigError("nodes must name at least one node; without nodes, a request is for all of them")
     known = {name: max(1, _number(tokens, f"answer of {name}")) for name, tokens in answers.items()}
-    return Request(
+    return AppRequest(
         found["custom_id"],
         tokens_of(prompt) if "prompt" in found else _number(found.get("prompt_tokens", 0), "prompt_tokens"),
         tuple(tokens_of(chunk) if isinstance(chunk, str) else _number(chunk, "a chunk") for chunk in chunks),

@@ -9,10 +9,10 @@ from functools import cached_property
 from stretto.costs.loading import Source
 from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.shape import LLMModel
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
-from stretto.planner.application import Application, Node, Request
-from stretto.planner.machine import Machine, ReplicaCost, costs_by_tp, model_of
+from stretto.planner.application import Application, AppRequest, ModelNode
+from stretto.planner.machine import PlanMachine, ReplicaCost, costs_by_tp, model_of
 from stretto.planner.plan import ReplicaKey
 from stretto.planner.workload import DrawnCalls, Workload
 
@@ -37,8 +37,8 @@ class Problem:
     def __init__(
         self,
         app: Application,
-        requests: Sequence[Request],
-        machine: Machine,
+        requests: Sequence[AppRequest],
+        machine: PlanMachine,
         lengths: LengthsBySource,
         *,
         num_draws: int = 5,
@@ -128,7 +128,7 @@ class Problem:
         return [name for name, calls in self.workload.calls.items() if len(calls.requests)]
 
 
-def _model(node: Node, machine: Machine) -> LLMModel:
+def _model(node: ModelNode, machine: PlanMachine) -> LLMModel:
     try:
         return model_of(node.model, machine)
     except ConfigError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from stretto.planner.application import Node
+from stretto.planner.application import ModelNode
 
 _SLOT = re.compile(r"\{([^{}\n]+)\}")
 
@@ -26,7 +26,7 @@ def shows(prompt: str, name: str) -> bool:
     return not slots or name in slots
 
 
-def known_slots(node: Node) -> tuple[str, ...]:
+def known_slots(node: ModelNode) -> tuple[str, ...]:
     """Return the names that slots in the prompt of a node may have."""
     chunk = ("chunk",) if node.is_by_chunk else ()
     return "prompt", *chunk, *(("so_far",) if node.chain else ()), *node.inputs

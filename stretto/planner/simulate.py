@@ -7,8 +7,8 @@ import sys
 import numpy as np
 
 from stretto.costs.step_arrays import Ints
-from stretto.errors import CapacityError, ConfigError
 from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.compiled import Simulation, compiled
 from stretto.planner.fast_scheduler import FastScheduler
 from stretto.planner.idle_blocks import MAX_REQUESTS

@@ -16,9 +16,9 @@ from stretto.costs.length_belief import LengthBelief
 from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.shape import LLMModel
 from stretto.costs.step_arrays import Ints
-from stretto.errors import CapacityError, ConfigError
+from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
-from stretto.planner.application import Application, Node, Request
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.feed import Feed, feed, taken
 from stretto.planner.idle_blocks import MAX_REQUESTS
 from stretto.planner.prompt_slots import shows
@@ -43,7 +43,7 @@ class NodeCalls:
         generated: tokens of each answer so far.
     """
 
-    node: Node
+    node: ModelNode
     requests: Ints
     numbers: Ints
     own_tokens: Ints
@@ -90,7 +90,7 @@ class Workload:
     def __init__(
         self,
         app: Application,
-        requests: Sequence[Request],
+        requests: Sequence[AppRequest],
         models: Mapping[str, LLMModel],
         lengths: LengthsBySource,
         answers: AnswersSoFar = NO_ANSWERS,
@@ -123,7 +123,7 @@ class Workload:
         for node in app.nodes:
             self._check_context(node, requests)
 
-    def _belief_of(self, node: Node, lengths: LengthsBySource, answers: AnswersSoFar) -> LengthBelief:
+    def _belief_of(self, node: ModelNode, lengths: LengthsBySource, answers: AnswersSoFar) -> LengthBelief:
         model = self.models[node.name].name
         is_known = lengths.knows(model, node.template)
         if not is_known:
@@ -139,7 +139,7 @@ class Workload:
         still_run = [tokens + 1 for tokens in answers.running.get(node.name, ())]
         return before.updated(whole, [*cut, *still_run])
 
-    def _check_context(self, node: Node, requests: Sequence[Request]) -> None:
+    def _check_context(self, node: ModelNode, requests: Sequence[AppRequest]) -> None:
         calls, context = self.calls[node.name], self.models[node.name].max_context_tokens
         most = calls.own_tokens + np.where(calls.previous >= 0, node.max_tokens, 0)
         for name in _shown(node):
@@ -174,7 +174,11 @@ class Workload:
         return drawn
 
     def _drawn(
-        self, node: Node, lengths: OutputLengths, random: np.random.Generator, drawn: Mapping[str, DrawnCalls]
+        self,
+        node: ModelNode,
+        lengths: OutputLengths,
+        random: np.random.Generator,
+        drawn: Mapping[str, DrawnCalls],
     ) -> DrawnCalls:
         calls = self.calls[node.name]
         wanted = np.where(calls.known >= 0, calls.known, _lengths_drawn(lengths, random, calls.generated))
@@ -191,7 +195,7 @@ class Workload:
             outputs[call] = max(1, min(int(wanted[call]), context - int(prompts[call])))
         return DrawnCalls(calls, prompts, outputs)
 
-    def _calls_of(self, node: Node, requests: Sequence[Request], answers: AnswersSoFar) -> NodeCalls:
+    def _calls_of(self, node: ModelNode, requests: Sequence[AppRequest], answers: AnswersSoFar) -> NodeCalls:
         """Return the calls of a node that are left; those of its inputs are known already."""
         if node.is_by_chunk or answers.ended:
             return self._calls_one_by_one(node, requests, answers)
@@ -201,7 +205,9 @@ class Workload:
         given = self.calls[source]
         return feed(given.node, (given.requests, given.numbers), calls.node, (calls.requests, calls.numbers))
 
-    def _calls_one_by_one(self, node: Node, requests: Sequence[Request], answers: AnswersSoFar) -> NodeCalls:
+    def _calls_one_by_one(
+        self, node: ModelNode, requests: Sequence[AppRequest], answers: AnswersSoFar
+    ) -> NodeCalls:
         request_of, numbers, tokens, previous, known = [], [], [], [], []
         ended = answers.ended.get(node.name, {})
         for at, request in enumerate(requests):
@@ -237,7 +243,7 @@ class Workload:
         )
 
     def _answered_inputs(
-        self, node: Node, at: int, number: int, request: Request, answers: AnswersSoFar
+        self, node: ModelNode, at: int, number: int, request: AppRequest, answers: AnswersSoFar
     ) -> int:
         """Return the tokens of the answers to inputs that are there and part of the prompt of a call."""
         tokens = 0
@@ -249,7 +255,7 @@ class Workload:
         return tokens
 
 
-def _calls_at_once(node: Node, requests: Sequence[Request]) -> NodeCalls:
+def _calls_at_once(node: ModelNode, requests: Sequence[AppRequest]) -> NodeCalls:
     """Return the calls of a node that is not called by chunk, if no call of any node has been answered."""
     name = node.name
     chosen = np.array(
@@ -269,14 +275,14 @@ def _calls_at_once(node: Node, requests: Sequence[Request]) -> NodeCalls:
     )
 
 
-def _constant_tokens(node: Node, request: Request) -> int:
+def _constant_tokens(node: ModelNode, request: AppRequest) -> int:
     """Return the tokens that all prompts of a node for a request have: its template, and the request's text
     if that is part of them.
     """
     return node.prompt_tokens + (request.prompt_tokens if shows(node.prompt, "prompt") else 0)
 
 
-def _shown(node: Node) -> list[str]:
+def _shown(node: ModelNode) -> list[str]:
     """Return the inputs of a node whose answers are part of its prompts; others it only waits for."""
     return [name for name in node.inputs if shows(node.prompt, name)]
 
@@ -299,7 +305,7 @@ def _lengths_drawn(lengths: OutputLengths, random: np.random.Generator, generate
     return np.where(first == len(points), generated + 1, wanted)
 
 
-def _check_count(node: Node, requests: Sequence[Request]) -> None:
+def _check_count(node: ModelNode, requests: Sequence[AppRequest]) -> None:
     num_calls = sum(
         node.num_calls(len(request.chunks))
         for request in requests

@@ -5,6 +5,7 @@ Source: Parrot §4.1, with its names: `P.SemanticFunction`, `P.SemanticVariable`
 
 from typing import Final
 
+from stretto.model.tasks import Criteria
 from stretto.programs.app_function import App
 from stretto.programs.client import Client
 from stretto.programs.conversations import CHAT, VICUNA, Conversation
@@ -13,7 +14,6 @@ from stretto.programs.native import NativeFunction
 from stretto.programs.operators import Branches, condition, first_present, gather, join, transform
 from stretto.programs.outputs import Input, Output
 from stretto.programs.variable import SemanticVariable
-from stretto.tasks import Criteria
 
 LATENCY: Final[Criteria] = "latency"
 THROUGHPUT: Final[Criteria] = "throughput"

@@ -6,9 +6,9 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stretto.errors import UserError
-from stretto.frontend.template import Configuration, Template
+from stretto.apps.template import Configuration, Template
 from stretto.graph.graph import Arg, Ref
+from stretto.model.errors import UserError
 from stretto.programs.fragment import Build
 from stretto.programs.variable import needed_client
 

@@ -15,15 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from stretto.core import Failure
-from stretto.errors import CapacityError, DeadlineExceeded, QueryEnded, StrettoError, UserError
+from stretto.model.errors import CapacityError, DeadlineExceeded, QueryEnded, StrettoError, UserError
+from stretto.model.tasks import Criteria
+from stretto.model.values import Failure
 from stretto.programs.fragment import Call, Work
 from stretto.programs.http_calls import HttpCalls, NotYet
 from stretto.programs.wire.calls import call_to_wire
 from stretto.programs.wire.values import value_from_wire, value_to_wire
 from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.loop_thread import LoopThread, run_on
-from stretto.tasks import Criteria
 
 T = TypeVar("T")
 

@@ -17,9 +17,10 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any
 
-from stretto.core import Failure
-from stretto.errors import StrettoError, UserError
-from stretto.extras import imports_of
+from stretto.model.errors import StrettoError, UserError
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Criteria
+from stretto.model.values import Failure
 from stretto.programs.connection import Connection, InProcess, ProgramSession
 from stretto.programs.fragment import Call, Work
 from stretto.programs.ledger import Ledger
@@ -28,7 +29,6 @@ from stretto.programs.variable import CURRENT, ProgramClient, SemanticVariable, 
 from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import check_deadline
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import Criteria
 
 
 class Client:

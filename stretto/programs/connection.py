@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from stretto.core import Failure
-from stretto.errors import StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph
+from stretto.model.errors import StrettoError, UserError
+from stretto.model.record import record
+from stretto.model.tasks import Criteria
+from stretto.model.values import Failure
 from stretto.programs.engine_checks import check_engines
 from stretto.programs.fragment import Call, Fragment, Work, parts_of
-from stretto.record import record
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
-from stretto.tasks import Criteria
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stretto.deployment import Deployment
-from stretto.errors import CapacityError, ConfigError
+from stretto.model.deployment import Deployment
+from stretto.model.errors import CapacityError, ConfigError
 from stretto.programs.fragment import Work
 
 

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Protocol
 
 from stretto.graph.graph import Arg, Graph, Primitive, PromptParts, Ref, config_items
-from stretto.record import record
+from stretto.model.record import record
 
 MOST_TOGETHER = 128
 """Largest number of calls of one fragment: some ms of work."""

@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from stretto.errors import ConfigError, TemplateError, UserError
 from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Ref, Slot
+from stretto.model.errors import ConfigError, TemplateError, UserError
+from stretto.model.tasks import Decode
 from stretto.programs.conversations import Conversation
 from stretto.programs.fragment import Build, Form
 from stretto.programs.operators import TRANSFORMS
 from stretto.programs.outputs import Input, Output
 from stretto.programs.places import check_places, with_kinds
-from stretto.programs.prompt_text import Place, dedent, parse
+from stretto.programs.prompt_text import Placeholder, dedent, parse
 from stretto.programs.variable import SemanticVariable, needed_client
-from stretto.tasks import Decode
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Function:
         function: the Python function. Parameters whose default is an `Output` are outputs, all others inputs.
         engine: name of the LLM engine.
         conversation: form of conversation that the prompt is put into; None for none.
-        settings: settings of all outputs, the fields of `stretto.tasks.Decode`.
+        settings: settings of all outputs, the fields of `stretto.model.tasks.Decode`.
 
     Attributes:
         engines: the engines that a call needs, and the kind of each.
@@ -120,7 +120,7 @@ class Function:
         parts = parse(prompt, self.name)
         parts = with_kinds(self.name, parts, self._signature.parameters, declared)
         self._parts = parts if conversation is None else conversation.apply(parts, self.name)
-        places = [part for part in self._parts if isinstance(part, Place) and part.kind == "output"]
+        places = [part for part in self._parts if isinstance(part, Placeholder) and part.kind == "output"]
         try:
             self.outputs: Mapping[str, Output] = {
                 place.name: declared.get(place.name, Output()).within(settings) for place in places
@@ -169,11 +169,13 @@ class Function:
         Raises:
             UserError: there is no such input, or an output before it would not depend on the item.
         """
-        first = next((part for part in self._parts if isinstance(part, Place) and part.name == each), None)
+        first = next(
+            (part for part in self._parts if isinstance(part, Placeholder) and part.name == each), None
+        )
         if first is None or each in self.outputs:
             raise UserError(f"{self.name}: there is no input {each!r} to take items from")
         before = self._parts[: self._parts.index(first)]
-        if any(isinstance(part, Place) and part.kind == "output" for part in before):
+        if any(isinstance(part, Placeholder) and part.kind == "output" for part in before):
             raise UserError(f"{self.name}: map takes items of {each!r}, but an output stands before it")
 
     def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 
-from stretto.engines.openai_wire.sse import EventDecoder
-from stretto.errors import BadReply, EngineUnavailable, StrettoError, UserError
+from stretto.model.errors import BadReply, EngineUnavailable, StrettoError, UserError
 from stretto.programs.wire.errors import error_from_wire
+from stretto.wire.sse import EventDecoder
 
 _MAX_ATTEMPTS = 6
 _FIRST_PAUSE_S = 0.1

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from stretto.errors import UserError
+from stretto.model.errors import UserError
+from stretto.model.record import record
 from stretto.programs.fragment import Call
-from stretto.record import record
 
 
 @record

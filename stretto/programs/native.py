@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from stretto.core import ABSENT, Failure
-from stretto.errors import EngineFailure, StrettoError, UserError
-from stretto.foreign import described
+from stretto.model.errors import EngineFailure, StrettoError, UserError
+from stretto.model.foreign import described
+from stretto.model.values import ABSENT, Failure
 from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable, needed_client
 

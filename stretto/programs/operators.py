@@ -8,8 +8,8 @@ from inspect import Parameter, signature
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from stretto.errors import TemplateError, UserError
 from stretto.graph.graph import HINT, WHEN, Arg, Ref
+from stretto.model.errors import TemplateError, UserError
 from stretto.programs.fragment import Build
 from stretto.programs.variable import SemanticVariable, needed_client
 from stretto.transforms.table import steps_of

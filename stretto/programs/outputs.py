@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from stretto.errors import ConfigError
 from stretto.llm.output import output
 from stretto.llm.output.sampling import check_sampling
-from stretto.tasks import Decode
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode
 from stretto.transforms.table import steps_of
 
 _KNOWN = tuple(
@@ -29,7 +29,7 @@ class Output:
     Args:
         transform: chain of transforms that makes the output's value of its text, such as 'json_path "$.name"'
             (see `stretto.transforms.table`). Within the same prompt the output stays as it is.
-        settings: fields of `stretto.tasks.Decode` that say how to generate a text.
+        settings: fields of `stretto.model.tasks.Decode` that say how to generate a text.
 
     Raises:
         ConfigError: there is no such setting or transform, or a value cannot be used.
@@ -77,6 +77,6 @@ def checked(settings: Mapping[str, object]) -> dict[str, object]:
             value = (value,)
         found[name] = tuple(value) if isinstance(value, list) else value
     decode = Decode(**found)
-    output.Output(decode)  # refuses what has no meaning
+    output.DecodeOutput(decode)  # refuses what has no meaning
     check_sampling(decode, _ANY_VOCABULARY)
     return found

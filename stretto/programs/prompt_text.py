@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from stretto.errors import TemplateError
 from stretto.graph.graph import ROLES, Constant
+from stretto.model.errors import TemplateError
 
 Kind: TypeAlias = Literal["input", "output", "either"]
 
@@ -32,7 +32,7 @@ _TOKEN = re.compile(rf"\{{\{{\{{\{{|{_PLACE}|\{{(?={_PLACE})|\{{\{{")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placeholder:
     """A placeholder of a prompt.
 
     Attributes:
@@ -45,7 +45,7 @@ class Place:
     position: str
 
 
-Part: TypeAlias = Constant | Place
+Part: TypeAlias = Constant | Placeholder
 
 
 def dedent(docstring: str) -> str:
@@ -106,7 +106,7 @@ def parse(text: str, function: str) -> tuple[Part, ...]:
             )
         else:
             close(is_message_end=False)
-            parts.append(Place(name, _KINDS[kind], position))
+            parts.append(Placeholder(name, _KINDS[kind], position))
     fixed.append(text[end:])
     close(is_message_end=has_messages)
     return tuple(parts)

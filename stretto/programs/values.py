@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import reprlib
 
-from stretto.core import AbsentType, Chunk, Document, Failure, Hit, is_text
-from stretto.errors import UserError
+from stretto.model.errors import UserError
+from stretto.model.values import AbsentType, Chunk, Document, Failure, Hit, is_text
 
 _MAX_DEPTH = 16
 

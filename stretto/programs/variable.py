@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mappi
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from stretto.errors import UserError
+from stretto.model.errors import UserError
+from stretto.model.tasks import Criteria
 from stretto.programs.fragment import Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
-from stretto.tasks import Criteria
 
 _UNSET: Any = object()
 

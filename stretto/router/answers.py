@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from stretto.router.messages import Usage
+from stretto.router.messages import WorkerUsage
 
 _MAX_HELD = 1_000_000
 """Bytes of an event that are held back; a longer one is passed on in parts."""
@@ -23,7 +23,7 @@ _PROMPT, _OUTPUT, _CACHED = (
     (b"cached_tokens", b"cache_read_input_tokens"),
 )
 """Names of the counts in OpenAI's older API, and in its newer one and others."""
-_UNKNOWN = Usage()
+_UNKNOWN = WorkerUsage()
 _COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})(?![\w.])' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED)))
 
 
@@ -74,7 +74,7 @@ class UsageReader:
         if b'_tokens"' in data:
             self._tail = data if len(data) <= _TAIL_BYTES else data[-_TAIL_BYTES:]
 
-    def usage(self) -> Usage:
+    def usage(self) -> WorkerUsage:
         """Return the counts, as far as the last part that has any tells them.
 
         Quotes inside generated text are escaped, so that a text never passes for counts.
@@ -83,7 +83,7 @@ class UsageReader:
             return _UNKNOWN
         found = {name: int(number) for name, number in _COUNTS.findall(self._tail)}
         num_prompt, num_output, num_cached = (_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED))
-        return Usage(num_prompt, num_output, num_cached, _PROMPT[0] in found)
+        return WorkerUsage(num_prompt, num_output, num_cached, _PROMPT[0] in found)
 
 
 def _first(found: Mapping[bytes, int], names: Sequence[bytes]) -> int | None:

@@ -6,9 +6,9 @@ import asyncio
 from time import monotonic
 from typing import Protocol
 
-from stretto.engines.http_client.answer_parser import AnswerParser
-from stretto.engines.http_client.connection import ServerConnection, ServerConnections
-from stretto.errors import EngineFailure
+from stretto.http.client.answer_parser import AnswerParser
+from stretto.http.client.connection import ServerConnection, ServerConnections
+from stretto.model.errors import EngineFailure
 
 
 class AttemptOwner(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.router.messages import RoutedRequest, Usage
+from stretto.router.messages import RoutedRequest, WorkerUsage
 
 MAX_REST_S = 60.0
 """Longest rest that a worker gets by one answer with status 429."""
@@ -29,7 +29,7 @@ def model_tokens(card: object) -> int | None:
     return limit if type(limit) is int and 0 < limit <= _MAX_MODEL_TOKENS else None
 
 
-def usage(reported: Usage, request: RoutedRequest, most_tokens: int) -> Usage:
+def usage(reported: WorkerUsage, request: RoutedRequest, most_tokens: int) -> WorkerUsage:
     """Return the counts of an answer, each at most as large as it can be.
 
     Args:
@@ -40,7 +40,9 @@ def usage(reported: Usage, request: RoutedRequest, most_tokens: int) -> Usage:
     num_prompt = _at_most(reported.num_prompt, most)
     most_cached = most if num_prompt is None or not reported.is_older_api else num_prompt
     num_cached = _at_most(reported.num_cached, most_cached)  # Anthropic's API counts them beside the prompt's
-    return Usage(num_prompt, _at_most(reported.num_output, most_output), num_cached, reported.is_older_api)
+    return WorkerUsage(
+        num_prompt, _at_most(reported.num_output, most_output), num_cached, reported.is_older_api
+    )
 
 
 def _at_most(count: int | None, most: int) -> int | None:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol, cast
 
-from stretto.engines.http_client.headers import Headers
-from stretto.engines.openai_wire.errors import ApiError
+from stretto.http.client.headers import Headers
 from stretto.router.byte_budget import ByteBudget
 from stretto.router.head import answer_head
 from stretto.router.replies import JSON_HEADERS, error_body
 from stretto.router.request_reader import ClientRequest, RequestReader
+from stretto.wire.errors import ApiError
 
 _LINGER_S = 5.0
 """Seconds in which the rest of a refused request is read and dropped, so that its refusal is read."""

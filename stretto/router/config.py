@@ -11,12 +11,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 from stretto.cluster.placements.table import PLACEMENTS, check_placement
 from stretto.cluster.scored_placement import ScoredPlacement
-from stretto.costs.profile import UNKNOWN_LLM, Profile
-from stretto.engines.http_client.address import Address, check_port
-from stretto.engines.http_client.headers import Headers
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.engines.openai_wire.server_url import read_server_url
-from stretto.errors import ConfigError
+from stretto.http.client.address import Address, check_port
+from stretto.http.client.headers import Headers
+from stretto.model.errors import ConfigError
+from stretto.model.profile import UNKNOWN_LLM, Profile
+from stretto.wire.server_url import read_server_url
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "upgrade", "expect"))

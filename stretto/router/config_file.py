@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stretto.engines_file.reading import read_tables
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig
+from stretto.schema.reading import read_tables
 
 
 def read_router_config(path: Path) -> RouterConfig:

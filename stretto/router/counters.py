@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from stretto.cluster.transitions import TRANSITIONS
-from stretto.engines.openai_wire.metrics import (
+from stretto.router.request_log import RequestTrace
+from stretto.router.router_state import RouterState
+from stretto.wire.metrics import (
     FIRST_TOKEN_BOUNDS_S,
     Family,
     Histogram,
@@ -15,8 +17,6 @@ from stretto.engines.openai_wire.metrics import (
     one_value_each,
     render,
 )
-from stretto.router.desk import Desk
-from stretto.router.request_log import Journey
 
 _REQUESTS = Family(
     "stretto_router_requests_total",
@@ -62,7 +62,7 @@ class Counters:
         self._total = Histogram(FIRST_TOKEN_BOUNDS_S)
         self._decision_s = 0.0
 
-    def count(self, journey: Journey) -> None:
+    def count(self, journey: RequestTrace) -> None:
         """Count a request that has ended."""
         self._statuses[journey.status] += 1
         for one in journey.tries:
@@ -83,7 +83,7 @@ class Counters:
         """Count a request that the router has refused itself, before it was placed."""
         self._statuses[status] += 1
 
-    def render(self, desk: Desk, num_held: int) -> str:
+    def render(self, desk: RouterState, num_held: int) -> str:
         """Return all counts, the present loads of the desk, and the number of bytes that are held for
         clients, in Prometheus's text format.
         """
@@ -109,7 +109,7 @@ class Counters:
             ]
         )
 
-    def _single(self, desk: Desk) -> Mapping[Family, float]:
+    def _single(self, desk: RouterState) -> Mapping[Family, float]:
         """Return the metrics that have one value for the whole router."""
         return {
             _WAITING: desk.num_waiting,

@@ -12,21 +12,21 @@ import time
 from collections.abc import Callable
 from time import monotonic
 
-from stretto.engines.http_client.answer_parser import AnswerParser
-from stretto.engines.http_client.headers import Headers, value_of
-from stretto.engines.openai_wire.errors import ApiError, read_retry_after
-from stretto.errors import EngineFailure, EngineTimeout
+from stretto.http.client.answer_parser import AnswerParser
+from stretto.http.client.headers import Headers, value_of
+from stretto.model.errors import EngineFailure, EngineTimeout
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
 from stretto.router.client_connection import ClientConnection
-from stretto.router.desk import Desk
 from stretto.router.head import REQUEST_ID, answer_head, with_ids
 from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket, WorkerId
 from stretto.router.replies import error_body, error_event, error_headers
-from stretto.router.request_log import Journey
+from stretto.router.request_log import RequestTrace
 from stretto.router.request_reader import ClientRequest
 from stretto.router.resumption import Resumption, resumable
+from stretto.router.router_state import RouterState
 from stretto.router.worker_link import WorkerLink
+from stretto.wire.errors import ApiError, read_retry_after
 
 _MAX_WHOLE_BYTES = 1_000_000
 _PASSING = (429, 500, 502, 503, 504)
@@ -44,7 +44,7 @@ _PARSED_BYTES = 8
 """Bytes of memory for each byte of a body whose token ids are kept as numbers."""
 
 
-class Exchange:
+class RoutedExchange:
     """One request of a client, from its arrival to the end of its answer.
 
     Args:
@@ -57,9 +57,9 @@ class Exchange:
         client: ClientConnection,
         request: ClientRequest,
         arrived_s: float,
-        desk: Desk,
+        desk: RouterState,
         act: Callable[[list[DeskAction]], None],
-        ended: Callable[[Exchange], None],
+        ended: Callable[[RoutedExchange], None],
     ) -> None:
         self._client = client
         self._request = request
@@ -67,7 +67,7 @@ class Exchange:
         self._act = act
         self._ended = ended
         self._headers, request_id = with_ids(request.headers)
-        self.journey = Journey(request_id, request.path, arrived_s)
+        self.journey = RequestTrace(request_id, request.path, arrived_s)
         self.ticket: Ticket = -1
         self.attempt: Attempt | None = None
         self._is_repeatable = True
@@ -85,7 +85,7 @@ class Exchange:
         self._failure: tuple[int, Headers, bytes] | None = None
         self._is_paused = self._was_paused = False
 
-    def begin(self, routed: RoutedRequest, register: Callable[[Exchange], None]) -> None:
+    def begin(self, routed: RoutedRequest, register: Callable[[RoutedExchange], None]) -> None:
         """Bring the request to the desk; `register` is called before what the desk asks for is done.
 
         Nothing happens if the client has left.

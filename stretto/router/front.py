@@ -10,15 +10,13 @@ from dataclasses import replace
 from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.engines.http_client.headers import Headers, value_of
-from stretto.engines.openai_wire.errors import ApiError, RequestRefused, no_such_path
+from stretto.http.client.headers import Headers, value_of
 from stretto.router.byte_budget import ByteBudget
 from stretto.router.client_connection import ClientConnection, Served
 from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
-from stretto.router.desk import Desk
-from stretto.router.exchange import Exchange
-from stretto.router.fenced_placement import FencedPlacement
+from stretto.router.exchange import RoutedExchange
+from stretto.router.fallback_placement import FallbackPlacement
 from stretto.router.messages import (
     Check,
     Cut,
@@ -35,9 +33,11 @@ from stretto.router.prompts import read_request
 from stretto.router.replies import error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.request_reader import ClientRequest
+from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
 from stretto.router.token_reader import TokenReader
 from stretto.router.worker_link import WorkerLink
+from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 
 _log = logging.getLogger(__name__)
 
@@ -70,8 +70,8 @@ class Front:
 
     def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
         self.config = config
-        self.placement = FencedPlacement(PLACEMENTS[config.placement]())
-        self.desk = Desk(config, self.placement)
+        self.placement = FallbackPlacement(PLACEMENTS[config.placement]())
+        self.desk = RouterState(config, self.placement)
         self.links: dict[WorkerId, WorkerLink] = {}
         self.clients: set[ClientConnection] = set()
         self.budget = ByteBudget(config.max_held_bytes)
@@ -82,7 +82,7 @@ class Front:
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
         self._log = log
-        self._exchanges: dict[Ticket, Exchange] = {}
+        self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_s = math.inf
@@ -173,7 +173,7 @@ class Front:
             error = ApiError(500, "the router could not read the request", "InternalServerError")
             self._refuse(client, request, error)
             return None
-        exchange = Exchange(client, request, arrived_s, self.desk, self.act, self._ended)
+        exchange = RoutedExchange(client, request, arrived_s, self.desk, self.act, self._ended)
         if routed.text and self.tokens is not None:
 
             def begin(ids: Sequence[int]) -> None:
@@ -184,7 +184,7 @@ class Front:
             self._begin(exchange, routed)
         return exchange
 
-    def _begin(self, exchange: Exchange, routed: RoutedRequest) -> None:
+    def _begin(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Bring a request to the desk; if that fails, the client gets an error, whatever called this."""
         try:
             exchange.begin(routed, self._register)
@@ -220,10 +220,10 @@ class Front:
             is_repeatable=may_repeat,
         )
 
-    def _register(self, exchange: Exchange) -> None:
+    def _register(self, exchange: RoutedExchange) -> None:
         self._exchanges[exchange.ticket] = exchange
 
-    def _ended(self, exchange: Exchange) -> None:
+    def _ended(self, exchange: RoutedExchange) -> None:
         self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
         self.counters.count(exchange.journey)
         if self._log is not None:

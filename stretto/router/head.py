@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from stretto.engines.http_client.headers import Headers, value_of
+from stretto.http.client.headers import Headers, value_of
 
 _OF_CONNECTION = frozenset(
     (

@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from time import monotonic
 
 from stretto.engines.openai_server.metrics import read_cache_config
-from stretto.engines.openai_wire import paths
-from stretto.engines.openai_wire.models import read_models
-from stretto.errors import BadReply, ConfigError, EngineFailure
+from stretto.model.errors import BadReply, ConfigError, EngineFailure
 from stretto.router import believable
 from stretto.router.config import WorkerConfig
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
 from stretto.router.question import ask
 from stretto.router.worker_link import WorkerLink
+from stretto.wire import paths
+from stretto.wire.models import read_models
 
 
 class HealthChecks:

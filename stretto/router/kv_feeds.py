@@ -13,13 +13,13 @@ import logging
 from contextlib import aclosing
 
 from stretto.engines.openai_server.kv_event_stream import KVEventStream
-from stretto.engines.openai_wire import paths
-from stretto.engines.openai_wire.models import read_tokens, tokenize_request
-from stretto.errors import EngineFailure, StrettoError
+from stretto.model.errors import EngineFailure, StrettoError
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
 from stretto.router.question import ask
 from stretto.router.workers import Worker
+from stretto.wire import paths
+from stretto.wire.models import read_tokens, tokenize_request
 
 _PROBE = "Which voice enters first, and why? 3,14 ½ naïve façade\n\n\tdef f(x): return {'日本語': x[0]} 🎼"
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from stretto.cluster.placement import (
 )
 from stretto.cluster.prompt_keys import BYTES
 from stretto.router.hit_correction import HitCorrection
-from stretto.router.messages import Ticket, Usage, WorkerId
+from stretto.router.messages import Ticket, WorkerId, WorkerUsage
 from stretto.router.workers import Worker
 
 _NO_LIMIT = 2**22
@@ -40,7 +40,7 @@ _FIRST_OUTPUT = 128
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningAtWorker:
     """A request that runs at a worker.
 
     Attributes:
@@ -62,7 +62,7 @@ class Running:
     is_decoding: bool = False
 
 
-class Loads:
+class WorkerLoads:
     """The table of workers that a placement policy (the rule that chooses one) reads, and the events that it
     is told.
     """
@@ -72,7 +72,7 @@ class Loads:
         self._is_early = placement.binds != "late"
         self._table = InstanceTable(placement.load, with_full=self._is_early)
         self._prefill_ends: list[tuple[float, Ticket]] = []
-        self._running: dict[Ticket, Running] = {}
+        self._running: dict[Ticket, RunningAtWorker] = {}
         self._typical_output: dict[str, float] = {"": float(_FIRST_OUTPUT)}
         self._correction = HitCorrection(BYTES.block_tokens)
         self._telling: set[tuple[WorkerId, bool]] = set()
@@ -165,7 +165,7 @@ class Loads:
 
     def start(
         self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float, model: str = ""
-    ) -> Running:
+    ) -> RunningAtWorker:
         """Count a request for a model as running at the worker of `choice`."""
         self._placement.observe(Dispatched(choice.instance, request, now_s))
         view = self._table.get(choice.instance)
@@ -174,13 +174,15 @@ class Loads:
         first_s = view.prefill_left_s(now_s) + prefill_s
         if view.num_running == view.num_decoding:
             view.prefill_from_s = now_s
-        running = Running(ticket, view.id, request, now_s, choice.held_tokens, prefill_s, first_s, model)
+        running = RunningAtWorker(
+            ticket, view.id, request, now_s, choice.held_tokens, prefill_s, first_s, model
+        )
         self._running[ticket] = running
         heappush(self._prefill_ends, (now_s + running.first_s, ticket))
         self._change(view, 1, request.all_tokens, prefill_s)
         return running
 
-    def first_byte(self, running: Running, now_s: float) -> None:
+    def first_byte(self, running: RunningAtWorker, now_s: float) -> None:
         """Note that an answer has begun: its prefill is over."""
         if running.is_decoding:
             return
@@ -191,7 +193,13 @@ class Loads:
             self._change(view, 0, 0, -running.prefill_s)
 
     def end(
-        self, running: Running, usage: Usage, now_s: float, *, is_timed: bool, was_refused: bool = False
+        self,
+        running: RunningAtWorker,
+        usage: WorkerUsage,
+        now_s: float,
+        *,
+        is_timed: bool,
+        was_refused: bool = False,
     ) -> None:
         """Take a request off the load of its worker, and learn from what was reported of it.
 
@@ -216,7 +224,7 @@ class Loads:
         prefill_s = 0.0 if running.is_decoding else running.prefill_s
         self._change(view, -1, -running.placed.all_tokens, -prefill_s)
 
-    def _num_cached(self, worker: WorkerId, usage: Usage) -> int | None:
+    def _num_cached(self, worker: WorkerId, usage: WorkerUsage) -> int | None:
         """Return how many tokens of a prompt a worker found in its cache; None if that is unknown.
 
         vLLM tells of hits alone: of a worker that has told of one before, counts without one tell of a miss.
@@ -277,7 +285,9 @@ class Loads:
             counted = min(num_output, _MOST_OUTPUT_TIMES * max(typical, _FIRST_OUTPUT))
             self._typical_output[name] = typical + _OUTPUT_WEIGHT * (counted - typical)
 
-    def _learn_slowness(self, view: InstanceView, running: Running, num_output: int, now_s: float) -> None:
+    def _learn_slowness(
+        self, view: InstanceView, running: RunningAtWorker, num_output: int, now_s: float
+    ) -> None:
         predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
         if self._is_early and predicted_s > 0:
             least, most = _SLOWNESS

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from stretto.cluster.placement import Choice, PromptKey
-from stretto.record import record
+from stretto.model.record import record
 
 WorkerId: TypeAlias = int
 Ticket: TypeAlias = int
@@ -95,7 +95,7 @@ DeskAction: TypeAlias = Send | Stop | Refuse | Cut | WorkerGone | Check
 
 
 @record
-class Usage:
+class WorkerUsage:
     """The token counts that a worker reports of one answer; None where it does not tell.
 
     `is_older_api` is whether the counts have the names of OpenAI's older API, that of completions and chats.

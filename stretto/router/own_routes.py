@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 from time import monotonic
 
-from stretto.engines.http_client.headers import value_of
-from stretto.engines.openai_wire.errors import ApiError, RequestRefused, malformed, no_such_path
-from stretto.engines.openai_wire.metrics import CONTENT_TYPE
-from stretto.errors import ConfigError
+from stretto.http.client.headers import value_of
+from stretto.model.errors import ConfigError
 from stretto.router.config import WorkerConfig
 from stretto.router.front import Front, OwnAnswer
 from stretto.router.health import HealthChecks
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.router.request_reader import ClientRequest
 from stretto.router.workers import Worker
+from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path
+from stretto.wire.metrics import CONTENT_TYPE
 
 WORKERS = "/router/workers"
 _MODEL = "/v1/models/"

@@ -18,9 +18,9 @@ import numpy as np
 
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prompt_keys import BYTES
-from stretto.core import Segment
-from stretto.engines.openai_wire.errors import ApiError, RequestRefused, malformed
+from stretto.model.values import Segment
 from stretto.router.messages import RoutedRequest
+from stretto.wire.errors import ApiError, RequestRefused, malformed
 
 _BYTES_PER_TOKEN = 4
 _DIGITS = np.array([0, 6, 12, 18], np.uint32)

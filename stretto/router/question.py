@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from stretto.engines.http_client.answer_parser import AnswerParser
-from stretto.engines.http_client.headers import Headers
-from stretto.errors import EngineFailure, EngineTimeout
+from stretto.http.client.answer_parser import AnswerParser
+from stretto.http.client.headers import Headers
+from stretto.model.errors import EngineFailure, EngineTimeout
 from stretto.router.attempt import Attempt
 from stretto.router.replies import JSON_HEADERS
 from stretto.router.worker_link import WorkerLink

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from stretto.engines.http_client.headers import Headers
-from stretto.engines.openai_wire import sse
-from stretto.engines.openai_wire.errors import ApiError
+from stretto.http.client.headers import Headers
+from stretto.wire import sse
+from stretto.wire.errors import ApiError
 
 JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
 

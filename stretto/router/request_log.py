@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from stretto.errors import ConfigError
-from stretto.router.messages import Send, Usage, WorkerId
+from stretto.model.errors import ConfigError
+from stretto.router.messages import Send, WorkerId, WorkerUsage
 
 _FLUSH_BYTES = 65536
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Try:
 
 
 @dataclass(slots=True)
-class Journey:
+class RequestTrace:
     """The history of one request so far.
 
     Attributes:
@@ -52,7 +52,7 @@ class Journey:
     tries: list[Try] = field(default_factory=list)
     status: int = 0
     error: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: WorkerUsage = field(default_factory=WorkerUsage)
 
     @property
     def worker(self) -> WorkerId:
@@ -128,7 +128,7 @@ class RequestLog:
         self._path = path
         self._is_broken = False
 
-    def write(self, journey: Journey) -> None:
+    def write(self, journey: RequestTrace) -> None:
         """Append a journey; it may stay in memory until `flush`."""
         line = {"time": round(time.time(), 3), **journey.to_json()}
         self._try(lambda: self._file.write(json.dumps(line, ensure_ascii=True, separators=(",", ":")) + "\n"))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import httptools
 
-from stretto.engines.http_client.headers import Headers, value_of
-from stretto.engines.openai_wire.errors import ApiError, overloaded
+from stretto.http.client.headers import Headers, value_of
 from stretto.router.byte_budget import ByteBudget
+from stretto.wire.errors import ApiError, overloaded
 
 _MAX_HEAD_BYTES = 64_000
 """Bytes of a request's head. As many may come without completing a header or a part of the body."""

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from stretto.engines.openai_wire import sse
+from stretto.wire import sse
 
 _FIELDS = frozenset(
     (

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from stretto.engines.openai_wire.errors import ApiError, RequestRefused
+from stretto.wire.errors import ApiError, RequestRefused
 
 _REPEATABLE = frozenset(
     (

@@ -10,14 +10,14 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from stretto.engines.http_client.address import url_of
-from stretto.errors import ConfigError
-from stretto.extras import imports_of
-from stretto.interrupts import run_until_interrupted, serve_until_interrupted
+from stretto.http.client.address import url_of
+from stretto.http.signals import run_until_interrupted, serve_until_interrupted
+from stretto.model.errors import ConfigError
+from stretto.model.extras import imports_of
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
-from stretto.router.held_file import HeldFile
+from stretto.router.held_blocks_file import HeldBlocksFile
 from stretto.router.own_routes import OwnRoutes
 from stretto.router.request_log import RequestLog
 from stretto.router.token_reader import TokenReader
@@ -71,7 +71,7 @@ class RunningRouter:
         self._feeds: KVFeeds | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
-        self._held: HeldFile | None = None
+        self._held: HeldBlocksFile | None = None
         try:
             await asyncio.gather(*map(self._checks.add_and_wait, self._config.worker))
             for worker in self.front.desk.workers():
@@ -134,7 +134,7 @@ class RunningRouter:
     def _restore_held(self) -> None:
         """Believe what the snapshot says of the workers that serve. Raises ConfigError."""
         if self._config.snapshot is not None and (index := self.front.placement.index) is not None:
-            self._held = HeldFile(Path(self._config.snapshot))
+            self._held = HeldBlocksFile(Path(self._config.snapshot))
             self._held.restore(index, self.front.desk.workers(), monotonic())
 
     def _follow_caches(self) -> None:

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
-from stretto.errors import ConfigError
-from stretto.extras import imports_of
+from stretto.model.errors import ConfigError
+from stretto.model.extras import imports_of
 
 _NUM_THREADS = 2
 _MAX_PENDING = 8

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from stretto.engines.http_client.connection import ServerConnections
-from stretto.engines.http_client.headers import Headers
-from stretto.engines.openai_wire.server_url import read_server_url
+from stretto.http.client.connection import ServerConnections
+from stretto.http.client.headers import Headers
 from stretto.router.config import WorkerConfig, parse_address
 from stretto.router.head import request_head
+from stretto.wire.server_url import read_server_url
 
 _JOINED_BYTES = 65_536
 """Length up to which a body is sent together with its head; a longer one is not copied."""

@@ -21,7 +21,7 @@ from itertools import count
 
 from stretto.cluster.restarts import delay_s
 from stretto.cluster.transitions import Event, State, next_state
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.router.believable import model_tokens, rest_s
 from stretto.router.config import WorkerConfig, server_of
 from stretto.router.messages import WorkerId

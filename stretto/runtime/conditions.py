@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from stretto.deployment import Deployment, Replica
 from stretto.engines.processor import num_cores
 from stretto.graph.passes.conditions import Conditions
+from stretto.model.deployment import Deployment, Replica
 from stretto.runtime.devices import has_accelerator
 
 

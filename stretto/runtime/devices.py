@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from stretto.cluster.devices import cores_of, environment_of
 from stretto.cluster.machine import MAIN_MEMORY, Machine
-from stretto.errors import ConfigError
+from stretto.model.devices import cores_of, environment_of
+from stretto.model.errors import ConfigError
 
 _QUERY = ("nvidia-smi", "--query-gpu=index,memory.total", "--format=csv,noheader,nounits")
 _QUERY_S = 30.0
@@ -52,7 +52,7 @@ def claim(devices: Sequence[str], threads: int | None) -> None:
         )
 
 
-class Sealed:
+class LazyPickle:
     """A pickled value that is unpickled only when `open` is called, not when it arrives in another process.
 
     It carries the code of an engine into a process that must be confined to its devices before anything is

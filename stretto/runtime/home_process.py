@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 
 
 class HomeProcess:

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import get_args
 
-from stretto.core import Chunk, Document, Hit, is_text
-from stretto.errors import UserError
-from stretto.foreign import RAISED, check_nesting, described
-from stretto.frontend.template import Template, check_configuration
+from stretto.apps.template import Template, check_configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.types import item_type
+from stretto.model.errors import UserError
+from stretto.model.foreign import RAISED, check_nesting, described
+from stretto.model.tasks import Criteria, Objective
+from stretto.model.values import Chunk, Document, Hit, is_text
 from stretto.runtime.query import QueryOptions
-from stretto.tasks import Criteria, Objective
 
 _OBJECTIVES: tuple[str, ...] = get_args(Objective)
 _CRITERIA: tuple[str, ...] = get_args(Criteria)

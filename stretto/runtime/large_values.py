@@ -6,9 +6,9 @@ import pickle
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from stretto.errors import BadReply, StrettoError
-from stretto.foreign import check_nesting, described
-from stretto.references import Reference, Source
+from stretto.model.errors import BadReply, StrettoError
+from stretto.model.foreign import check_nesting, described
+from stretto.model.references import Reference, ValueMemory
 
 LEAST_VALUE_BYTES = 512
 """Least bytes, when pickled, of a value that is left. A reference to one takes about 15."""
@@ -20,7 +20,7 @@ mostly stand in prompts next.
 
 
 def set_apart(
-    results: Sequence[object], source: Source, ends: list[int], least_bytes: int
+    results: Sequence[object], source: ValueMemory, ends: list[int], least_bytes: int
 ) -> tuple[Sequence[object], bytes]:
     """Return a batch's results with references for its large values, and those values, pickled one behind the
     other.
@@ -56,7 +56,7 @@ def unpickled(data: bytes | bytearray | memoryview) -> object:
         raise BadReply(f"a large value cannot be read: {described(error)}") from error
 
 
-def _left(values: Sequence[object], source: Source, parts: list[bytes]) -> list[object]:
+def _left(values: Sequence[object], source: ValueMemory, parts: list[bytes]) -> list[object]:
     """Return values with references for the large ones, whose pickles are added to `parts`."""
     left: list[object] = []
     for value in values:

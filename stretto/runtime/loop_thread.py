@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 
 _LOOK_S = 1.0
 """Seconds between looks whether the loop has ended; what was sent to it just before its end never begins."""

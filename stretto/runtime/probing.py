@@ -7,7 +7,7 @@ from typing import Protocol
 
 from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.contract import ProbedEngine
-from stretto.errors import EngineBusy, StrettoError
+from stretto.model.errors import EngineBusy, StrettoError
 
 _LOOK_S = 0.02
 

@@ -14,11 +14,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
-from stretto.core import Failure
-from stretto.deployment import Engine
-from stretto.errors import InternalError
-from stretto.foreign import RAISED, described, typed
-from stretto.messages import (
+from stretto.model.deployment import Engine
+from stretto.model.errors import InternalError
+from stretto.model.foreign import RAISED, described, typed
+from stretto.model.references import load, load_inputs
+from stretto.model.tasks import Failed
+from stretto.model.values import Failure
+from stretto.runtime.running import RunningInstances
+from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RetainPrefixes, RunBatch, StopTask
+from stretto.sched.messages import (
     Action,
     Admit,
     BatchFailed,
@@ -38,12 +42,8 @@ from stretto.messages import (
     Wake,
     WakeAt,
 )
-from stretto.observer import Observers
-from stretto.references import load, load_inputs
-from stretto.runtime.running import RunningInstances
-from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RetainPrefixes, RunBatch, StopTask
+from stretto.sched.observer import Observers
 from stretto.sched.system import System
-from stretto.tasks import Failed
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster

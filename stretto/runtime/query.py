@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from typing import Any, TypedDict
 
-from stretto.errors import UserError
-from stretto.frontend.template import Configuration
-from stretto.messages import Reply
+from stretto.apps.template import Configuration
+from stretto.model.errors import UserError
+from stretto.model.tasks import Ending, Objective
 from stretto.runtime.home_process import HomeProcess
-from stretto.tasks import Ending, Objective
+from stretto.sched.messages import Reply
 
 
 class QueryOptions(TypedDict, total=False):
@@ -39,7 +39,7 @@ class Query:
     """A running query (one run of an app): await it for its outputs by name, or iterate over `stream(output)`
     for text as it is generated.
 
-    An output that no step has delivered, because the step was skipped, is `stretto.core.ABSENT`.
+    An output that no step has delivered, because the step was skipped, is `stretto.model.values.ABSENT`.
 
     Attributes:
         endings: once the query has its outputs, the ends of its LLM requests that did not end by themselves,

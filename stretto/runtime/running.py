@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto.cluster.messages import InstanceId, StartInstance, StopInstance
-from stretto.deployment import Engine
-from stretto.errors import EngineUnavailable, StrettoError
-from stretto.foreign import described, typed
-from stretto.messages import Event, InstanceLost, InstanceStopped
-from stretto.runtime.instances import Instance, Shared, start_instance
+from stretto.model.deployment import Engine
+from stretto.model.errors import EngineUnavailable, StrettoError
+from stretto.model.foreign import described, typed
+from stretto.runtime.instances import Instance, RuntimeShares, start_instance
 from stretto.runtime.shared_memory import shared_memory
 from stretto.runtime.worker import Command, SuspendTasks
+from stretto.sched.messages import Event, InstanceLost, InstanceStopped
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
@@ -45,7 +45,7 @@ class RunningInstances:
         self._follows_prefixes = follows_prefixes
         self._post = post
         self._loop = loop
-        self._shared = Shared(cluster, shared_memory())
+        self._shared = RuntimeShares(cluster, shared_memory())
         self._running: dict[_Key, Instance] = {}
         self._closing: dict[Instance, asyncio.Task[None]] = {}
         self._stopping: set[asyncio.Task[None]] = set()
@@ -116,7 +116,7 @@ class RunningInstances:
         for instance in self._running.values():
             self._close(instance)
         self._running.clear()
-        self._shared = Shared()
+        self._shared = RuntimeShares()
         await asyncio.gather(*self._closing.values(), *self._stopping, return_exceptions=True)
 
     def _receive(self, key: _Key, event: Event) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 
-from stretto.errors import DeadlineExceeded, InternalError, Overloaded, QueryCancelled, UserError
-from stretto.messages import Emit, Reply, Settled
-from stretto.runtime.pace import Pace
+from stretto.model.errors import DeadlineExceeded, InternalError, Overloaded, QueryCancelled, UserError
+from stretto.runtime.completion_rate import CompletionRate
 from stretto.runtime.query import Query, StartedQuery
 from stretto.runtime.session import Session
 from stretto.runtime.slots import Slots
+from stretto.sched.messages import Emit, Reply, Settled
 
 
 class RunningQueries:
@@ -25,7 +25,7 @@ class RunningQueries:
     def __init__(self, max_queries: int) -> None:
         self.slots = Slots(max_queries)
         self._queries: dict[str, Query | StartedQuery | Session] = {}
-        self._pace = Pace()
+        self._pace = CompletionRate()
         self._ids = count(1)
         self._is_closed = False
         self._is_draining = False

@@ -14,30 +14,19 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args
 
+from stretto.apps.plan_cache import PlanCache
+from stretto.apps.template import Configuration, Template
+from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId, StopInstance
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import Deployment, Engine, Replica, check_replica
 from stretto.engines.prompt_spaces import prompt_space
-from stretto.errors import ConfigError, InternalError, UserError
-from stretto.foreign import described
-from stretto.frontend.plan_cache import PlanCache
-from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Graph
-from stretto.messages import (
-    AddInstance,
-    Cancel,
-    Drain,
-    Event,
-    InstanceLost,
-    InstanceReady,
-    Open,
-    Reply,
-    Submit,
-)
-from stretto.observer import Observer, Observers
-from stretto.record import record
+from stretto.model.deployment import Deployment, Engine, Replica, check_replica
+from stretto.model.errors import ConfigError, InternalError, UserError
+from stretto.model.foreign import described
+from stretto.model.record import record
+from stretto.model.tasks import Objective, QueryRecord
 from stretto.runtime.conditions import idle_conditions
 from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import (
@@ -54,10 +43,21 @@ from stretto.runtime.query import Query, QueryOptions, StartedQuery
 from stretto.runtime.running import naming
 from stretto.runtime.running_queries import RunningQueries
 from stretto.runtime.session import Session
+from stretto.sched.messages import (
+    AddInstance,
+    Cancel,
+    Drain,
+    Event,
+    InstanceLost,
+    InstanceReady,
+    Open,
+    Reply,
+    Submit,
+)
+from stretto.sched.observer import Observer, Observers
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.system import System
-from stretto.tasks import Objective, QueryRecord
-from stretto.vocabulary import Vocabulary
+from stretto.sched.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from stretto.core import ABSENT, Failure, as_text
-from stretto.errors import DeadlineExceeded, QueryEnded, UserError
-from stretto.frontend.template import Configuration, Template
+from stretto.apps.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Graph
-from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
+from stretto.model.errors import DeadlineExceeded, QueryEnded, UserError
+from stretto.model.tasks import Criteria
+from stretto.model.values import ABSENT, Failure, as_text
 from stretto.runtime.input_checks import (
     check_bind,
     check_criteria,
@@ -25,8 +25,8 @@ from stretto.runtime.input_checks import (
     check_variable,
 )
 from stretto.runtime.slots import Slots
-from stretto.sched.values import UNSET
-from stretto.tasks import Criteria
+from stretto.sched.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
+from stretto.sched.queries.live_values import UNSET
 
 
 @dataclass(slots=True, eq=False)

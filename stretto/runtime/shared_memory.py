@@ -81,7 +81,7 @@ def shared_memory() -> SharedMemory | None:
         return None
 
 
-class Segment:
+class SharedSegment:
     """A segment of shared memory: large results of one batch, pickled one behind the other.
 
     Value number `i` begins at the end of the one before it and ends at `ends[i]`, in bytes from `start`.
@@ -106,7 +106,7 @@ class Segment:
         return unpickled(data)
 
 
-def segment_at(start: int, ends: Sequence[int]) -> Segment:
+def segment_at(start: int, ends: Sequence[int]) -> SharedSegment:
     """Stand in a pickle for a segment. `loads` of a region or a writer puts the segment in its place.
 
     Raises:
@@ -137,10 +137,10 @@ class Region:
 
         The argument and the errors are those of `pickles.loads`. After an error no segment is freed.
         """
-        segments: list[tuple[Segment, int, int]] = []
+        segments: list[tuple[SharedSegment, int, int]] = []
 
-        def segment(start: int, ends: Sequence[int]) -> Segment:
-            found = Segment(self._memory.fd, start, ends)
+        def segment(start: int, ends: Sequence[int]) -> SharedSegment:
+            found = SharedSegment(self._memory.fd, start, ends)
             segments.append((found, start, ends[-1]))
             return found
 
@@ -180,7 +180,7 @@ class Writer:
         """
         self._start = self._next
         ends: list[int] = []
-        left, data = set_apart(results, Segment(self._fd, self._next, ends), ends, LEAST_ANSWER_BYTES)
+        left, data = set_apart(results, SharedSegment(self._fd, self._next, ends), ends, LEAST_ANSWER_BYTES)
         if not data or self._next + len(data) > self._limit:
             return results
         try:
@@ -194,8 +194,8 @@ class Writer:
         """Use the memory of the last results again, because references to it could not be sent."""
         self._next = self._start
 
-    def _segment(self, start: int, ends: Sequence[int]) -> Segment:
-        return Segment(self._fd, start, ends)
+    def _segment(self, start: int, ends: Sequence[int]) -> SharedSegment:
+        return SharedSegment(self._fd, start, ends)
 
     def _write(self, data: bytes) -> None:
         written = 0

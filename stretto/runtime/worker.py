@@ -16,9 +16,13 @@ from stretto.cluster.messages import KVReport
 from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM, StoppableEngine
-from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.foreign import described, typed
-from stretto.messages import (
+from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.model.foreign import described, typed
+from stretto.model.record import record
+from stretto.model.references import load_task
+from stretto.model.tasks import Done, Failed, LLMTask, Piece, Reuse, Started, Task
+from stretto.runtime.probing import Probing, rest_of
+from stretto.sched.messages import (
     BatchDone,
     BatchFailed,
     Event,
@@ -28,10 +32,6 @@ from stretto.messages import (
     LLMReport,
     Suspended,
 )
-from stretto.record import record
-from stretto.references import load_task
-from stretto.runtime.probing import Probing, rest_of
-from stretto.tasks import Done, Failed, LLMTask, Piece, Reuse, Started, Task
 
 
 @record
@@ -119,7 +119,7 @@ class Inbox(Protocol):
 
 
 @record
-class Job:
+class InstanceJob:
     """The orders for a new instance: the engine to construct, and the names under which it sends
     events.
     """
@@ -152,7 +152,9 @@ class StoppedTasks:
         self._tasks.clear()
 
 
-def serve(job: Job, inbox: Inbox, post: Callable[[Event], None], stopped: StoppedTasks | None = None) -> None:
+def serve(
+    job: InstanceJob, inbox: Inbox, post: Callable[[Event], None], stopped: StoppedTasks | None = None
+) -> None:
     """Run an instance from its start to its end: construct its engine and carry out the commands from
     `inbox`.
 
@@ -178,12 +180,12 @@ def serve(job: Job, inbox: Inbox, post: Callable[[Event], None], stopped: Stoppe
         engine.close()
 
 
-def not_started(job: Job, error: BaseException) -> InstanceLost:
+def not_started(job: InstanceJob, error: BaseException) -> InstanceLost:
     """Return the event that an instance is lost because its engine could not be constructed."""
     return InstanceLost(job.engine, job.instance, typed(error))
 
 
-def died(job: Job, error: BaseException) -> InstanceLost:
+def died(job: InstanceJob, error: BaseException) -> InstanceLost:
     """Return the event that an instance is lost because its engine has raised `error`."""
     unavailable = EngineUnavailable(f"{job.engine}/{job.instance} died: {described(error)}")
     unavailable.__cause__ = error
@@ -191,7 +193,7 @@ def died(job: Job, error: BaseException) -> InstanceLost:
 
 
 def _serve_batches(
-    job: Job, engine: BatchEngine, inbox: Inbox, post: Callable[[Event], None], stopped: StoppedTasks
+    job: InstanceJob, engine: BatchEngine, inbox: Inbox, post: Callable[[Event], None], stopped: StoppedTasks
 ) -> None:
     probing: Probing | None = None
     if isinstance(engine, StoppableEngine):
@@ -228,7 +230,7 @@ def _trouble(event: Event) -> StrettoError | None:
     return None
 
 
-def run_batch(job: Job, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]) -> Event:
+def run_batch(job: InstanceJob, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]) -> Event:
     """Fetch the values that the tasks refer to, and run them on an engine as one batch; return the event that
     reports its results (`BatchDone`) or its failure (`BatchFailed`).
     """
@@ -252,7 +254,7 @@ def checked_results(results: object, num_tasks: int) -> list[object]:
     return list(results)
 
 
-def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event], None]) -> None:
+def _serve_llm(job: InstanceJob, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event], None]) -> None:
     while True:
         while not engine.has_work() or not inbox.empty():
             if not engine.has_work():
@@ -282,7 +284,7 @@ def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event
         _report_kv(job, engine, post)
 
 
-def _report_kv(job: Job, engine: SteppedLLM, post: Callable[[Event], None]) -> None:
+def _report_kv(job: InstanceJob, engine: SteppedLLM, post: Callable[[Event], None]) -> None:
     if events := engine.take_kv_events():
         post(KVReport(job.engine, job.instance, events))
 

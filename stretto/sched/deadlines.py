@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stretto.messages import Unwant
-from stretto.sorted_queue import SortedQueue
+from stretto.model.sorted_queue import SortedQueue
+from stretto.sched.messages import Unwant
 
 
 @dataclass(frozen=True, slots=True)

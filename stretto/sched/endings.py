@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from stretto.tasks import Ending
+from stretto.model.tasks import Ending
 
 
 def endings_of(ended: Sequence[tuple[Ending, object]], outputs: Mapping[str, object]) -> tuple[Ending, ...]:

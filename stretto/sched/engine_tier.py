@@ -8,10 +8,13 @@ from itertools import count
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.cluster.placements.table import check_placement
 from stretto.cluster.prompt_keys import SpaceOf
-from stretto.deployment import Deployment, Replica
-from stretto.errors import ConfigError
 from stretto.graph.compile import ExecutionGraph
-from stretto.messages import (
+from stretto.model.deployment import Deployment, Replica
+from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import did_you_mean
+from stretto.sched.engines.batch_scheduler import BatchScheduler
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import (
     Action,
     AddInstance,
     BatchDone,
@@ -25,13 +28,10 @@ from stretto.messages import (
     LLMReport,
     Suspended,
 )
-from stretto.nearest_name import did_you_mean
-from stretto.sched.batch_scheduler import BatchScheduler
-from stretto.sched.demand import Demand
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.request import Request
-from stretto.sched.results import Report
-from stretto.vocabulary import Vocabulary
+from stretto.sched.queries.demand import Demand
+from stretto.sched.queries.request import StepRequest
+from stretto.sched.queries.results import Report
+from stretto.sched.vocabulary import Vocabulary
 
 
 class EngineTier:
@@ -131,7 +131,7 @@ class EngineTier:
 
     # --- what queries want
 
-    def add(self, request: Request, now_s: float) -> None:
+    def add(self, request: StepRequest, now_s: float) -> None:
         """Put a request into the queue of its engine."""
         engine = request.node.engine
         assert engine is not None

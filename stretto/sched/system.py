@@ -13,11 +13,14 @@ from contextlib import contextmanager
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prompt_keys import SpaceOf, no_space
-from stretto.deployment import Deployment, Replica
-from stretto.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
-from stretto.foreign import RAISED, described
 from stretto.graph.compile import ExecutionGraph, Node
-from stretto.messages import (
+from stretto.model.deployment import Deployment, Replica
+from stretto.model.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
+from stretto.model.foreign import RAISED, described
+from stretto.model.tasks import QueryRecord, Usage
+from stretto.sched.deadlines import Deadlines, Expired
+from stretto.sched.engine_tier import EngineTier
+from stretto.sched.messages import (
     Action,
     Cancel,
     Close,
@@ -37,18 +40,15 @@ from stretto.messages import (
     WakeAt,
     Want,
 )
-from stretto.sched.attempts import Attempts
-from stretto.sched.deadlines import Deadlines, Expired
-from stretto.sched.demand import Demand
-from stretto.sched.engine_tier import EngineTier
-from stretto.sched.one_call import OneCall
-from stretto.sched.outcome import Outcome
-from stretto.sched.results import Completed, Delivered, Report
-from stretto.sched.session import Session
+from stretto.sched.queries.attempts import Attempts
+from stretto.sched.queries.demand import Demand
+from stretto.sched.queries.one_call import OneCall
+from stretto.sched.queries.outcome import Outcome
+from stretto.sched.queries.results import Completed, Delivered, Report
+from stretto.sched.queries.session import SessionMachine
+from stretto.sched.queries.splicing import Expand
 from stretto.sched.snapshot import Snapshot
-from stretto.sched.splicing import Expand
-from stretto.tasks import QueryRecord, Usage
-from stretto.vocabulary import STANDARD, Vocabulary
+from stretto.sched.vocabulary import STANDARD, Vocabulary
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
 """A function from the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
@@ -83,7 +83,7 @@ class System:
         """
         self._engines = EngineTier(deployments, vocabulary, space_of)
         self.schedulers = self._engines.schedulers
-        self.queries: dict[str, Session | OneCall] = {}
+        self.queries: dict[str, SessionMachine | OneCall] = {}
         self._expand = expand
         self._deadlines = Deadlines()
         self._attempts = Attempts()
@@ -232,11 +232,11 @@ class System:
             )
         else:
             record = event.record
-        session: Session | OneCall
+        session: SessionMachine | OneCall
         if isinstance(event, Submit) and event.egraph.is_one_call and not event.is_streamed:
             session = OneCall(event.query, record)
         else:
-            session = Session(event.query, record, self._expand_for(event.passes))
+            session = SessionMachine(event.query, record, self._expand_for(event.passes))
         self.queries[event.query] = session
         self._engines_of[event.query] = {}
         if record.deadline_s is not None:
@@ -315,7 +315,7 @@ class System:
         except RAISED as error:
             self._end_all([query], error)
 
-    def _carry_on(self, session: Session | OneCall, outcome: Outcome, now_s: float) -> None:
+    def _carry_on(self, session: SessionMachine | OneCall, outcome: Outcome, now_s: float) -> None:
         """Pass on the outcome of one step of a query."""
         query, engines = session.query, self._engines_of[session.query]
         for node in outcome.withdrawn:
@@ -329,7 +329,7 @@ class System:
             if request.node.is_watched:
                 self._attempts.sent(request, now_s)
                 self._arm_attempts()
-        if outcome.demands and isinstance(session, Session):
+        if outcome.demands and isinstance(session, SessionMachine):
             self._ask(query, [one for one in outcome.demands if session.graph.has_opened(one[0])])
         for output, text in outcome.text:
             self._actions.append(Emit(query, output, text))
@@ -360,7 +360,7 @@ class System:
             except RAISED as bug:
                 self._recover(engine, bug)
                 self._actions += self._engines.end_query(engine, query)
-        if isinstance(session, Session) and not session.is_one_shot:
+        if isinstance(session, SessionMachine) and not session.is_one_shot:
             ended = error or QueryCancelled("the session was closed")
             self._actions += [Settled(query, name, failure) for name, failure in session.close(ended)]
             outputs = {} if error is None else None
@@ -419,7 +419,7 @@ class System:
         paused, self._paused = self._paused, {}
         for query in paused:
             session = self.queries.get(query)
-            if isinstance(session, Session):
+            if isinstance(session, SessionMachine):
                 with self._bugs_end([query]):
                     self._carry_on(session, session.go_on(), now_s)
         for name, scheduler in self.schedulers.items():
@@ -441,7 +441,7 @@ class System:
                 self._actions += self._engines.withdraw(engine, query, node, now_s, items)
         for request in due.requests:
             session = self.queries.get(request.query)
-            if isinstance(session, Session) and request.node.id in session.graph.nodes:
+            if isinstance(session, SessionMachine) and request.node.id in session.graph.nodes:
                 assert request.node.engine is not None
                 self._engines_of[request.query][request.node.engine] = None
                 with self._bugs_end([request.query]):

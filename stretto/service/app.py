@@ -6,9 +6,9 @@ import logging
 import secrets
 from itertools import count
 
-from stretto.errors import InternalError, StrettoError
+from stretto.model.errors import InternalError, StrettoError
 from stretto.service.config import ServiceConfig
-from stretto.service.request import ClientLeft, Receive, Request, Scope, Send
+from stretto.service.request import ClientLeft, Receive, Scope, Send, ServiceRequest
 from stretto.service.routes import Routes
 from stretto.service.tenants import Tenants
 
@@ -34,7 +34,7 @@ class ServiceApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         request_id = f"{self._run}-{next(self._numbers)}"
-        request = Request(scope, receive, send, request_id, self._config)
+        request = ServiceRequest(scope, receive, send, request_id, self._config)
         self.num_open += 1
         try:
             route, request.parts = self.routes.find(request.method, request.path)

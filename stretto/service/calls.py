@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from stretto.errors import ConfigError, TemplateError, UserError
-from stretto.frontend.template import Template
+from stretto.apps.template import Template
+from stretto.model.errors import ConfigError, TemplateError, UserError
 from stretto.programs.app_function import App
 from stretto.programs.conversations import Conversation
 from stretto.programs.fragment import Work

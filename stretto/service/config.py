@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 
-from stretto.engines.http_client.address import check_port
-from stretto.engines_file.tables import Tables
-from stretto.errors import ConfigError
+from stretto.http.client.address import check_port
+from stretto.model.errors import ConfigError
+from stretto.schema.tables import Tables
 from stretto.service.apps.limits import AppLimits
 
 

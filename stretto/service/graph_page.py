@@ -9,13 +9,13 @@ import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stretto.analysis.objectives import deduce
-from stretto.analysis.requests import Request, RequestGraph
-from stretto.analysis.text import print_analysis
 from stretto.graph.graph import Slot
+from stretto.model.tasks import Objective
 from stretto.programs.fragment import Call, Fragment
-from stretto.service.places import Place, step_name
-from stretto.tasks import Objective
+from stretto.service.places import LastInstance, step_name
+from stretto.trace.analysis.objectives import deduce
+from stretto.trace.analysis.requests import AnalysedRequest, RequestGraph
+from stretto.trace.analysis.text import print_analysis
 
 _COLUMNS = ("request", "scheduled for", "prefixes", "state", "place")
 
@@ -48,7 +48,7 @@ def lines_of(
     calls: Sequence[Call],
     wanted: Mapping[str, Objective],
     state: Callable[[str], str],
-    places: Mapping[str, Place],
+    places: Mapping[str, LastInstance],
 ) -> list[Line]:
     """Return a line for each request to an LLM of the calls of a session.
 
@@ -75,7 +75,7 @@ def lines_of(
     return found
 
 
-def _variable_of(request: Request, graph: RequestGraph, names: Mapping[str, str]) -> str:
+def _variable_of(request: AnalysedRequest, graph: RequestGraph, names: Mapping[str, str]) -> str:
     """Return the variable of the session that has what a request makes, transformed if that is asked for."""
     if request.makes in names.values():
         return request.makes
@@ -108,7 +108,7 @@ def _renamed(graph: RequestGraph, names: Mapping[str, str]) -> RequestGraph:
     def name_of(variable: str) -> str:
         return names.get(variable, variable)
 
-    def renamed(request: Request) -> Request:
+    def renamed(request: AnalysedRequest) -> AnalysedRequest:
         prompt = tuple(
             Slot(name_of(part.port)) if isinstance(part, Slot) else part for part in request.prompt
         )

@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stretto.messages import Action, Admit, Reply
-from stretto.observer import Observer
+from stretto.sched.messages import Action, Admit, Reply
+from stretto.sched.observer import Observer
 
 _MAX_STEPS = 1000
 _NUMBER = re.compile(r"\.\d+\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LastInstance:
     """The instance that a request of a step went to last.
 
     Attributes:
@@ -26,22 +26,24 @@ class Place:
     reason: str
 
 
-class Places(Observer):
+class LastInstances(Observer):
     """An observer that keeps the last place of each step of each query, up to 1,000 steps of one."""
 
     def __init__(self) -> None:
-        self._of: dict[str, dict[str, Place]] = {}
+        self._of: dict[str, dict[str, LastInstance]] = {}
 
     def on_action(self, action: Action, now_s: float) -> None:
         """Keep the place of a request; forget those of a query that ends."""
         if type(action) is Admit and action.task.decode is not None:
             places = self._of.setdefault(action.task.query, {})
             if len(places) < _MAX_STEPS:
-                places[step_name(action.task.step)] = Place(action.engine, action.instance, action.reason)
+                places[step_name(action.task.step)] = LastInstance(
+                    action.engine, action.instance, action.reason
+                )
         elif type(action) is Reply:
             self._of.pop(action.query, None)
 
-    def of(self, query: str) -> Mapping[str, Place]:
+    def of(self, query: str) -> Mapping[str, LastInstance]:
         """Return the last place of each step of a query, by the step's name without a number."""
         return self._of.get(query, {})
 

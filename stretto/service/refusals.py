@@ -4,7 +4,7 @@
 
 Some have more: the `place` of what is wrong in the request, or the seconds that a query `needs_s`.
 
-The code is the name of the error's class (`stretto/errors.py`) in small letters, or one of those below.
+The code is the name of the error's class (`stretto/model/errors.py`) in small letters, or one of those below.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from stretto.errors import (
+from stretto.model.errors import (
     CapacityError,
     DeadlineExceeded,
     DeadlineTooClose,

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from stretto.engines.openai_wire.sse import CONTENT_TYPE, DONE
-from stretto.errors import StrettoError
+from stretto.model.errors import StrettoError
 from stretto.service.config import ServiceConfig
 from stretto.service.refusals import NotAllowed, body_of, retry_after_s, status_of, too_large, too_slow
 from stretto.service.tenants import Tenant
+from stretto.wire.sse import CONTENT_TYPE, DONE
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -29,7 +29,7 @@ class ClientLeft(Exception):
     """The client has closed its connection before it was answered."""
 
 
-class Request:
+class ServiceRequest:
     """An HTTP request, and the ways to answer it.
 
     Attributes:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from stretto.service.refusals import NotAllowed, Refused
-from stretto.service.request import Request
+from stretto.service.request import ServiceRequest
 
-Handler: TypeAlias = Callable[[Request], Awaitable[None]]
+Handler: TypeAlias = Callable[[ServiceRequest], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from stretto.tasks import Criteria, Objective
+from stretto.model.tasks import Criteria, Objective
 
 VariableId: TypeAlias = Annotated[
     str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.:-]*\Z", min_length=1, max_length=128)

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from stretto.cluster.machine import Machine
-from stretto.deployment import Deployment
-from stretto.interrupts import run_until_interrupted, serve_until_interrupted
+from stretto.http.signals import run_until_interrupted, serve_until_interrupted
+from stretto.model.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
-from stretto.service.places import Places
+from stretto.service.places import LastInstances
 from stretto.service.service import Service
 
 _YOUNG_OBJECTS = 10_000
@@ -48,7 +48,7 @@ def run_service(
     """
 
     async def serve() -> None:
-        places = Places()
+        places = LastInstances()
         async with (
             Runtime(
                 deployments, observers=[places], max_queries=config.max_queries, machine=machine

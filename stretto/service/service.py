@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 
-from stretto.errors import ConfigError
+from stretto.http.server import HttpServer
+from stretto.model.errors import ConfigError
 from stretto.programs.engine_checks import check_engines
 from stretto.runtime.runtime import Runtime
 from stretto.service.app import ServiceApp
@@ -14,10 +15,9 @@ from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.routes import AppRoutes
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
-from stretto.service.http_server import HttpServer
 from stretto.service.openapi import openapi
-from stretto.service.places import Places
-from stretto.service.request import Request
+from stretto.service.places import LastInstances
+from stretto.service.request import ServiceRequest
 from stretto.service.routes import Route
 from stretto.service.session_routes import SessionRoutes
 from stretto.service.sessions import Sessions
@@ -44,7 +44,7 @@ class Service:
         runtime: Runtime,
         config: ServiceConfig,
         apps: Mapping[str, DeployedApp] | None = None,
-        places: Places | None = None,
+        places: LastInstances | None = None,
     ) -> None:
         self.runtime = runtime
         self.config = config
@@ -55,7 +55,9 @@ class Service:
         templates = {name: app.template for name, app in deployed.items()}
         self.apps = AppService(runtime, deployed, config.apps, is_shared=len(config.tenant) > 1)
         works = Works(lambda work: check_engines(work, runtime.deployments), templates)
-        routes = SessionRoutes(config, self.sessions, works, places or Places(), lambda: self.is_draining)
+        routes = SessionRoutes(
+            config, self.sessions, works, places or LastInstances(), lambda: self.is_draining
+        )
         self.app.routes.add(
             Route("GET", "/health", self._tell_health, is_open=True),
             Route("GET", "/openapi.json", self._describe, is_open=True),
@@ -96,8 +98,8 @@ class Service:
         if self._server is not None:
             await self._server.finish(self.config.grace_s)
 
-    async def _describe(self, request: Request) -> None:
+    async def _describe(self, request: ServiceRequest) -> None:
         await request.answer_json(openapi())
 
-    async def _tell_health(self, request: Request) -> None:
+    async def _tell_health(self, request: ServiceRequest) -> None:
         await request.answer_json({"status": "draining" if self.is_draining else "ok"})

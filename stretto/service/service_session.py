@@ -8,17 +8,18 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from contextlib import aclosing, contextmanager
 from typing import TypeAlias, TypeVar, get_args
 
-from stretto.errors import DeadlineExceeded, StrettoError
+from stretto.model.errors import DeadlineExceeded, StrettoError
+from stretto.model.tasks import Criteria, Objective
 from stretto.programs.connection import Planned, plan_all
 from stretto.programs.fragment import Call
 from stretto.programs.ledger import Ledger
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
-from stretto.sched.demand import asked_by
+from stretto.sched.queries.demand import asked_by
 from stretto.service.bodies import SHORT_BYTES, off_loop
 from stretto.service.calls import Works
 from stretto.service.graph_page import Line, lines_of
-from stretto.service.places import Places
+from stretto.service.places import LastInstances
 from stretto.service.refusals import Refused, conflict, not_found, not_yet, over_limit
 from stretto.service.schema import CallBody, SubmitBody
 from stretto.service.submitted import (
@@ -33,7 +34,6 @@ from stretto.service.submitted import (
 )
 from stretto.service.tenants import Tenant
 from stretto.service.turns import Turn
-from stretto.tasks import Criteria, Objective
 
 T = TypeVar("T")
 Outputs: TypeAlias = dict[str, str]
@@ -205,7 +205,7 @@ class ServiceSession:
                 async for piece in pieces:
                     yield piece
 
-    async def lines(self, places: Places) -> list[Line]:
+    async def lines(self, places: LastInstances) -> list[Line]:
         """Return a line for each request to an LLM of the last calls, in words."""
         calls = list({id(call): call for call in self._calls.values()}.values())
         wanted: dict[str, Objective] = {}

@@ -13,9 +13,9 @@ from stretto.service.bodies import decoded, off_loop
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.graph_page import as_html, as_text
-from stretto.service.places import Places
+from stretto.service.places import LastInstances
 from stretto.service.refusals import Refused, draining
-from stretto.service.request import Request
+from stretto.service.request import ServiceRequest
 from stretto.service.routes import Route
 from stretto.service.schema import GetBody, SessionBody, SetBody, SubmitBody
 from stretto.service.service_session import ServiceSession
@@ -42,7 +42,7 @@ class SessionRoutes:
         config: ServiceConfig,
         sessions: Sessions,
         works: Works,
-        places: Places,
+        places: LastInstances,
         is_draining: Callable[[], bool],
     ) -> None:
         self._config = config
@@ -65,7 +65,7 @@ class SessionRoutes:
             Route("POST", "/v1/set", self._set),
         )
 
-    async def _open(self, request: Request) -> None:
+    async def _open(self, request: ServiceRequest) -> None:
         self._check_accepts()
 
         async def run(content: bytearray) -> object:
@@ -76,11 +76,11 @@ class SessionRoutes:
 
         await self._once(request, run, 201)
 
-    async def _show(self, request: Request) -> None:
+    async def _show(self, request: ServiceRequest) -> None:
         session = self._session(request)
         await request.answer_json({"session_id": session.id, "num_variables": session.num_variables})
 
-    async def _draw(self, request: Request) -> None:
+    async def _draw(self, request: ServiceRequest) -> None:
         session = self._session(request)
         lines = await session.lines(self._places)
         if "text/html" in request.header(b"accept"):
@@ -90,15 +90,15 @@ class SessionRoutes:
         else:
             await request.answer(as_text(lines).encode(), content_type=b"text/plain; charset=utf-8")
 
-    async def _close(self, request: Request) -> None:
+    async def _close(self, request: ServiceRequest) -> None:
         await self._sessions.close(self._session(request))
         await request.answer_json({})
 
-    async def _drop(self, request: Request) -> None:
+    async def _drop(self, request: ServiceRequest) -> None:
         await self._session(request).drop(request.parts[1])
         await request.answer_json({})
 
-    async def _submit(self, request: Request) -> None:
+    async def _submit(self, request: ServiceRequest) -> None:
         self._check_accepts()
 
         async def run(content: bytearray) -> object:
@@ -114,7 +114,7 @@ class SessionRoutes:
 
         await self._once(request, run)
 
-    async def _set(self, request: Request) -> None:
+    async def _set(self, request: ServiceRequest) -> None:
         async def run(content: bytearray) -> object:
             body = await off_loop(len(content), lambda: decoded(_SET, content))
             session = self._sessions.find(body.session_id, request.tenant)
@@ -123,7 +123,7 @@ class SessionRoutes:
 
         await self._once(request, run)
 
-    async def _get(self, request: Request) -> None:
+    async def _get(self, request: ServiceRequest) -> None:
         content = await request.body()
         body = await off_loop(len(content), lambda: decoded(_GET, content))
         session = self._sessions.find(body.session_id, request.tenant)
@@ -139,7 +139,7 @@ class SessionRoutes:
 
         await request.answer(await asyncio.to_thread(written) if is_large(value) else written())
 
-    async def _stream(self, request: Request, session: ServiceSession, body: GetBody) -> None:
+    async def _stream(self, request: ServiceRequest, session: ServiceSession, body: GetBody) -> None:
         pieces = session.stream(body.semantic_var_id, body.criteria, self._config.max_wait_s)
         async with aclosing(pieces):  # type: ignore[type-var]
             async for piece in pieces:
@@ -147,7 +147,7 @@ class SessionRoutes:
         await request.end_events()
 
     async def _once(
-        self, request: Request, run: Callable[[bytearray], Awaitable[object]], status: int = 200
+        self, request: ServiceRequest, run: Callable[[bytearray], Awaitable[object]], status: int = 200
     ) -> None:
         """Do what a request asks for and answer it; a request that has come before is only answered again."""
         content = await request.body()
@@ -173,7 +173,7 @@ class SessionRoutes:
         settings = body.session if isinstance(body.session, SessionBody) else SessionBody()
         return await self._sessions.open(tenant, settings)
 
-    def _session(self, request: Request) -> ServiceSession:
+    def _session(self, request: ServiceRequest) -> ServiceSession:
         return self._sessions.find(request.parts[0], request.tenant)
 
     def _check_accepts(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from stretto.core import Chunk, Document, Failure, Hit
+from stretto.model.values import Chunk, Document, Failure, Hit
 from stretto.service.refusals import Refused
 
 _NUMBER_BYTES = 16

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from stretto.errors import StrettoError
+from stretto.model.errors import StrettoError
 from stretto.programs.connection import Planned
 from stretto.programs.fragment import Call
 from stretto.programs.values import checked

@@ -11,22 +11,22 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from stretto.agent_traces.load_report import RequestTimes
-from stretto.agent_traces.plan import AgentPlan
-from stretto.agent_traces.prompts import Conversations
-from stretto.agent_traces.requests import AgentRequest, AgentTrace, ChatPrompt, SizedPrompt
-from stretto.core import Prompt
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import Deployment, Replica
-from stretto.errors import InternalError
-from stretto.messages import Action, Admit, Emit, Event, LLMReport, Reply, Submit
-from stretto.observer import Observer
+from stretto.apps.vocabulary import DEFAULT
+from stretto.model.deployment import Deployment, Replica
+from stretto.model.errors import InternalError
+from stretto.model.tasks import Done, Usage
+from stretto.model.values import Prompt
+from stretto.sched.messages import Action, Admit, Emit, Event, LLMReport, Reply, Submit
+from stretto.sched.observer import Observer
+from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import OutputSource, filler, filler_output, lengths_by_query, token_ids
 from stretto.sim.synthetic_workloads import request_graph
-from stretto.tasks import Done, Usage
-from stretto.vocabulary import Vocabulary
+from stretto.trace.agents.load_report import RequestTimes
+from stretto.trace.agents.plan import AgentPlan
+from stretto.trace.agents.prompts import Conversations
+from stretto.trace.agents.requests import AgentRequest, AgentTrace, ChatPrompt, SizedPrompt
 
 UNKNOWN_OUTPUT_TOKENS = 256
 """Length of the answers whose length a trace does not tell."""

@@ -20,16 +20,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import DrainHow, KVReport, StartInstance, StopInstance
 from stretto.cluster.prompt_keys import PromptSpace
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.contract import BatchEngine
-from stretto.errors import ConfigError, EngineFailure, EngineUnavailable, StrettoError
-from stretto.foreign import described
 from stretto.graph.compile import ExecutionGraph
-from stretto.messages import (
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable, StrettoError
+from stretto.model.foreign import described
+from stretto.model.tasks import Done, Failed, LLMTask, Objective
+from stretto.sched.messages import (
     Action,
     AddInstance,
     Admit,
@@ -56,16 +57,15 @@ from stretto.messages import (
     Wake,
     WakeAt,
 )
-from stretto.observer import Observer, Observers, StepsDone
+from stretto.sched.observer import Observer, Observers, StepsDone
 from stretto.sched.system import ExpandWith, System
+from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.faults import FaultPlan, FaultyReports, LostMessages
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.outages import Outages
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
-from stretto.tasks import Done, Failed, LLMTask, Objective
 from stretto.trace.recorder import Recorder
-from stretto.vocabulary import Vocabulary
 
 BatchCost: TypeAlias = Callable[[StartBatch], float]
 ModelOf: TypeAlias = SimulatedModel | Callable[[Replica], SimulatedModel]

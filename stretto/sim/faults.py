@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
-from stretto.errors import ConfigError
-from stretto.messages import BatchDone, BatchFailed, Event, LLMReport
+from stretto.model.errors import ConfigError
+from stretto.sched.messages import BatchDone, BatchFailed, Event, LLMReport
 
 _MOST_FAULTS = 12
 

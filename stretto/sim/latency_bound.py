@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from stretto.sim.query_bound import Bound
+from stretto.sim.query_bound import QueryBound
 
 
-def least_mean_s(arrivals_s: Sequence[float], bounds: Sequence[Bound]) -> float:
+def least_mean_s(arrivals_s: Sequence[float], bounds: Sequence[QueryBound]) -> float:
     """Return a lower bound of the mean latency of these queries (runs of an app), in seconds, which no
     schedule can beat.
 

@@ -21,19 +21,19 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
-from stretto.deployment import Engine
-from stretto.errors import StrettoError
 from stretto.llm.local_scheduler import LocalScheduler
-from stretto.llm.output.output import Output
+from stretto.llm.output.output import DecodeOutput
 from stretto.llm.sequence import TokenSequence
-from stretto.messages import Event, LLMReport
-from stretto.observer import StepsDone
+from stretto.model.deployment import Engine
+from stretto.model.errors import StrettoError
+from stretto.model.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
+from stretto.sched.messages import Event, LLMReport
+from stretto.sched.observer import StepsDone
 from stretto.sim.simulated_model import SimulatedModel, Surroundings
 from stretto.sim.step_jump import Jitter, StepJump
 from stretto.sim.step_times import batch_shape, reading_shared_once, step_times_s
 from stretto.sim.synthetic_output import SyntheticOutput, output_ids
 from stretto.sim.task_progress import ProgressTable, TaskProgress
-from stretto.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
 
 __all__ = ["LLMInstance", "SimulatedModel", "Surroundings"]
 
@@ -200,7 +200,7 @@ class LLMInstance:
         ids: list[int] = []
         said = None
         if decode is not None:
-            Output(decode)  # whether the decode makes sense
+            DecodeOutput(decode)  # whether the decode makes sense
             said = self._model.output_source(task, decode)
             ids = output_ids(said)
         self.add(task, self._model.tokenize(task.prompt), said, ids, rank)

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.core import as_text
-from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.graph.ops import OPS, Ops
-from stretto.messages import StartBatch
+from stretto.model.profile import Profile
+from stretto.model.values import as_text
+from stretto.sched.messages import StartBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from stretto.cluster.probe_times import ProbeTimes
-from stretto.errors import (
+from stretto.model.errors import (
     EngineBusy,
     EngineFailure,
     EngineTimeout,
     EngineUnavailable,
     EngineUnreachable,
 )
-from stretto.messages import Event, InstanceReady, InstanceSuspected
+from stretto.sched.messages import Event, InstanceReady, InstanceSuspected
 from stretto.sim.faults import FaultPlan, Outage
 
 Key = tuple[str, int]

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stretto.core import Prompt, num_common_segments
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Engine, Replica
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.scripted.task_queue import TaskQueue
-from stretto.messages import Event, LLMReport
-from stretto.tasks import LLMEvent, LLMTask, Piece, Started
+from stretto.model.deployment import Engine, Replica
+from stretto.model.tasks import LLMEvent, LLMTask, Piece, Started
+from stretto.model.values import Prompt, num_common_segments
+from stretto.sched.messages import Event, LLMReport
 
 
 class Timeline(Protocol):

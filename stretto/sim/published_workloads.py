@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.sim.synthetic_workloads import bursts, lognormal_lengths, poisson, zipf
 from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest, read_azure, read_lengths, read_mooncake
 
@@ -24,7 +24,7 @@ _EXPONENT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class PublishedWorkload:
     """A set of LLM requests (lengths and shared prefixes) to choose from, without times of arrival.
 
     Attributes:
@@ -50,7 +50,7 @@ class Workload:
             yield replace(draw.choice(self.requests), arrival_s=at_s)
 
 
-def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> Workload:
+def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> PublishedWorkload:
     """Return the workload (set of LLM requests) of this name, without requests whose prompt and output have
     more than `max_tokens` tokens together.
 
@@ -76,10 +76,10 @@ def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> Worklo
 
 
 def _trace(file: str, read: Callable[[Path], list[TraceRequest]], *, in_turn: bool = False) -> _Source:
-    def found(data: Path | None, seed: int) -> Workload:
+    def found(data: Path | None, seed: int) -> PublishedWorkload:
         if data is None:
             raise ConfigError(f"this workload needs --data DIR, with traces/{file}")
-        return Workload(tuple(read(data / "traces" / file)), f"of {file}", in_turn)
+        return PublishedWorkload(tuple(read(data / "traces" / file)), f"of {file}", in_turn)
 
     return found
 
@@ -88,14 +88,14 @@ def _of_lengths(path: Path) -> list[TraceRequest]:
     return [TraceRequest(0.0, prompt, output) for prompt, output in read_lengths(path)]
 
 
-def _like_conversations(data: Path | None, seed: int) -> Workload:
+def _like_conversations(data: Path | None, seed: int) -> PublishedWorkload:
     lengths = lognormal_lengths(_NUM_DRAWN, seed)
-    return Workload(
+    return PublishedWorkload(
         tuple(TraceRequest(0.0, *pair) for pair in lengths), "drawn like Azure's conversations of 2023"
     )
 
 
-def _about_documents(data: Path | None, seed: int) -> Workload:
+def _about_documents(data: Path | None, seed: int) -> PublishedWorkload:
     """Questions that each begin with a document; document k is used as often as 1 / (k + 1) (Zipf)."""
     documents = zipf(_NUM_DOCUMENTS, _EXPONENT, seed)
     requests = []
@@ -107,12 +107,12 @@ def _about_documents(data: Path | None, seed: int) -> Workload:
         tokens = _DOCUMENT_BLOCKS * MOONCAKE_BLOCK_TOKENS + question
         requests.append(TraceRequest(0.0, tokens, output, blocks))
     length = _DOCUMENT_BLOCKS * MOONCAKE_BLOCK_TOKENS
-    return Workload(
+    return PublishedWorkload(
         tuple(requests), f"drawn, each after one of {_NUM_DOCUMENTS} documents of {length} tokens (Zipf)"
     )
 
 
-_Source = Callable[[Path | None, int], Workload]
+_Source = Callable[[Path | None, int], PublishedWorkload]
 WORKLOADS: Mapping[str, _Source] = {
     "like-conversations": _like_conversations,
     "about-documents": _about_documents,

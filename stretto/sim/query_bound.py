@@ -26,17 +26,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.core import ABSENT, KV, Prompt, Segment
-from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Deployment
 from stretto.engines.contract import SteppedLLM
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Graph, Primitive, Ref
 from stretto.graph.ops import OPS, Ops
-from stretto.sched.prepare import value_segment
+from stretto.model.deployment import Deployment
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, Done, LLMTask, Piece, Task
+from stretto.model.values import ABSENT, KV, Prompt, Segment
+from stretto.sched.queries.prepare import value_segment
 from stretto.sim.op_prices import Prices
-from stretto.tasks import Decode, Done, LLMTask, Piece, Task
 
 _QUERY = "bound"
 
@@ -59,7 +59,7 @@ class EngineWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class QueryBound:
     """Lower bounds of the seconds that a query (one run of an app) takes, which no schedule can beat, with
     its outputs and its work.
 
@@ -109,7 +109,7 @@ def lower_bound(
     is_warm: bool = False,
     prices: Mapping[str, Prices] | None = None,
     ops: Ops = OPS,
-) -> Bound:
+) -> QueryBound:
     """Return lower bounds of the time of one query (run) of `graph`, which no schedule can beat.
 
     The graph is run once, op by op (step by step). Rewritings of the graph do not matter, as only values
@@ -128,7 +128,7 @@ def lower_bound(
     ends_s = [run.ref(ref).at_s for _, ref in graph.outputs]
     ends_s += [run.values[p.name, ""].at_s for p in graph if ops.is_effect(p)]
     outputs = {name: run.ref(ref).value for name, ref in graph.outputs}
-    return Bound(max(ends_s), run.work_bounds_s(), outputs, run.loads())
+    return QueryBound(max(ends_s), run.work_bounds_s(), outputs, run.loads())
 
 
 class _Run:

@@ -12,26 +12,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from stretto.core import Document, Section
+from stretto.apps.plan_cache import PlanCache
+from stretto.apps.vocabulary import DEFAULT
 from stretto.costs.fit_profile import LEAST_S, fit_profile
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
-from stretto.costs.profile import Profile
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import Deployment, Engine, Replica
-from stretto.errors import ConfigError, UserError
-from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.types import item_type
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Submit
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import ConfigError, UserError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.model.values import Document, Section
+from stretto.sched.messages import Submit
+from stretto.sched.observer import Observer
+from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import BatchCost, VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_batches import SyntheticBatch, SyntheticConfig
 from stretto.sim.synthetic_output import SyntheticOutput, chars, drawn_lengths
-from stretto.tasks import Decode, LLMTask
 from stretto.trace.run_file import (
     RecordedGraph,
     RecordedQuery,
@@ -41,7 +42,6 @@ from stretto.trace.run_file import (
     num_chars,
     total_size,
 )
-from stretto.vocabulary import Vocabulary
 
 _BLOCK_TOKENS = 16
 _NUM_BLOCKS = 1 << 14

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.messages import (
+from stretto.model.tasks import Done, Failed, Piece
+from stretto.sched.messages import (
     Action,
     Admit,
     BatchDone,
@@ -20,8 +21,7 @@ from stretto.messages import (
     StartBatch,
     Submit,
 )
-from stretto.observer import Observer, StepsDone
-from stretto.tasks import Done, Failed, Piece
+from stretto.sched.observer import Observer, StepsDone
 
 
 class RunLog(Observer):

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stretto.cluster.messages import StopInstance
-from stretto.deployment import Deployment
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.contract import BatchEngine
-from stretto.messages import (
+from stretto.model.deployment import Deployment
+from stretto.model.tasks import Done, Failed, Task
+from stretto.sched.messages import (
     Action,
     Admit,
     BatchDone,
@@ -22,11 +23,10 @@ from stretto.messages import (
     LLMReport,
     StartBatch,
 )
-from stretto.observer import Observer, StepsDone
+from stretto.sched.observer import Observer, StepsDone
 from stretto.sched.system import ExpandWith
 from stretto.sim.driver import BatchCost, VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.tasks import Done, Failed, Task
 
 _SLICE_S = 0.004
 

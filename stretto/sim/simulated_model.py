@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.prompt_keys import PromptSpace, token_space
-from stretto.core import Prompt
 from stretto.costs.presets import Preset
 from stretto.costs.step import StepCost
-from stretto.deployment import Replica
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Event
-from stretto.observer import StepsDone
+from stretto.model.deployment import Replica
+from stretto.model.values import Prompt
+from stretto.sched.messages import Event
+from stretto.sched.observer import StepsDone
 from stretto.sim.synthetic_output import OutputSource, prompt_ids
 
 

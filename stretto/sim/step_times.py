@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
 from stretto.llm.shared_prefixes import group_by_prefix
 from stretto.llm.step_batch import StepBatch
+from stretto.model.profile import Profile
 
 LEAST_SHARED_TOKENS = 128
 """Least length in tokens of a prefix that decodes read together."""

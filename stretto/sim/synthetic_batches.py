@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from stretto.core import Chunk, Document, Hit, as_text
-from stretto.errors import BadReply
-from stretto.tasks import Task
+from stretto.model.errors import BadReply
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Document, Hit, as_text
 
 _CHARS_PER_TOKEN = 4
 

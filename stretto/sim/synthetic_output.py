@@ -17,11 +17,11 @@ from types import MappingProxyType
 from typing import TypeAlias
 from zlib import crc32
 
-from stretto.core import Prompt
 from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.tokens import num_tokens
 from stretto.engines.contract import SteppedLLM
-from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
+from stretto.model.tasks import Decode, Done, Failed, LLMTask, Piece
+from stretto.model.values import Prompt
 
 _FILLER = "x" * 4096
 _PIECE_CHARS = 2048

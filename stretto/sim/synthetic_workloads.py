@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Submit
+from stretto.sched.messages import Submit
 from stretto.sim.synthetic_output import filler
 from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 

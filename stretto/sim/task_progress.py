@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from stretto.llm.sequence import TokenSequence
 from stretto.llm.step_batch import Slice, StepBatch
+from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece, Started, Usage
 from stretto.sim.synthetic_output import SyntheticOutput
-from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started, Usage
 
 
 @dataclass(slots=True)

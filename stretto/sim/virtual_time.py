@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from stretto.messages import Event
+from stretto.sched.messages import Event
 
 
 class VirtualTime:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 from stretto.trace.row_checks import FieldKind, shortened
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from stretto.cluster.messages import StopInstance
-from stretto.errors import ConfigError
 from stretto.graph.passes.weigh import Verdict
-from stretto.messages import (
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Done, Failed, Finish, Piece, Started, Usage
+from stretto.sched.messages import (
     Action,
     Admit,
     BatchDone,
@@ -30,12 +31,11 @@ from stretto.messages import (
     Submit,
     Suspended,
 )
-from stretto.observer import Observer
-from stretto.tasks import Done, Failed, Finish, Piece, Started, Usage
+from stretto.sched.observer import Observer
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SpanPart:
     """The share of one query (run of an app) in a batch or LLM request: which of its steps ran in it, and on
     how many items.
     """
@@ -67,7 +67,7 @@ class Span:
 
     engine: str
     instance: int
-    parts: tuple[Part, ...]
+    parts: tuple[SpanPart, ...]
     start_s: float
     end_s: float | None = None
     queued_s: float | None = None
@@ -156,13 +156,13 @@ class Recorder(Observer):
         match action:
             case StartBatch(engine, instance, batch, tasks):
                 parts = tuple(
-                    Part(t.query, t.step, t.op, 1 if t.num_items is None else t.num_items) for t in tasks
+                    SpanPart(t.query, t.step, t.op, 1 if t.num_items is None else t.num_items) for t in tasks
                 )
                 span = Span(engine, instance, parts, now_s)
                 self.spans.append(span)
                 self._batches[engine, instance, batch] = span
             case Admit(engine, instance, task):
-                part = Part(task.query, task.step, "decode" if task.decode else "prefill", 1)
+                part = SpanPart(task.query, task.step, "decode" if task.decode else "prefill", 1)
                 span = Span(engine, instance, (part,), now_s, queued_s=now_s, started=False)
                 span.reason, span.held_tokens = action.reason, action.held_tokens
                 span.terms = {name: term for name, term in action.terms.items() if math.isfinite(term)}

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.core import is_text
-from stretto.errors import UserError
+from stretto.model.errors import UserError
+from stretto.model.values import is_text
 
 _MAX = 10**9  # largest count, and largest number of seconds: sums of larger ones lose small differences
 

@@ -27,15 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from stretto.cluster.messages import StartInstance, StopInstance
-from stretto.core import Chunk, Document, Hit
-from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Deployment
-from stretto.errors import StrettoError, UserError
 from stretto.graph.graph import Graph
 from stretto.graph.passes.weigh import WEIGHED
 from stretto.graph.text import print_graph
-from stretto.messages import (
+from stretto.model.deployment import Deployment
+from stretto.model.errors import StrettoError, UserError
+from stretto.model.private_file import private
+from stretto.model.profile import Profile
+from stretto.model.references import Reference
+from stretto.model.tasks import Done, Failed, LLMTask, Objective, Piece, Started, Task
+from stretto.model.values import Chunk, Document, Hit
+from stretto.sched.messages import (
     Action,
     Admit,
     BatchDone,
@@ -52,10 +55,7 @@ from stretto.messages import (
     Submit,
     Suspended,
 )
-from stretto.observer import Observer
-from stretto.private_file import private
-from stretto.references import Reference
-from stretto.tasks import Done, Failed, LLMTask, Objective, Piece, Started, Task
+from stretto.sched.observer import Observer
 
 _log = logging.getLogger(__name__)
 SCHEMA = "stretto-run"

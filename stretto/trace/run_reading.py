@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from stretto.costs.profile import Profile
-from stretto.default_vocabulary import DEFAULT
-from stretto.errors import ConfigError, GraphError, UserError
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.text import parse_graph
-from stretto.tasks import Objective
+from stretto.model.errors import ConfigError, GraphError, UserError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Objective
+from stretto.sched.vocabulary import Vocabulary
 from stretto.trace.row_checks import (
     COUNT,
     FLAG,
@@ -39,7 +40,6 @@ from stretto.trace.run_file import (
     RecordedSpan,
     total_size,
 )
-from stretto.vocabulary import Vocabulary
 
 _MAX_CHARS = 2 * 10**9  # of all texts of a run, which a replay makes anew
 _SLACK_S = 1e-6

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stretto.tasks import Usage
+from stretto.model.tasks import Usage
 from stretto.trace.lanes import covered, horizon_s, origin_s, running_s
 from stretto.trace.recorder import QuerySpan, Recorder, Span
 

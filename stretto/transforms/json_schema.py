@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.errors import BadReply, CapacityError, ConfigError
+from stretto.model.errors import BadReply, CapacityError, ConfigError
 from stretto.transforms.refusals import MAX_DEPTH, too_deep
 
 _TYPES: Mapping[str, tuple[type, ...]] = {

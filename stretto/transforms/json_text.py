@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from stretto.errors import BadReply, ConfigError
+from stretto.model.errors import BadReply, ConfigError
 from stretto.transforms.json_schema import Schema
 from stretto.transforms.refusals import check_depth, check_unicode, text_of, unreadable
 

@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Callable
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.transforms.refusals import check_length, text_of, unreadable
 
 _NUMBERED = re.compile(r"[ \t]{0,8}\d{1,6}[.):][ \t]+(.*)")

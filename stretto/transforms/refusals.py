@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from stretto.core import as_text
-from stretto.errors import BadReply, CapacityError
+from stretto.model.errors import BadReply, CapacityError
+from stretto.model.values import as_text
 
 MAX_CHARS = 1_000_000
 """Largest number of characters that a transform reads or joins; what it does is work of milliseconds then."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stretto.errors import ConfigError
-from stretto.extras import imports_of
+from stretto.model.errors import ConfigError
+from stretto.model.extras import imports_of
 from stretto.transforms.refusals import text_of, unreadable
 
 _MAX_PATTERN_CHARS = 1000

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.transforms import json_text, lists, words
 from stretto.transforms.regex import regex
 from stretto.transforms.xml_text import xml

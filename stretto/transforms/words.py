@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.transforms.refusals import text_of, unreadable
 
 _TRUE = frozenset({"yes", "true", "y", "1"})

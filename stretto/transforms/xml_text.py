@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from xml.parsers import expat
 
-from stretto.errors import ConfigError, StrettoError
+from stretto.model.errors import ConfigError, StrettoError
 from stretto.transforms.refusals import MAX_DEPTH, text_of, too_deep, unreadable
 
 

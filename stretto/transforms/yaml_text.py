@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from stretto.errors import CapacityError, StrettoError
+from stretto.model.errors import CapacityError, StrettoError
 from stretto.transforms.json_text import unfenced
 from stretto.transforms.refusals import MAX_DEPTH, check_depth, check_unicode, text_of, too_deep, unreadable
 

@@ -24,7 +24,7 @@ from benchmarks.fleet.servers import RunningFleet, fleet_toml
 from benchmarks.fleet.simulated import SimulatedFleet
 from benchmarks.fleet.work import Answered, ServerUrls, Work, read_work, write_work
 from stretto.emulate.fleet_file import read_fleet
-from stretto.errors import EngineFailure, EngineTimeout
+from stretto.model.errors import EngineFailure, EngineTimeout
 
 CORPUS = small_corpus()
 FLEET = SimulatedFleet(Planned(Layout(num_llms=2, max_sequences=4)))

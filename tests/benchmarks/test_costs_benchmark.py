@@ -15,7 +15,7 @@ from benchmarks.costs.step_profiles import load_profiles
 from benchmarks.registry import BenchmarkOptions
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
-from stretto.errors import ConfigError, DocumentError
+from stretto.model.errors import ConfigError, DocumentError
 
 REQUESTS = [[100, 30], [60, 20], [900, 10], [200, 30]]
 

@@ -12,7 +12,7 @@ from benchmarks.fleet import tables
 from benchmarks.fleet.benchmark import FleetSize, measure
 from benchmarks.fleet.layout import Layout
 from benchmarks.registry import BenchmarkOptions
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 SIZE = FleetSize(
     apps=("naive",),

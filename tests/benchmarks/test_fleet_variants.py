@@ -14,7 +14,7 @@ from benchmarks.fleet.apps import summarise_all
 from benchmarks.fleet.contestants import CONTESTANTS, OURS, variant_of_ours
 from benchmarks.fleet.questions import queries
 from benchmarks.fleet.schemes import SIMULATED_OURS, main_variants
-from stretto.core import Chunk
+from stretto.model.values import Chunk
 
 
 def test_a_variant_is_ours_with_other_options() -> None:

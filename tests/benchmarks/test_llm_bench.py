@@ -23,7 +23,7 @@ from benchmarks.llm.model import NEW_TOKENS
 from benchmarks.llm.steps import LOOP, SHARING
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Row
-from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, InternalError
+from stretto.model.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, InternalError
 
 Requests = list[dict[str, Any]]
 

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.sim.latency_bound import _least_sum_of_ends_s, least_mean_s
-from stretto.sim.query_bound import Bound, EngineWork
+from stretto.sim.query_bound import EngineWork, QueryBound
 
 
-def bound(seconds: float, **loads: EngineWork) -> Bound:
-    return Bound(seconds, {}, {}, loads)
+def bound(seconds: float, **loads: EngineWork) -> QueryBound:
+    return QueryBound(seconds, {}, {}, loads)
 
 
 def test_nothing_shared_leaves_the_single_bounds() -> None:

@@ -16,13 +16,13 @@ from benchmarks.offline.local import SHAPES, local_works
 from benchmarks.offline.measured import Measured, Work, run_measured
 from stretto.cluster.messages import StartInstance
 from stretto.costs.presets import load_output_lengths
-from stretto.deployment import Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.messages import Admit, Drain, InstanceReady, LLMReport, Reply, Submit
+from stretto.model.deployment import Replica
+from stretto.model.tasks import Done, LLMTask
 from stretto.planner.machine import machine_of
 from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.running.replanner import Replanner
-from stretto.tasks import Done, LLMTask
+from stretto.sched.messages import Admit, Drain, InstanceReady, LLMReport, Reply, Submit
 
 CALL = compiled("graph g(%q: text)\n%kv = prefill([%q]) : kv @a\n%x = decode(%kv) : text @a\nreturn %x")
 FAKE = Replica(FakeLLM, FakeLLMConfig())

@@ -24,8 +24,8 @@ from benchmarks.parrot.simulated import Outcome, simulate
 from benchmarks.parrot.workflows import Arrival, Call, Output, Workflow
 from benchmarks.parrot.workloads import chain, copilot, make_load, map_reduce
 from benchmarks.registry import BenchmarkOptions
-from stretto.errors import ConfigError, UserError
 from stretto.graph.verify import verify
+from stretto.model.errors import ConfigError, UserError
 
 MODEL = "Llama-2-13b-hf"
 

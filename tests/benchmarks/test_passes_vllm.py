@@ -13,10 +13,10 @@ from support.openai_stub import OpenAIStub, Reply
 
 from benchmarks.registry import BenchmarkOptions, run
 from benchmarks.vllm.benchmark import BASE, VARIANTS, AnsweredQuestion, compare, differing, goals_of, rows_of
-from stretto.core import Document, Section
-from stretto.deployment import deploy
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
+from stretto.model.deployment import deploy
+from stretto.model.values import Document, Section
 
 DOCUMENTS = [Document(f"{n}.txt", (Section(f"A fugue has {n} voices. " * 40),), "") for n in range(3)]
 QUESTIONS = [f"How many voices has fugue {n}?" for n in range(4)]

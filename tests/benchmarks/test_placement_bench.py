@@ -19,12 +19,12 @@ from benchmarks.placement.scenes import ABLATION, ORACLES, POLICIES, Scene, full
 from benchmarks.placement.simulated import simulate
 from benchmarks.placement.workloads import SHAPES, make_requests, make_trace, poisson_s, study, write_trace
 from benchmarks.registry import BenchmarkOptions
-from stretto.agent_traces.formats import read_agent_trace
-from stretto.agent_traces.known_prompts import known_prompts
-from stretto.agent_traces.sharing import quantities, study_prompts
 from stretto.cluster.placements.oracle_partition import OraclePartition
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.errors import UserError
+from stretto.model.errors import UserError
+from stretto.trace.agents.formats import read_agent_trace
+from stretto.trace.agents.known_prompts import known_prompts
+from stretto.trace.agents.sharing import quantities, study_prompts
 
 PAIR = ("A6000",) * 2
 

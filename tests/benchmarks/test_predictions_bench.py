@@ -9,7 +9,7 @@ import pytest
 from benchmarks.predictions.benchmark import ERRORS, FITTED, fit, measure, predicted_s, rank_correlation
 from benchmarks.predictions.recorded import RUNS, RecordedRun, Setting, chain_summary, load_runs
 from benchmarks.registry import BenchmarkOptions
-from stretto.errors import ConfigError, DocumentError
+from stretto.model.errors import ConfigError, DocumentError
 
 COLUMNS = "gpus,summarizer,evaluator,n_eval,max_out,n_docs,method,pred_s,real_s"
 SETTING = Setting(8, "vicuna-13b-v1.5", "Llama-2-70b-chat-hf", 100, 1, 40)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from benchmarks.registry import BENCHMARKS, run
 from benchmarks.report import Goal, Report, Row, print_report, show, spread, write_json
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.trace.summary import quantile
 
 REPORT = Report(

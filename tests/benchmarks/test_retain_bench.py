@@ -13,10 +13,10 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.retain.benchmark import RetainSize, measure
 from benchmarks.retain.calls import Call, agent_calls, coding_calls
 from benchmarks.retain.replay import BLOCK_TOKENS, cached, optimal
-from stretto.core import Segment
-from stretto.sched.request import Request
+from stretto.model.values import Segment
+from stretto.sched.queries.request import StepRequest
 
-_REQUEST: Request = llm_request("q", "s", 10)
+_REQUEST: StepRequest = llm_request("q", "s", 10)
 
 
 def call(number: int, text: str) -> Call:

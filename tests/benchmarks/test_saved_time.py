@@ -7,11 +7,11 @@ from benchmarks.passes.benchmark import PassesSize, measure
 from benchmarks.passes.real import BUSY, REAL, RealConfig
 from benchmarks.passes.virtual import ABLATION, END_TO_END, PAPER, POLICIES_ONE, Setting, end_to_end_s
 from benchmarks.registry import BenchmarkOptions
-from stretto.core import Segment
 from stretto.costs.tokens import num_tokens
 from stretto.graph.passes.pipeline import PASSES
+from stretto.model.tasks import Decode, Done, LLMTask
+from stretto.model.values import Segment
 from stretto.sched.orders import ORDERS
-from stretto.tasks import Decode, Done, LLMTask
 
 VIRTUAL = PassesSize(num_chunks=140, num_queries=2, seeds=1, real=None)
 

@@ -28,11 +28,11 @@ from benchmarks.teola.tables import (
     VARIANTS,
 )
 from benchmarks.teola.workload import DATASETS, SAMPLE, DatasetSizes, queries, sizes
-from stretto.core import ABSENT, Chunk, Hit
 from stretto.costs.shape import StepShape
-from stretto.errors import DocumentError
-from stretto.messages import StartBatch
-from stretto.tasks import Task
+from stretto.model.errors import DocumentError
+from stretto.model.tasks import Task
+from stretto.model.values import ABSENT, Chunk, Hit
+from stretto.sched.messages import StartBatch
 
 Testbed.__test__ = False  # type: ignore[attr-defined]
 POLICY = SCHEMES[OURS].policy

@@ -12,14 +12,14 @@ from benchmarks.rag.hand_written.programs import HandWrittenProgram
 from benchmarks.rag.hand_written.servers import serving
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS
 from stretto.apps import advanced_rag, naive_rag, search_empowered
-from stretto.core import Document, Section, Segment
-from stretto.deployment import Deployment, deploy
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.errors import EngineFailure
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import EngineFailure
+from stretto.model.tasks import Decode, LLMEvent, LLMTask
+from stretto.model.values import Document, Section, Segment
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import Decode, LLMEvent, LLMTask
 
 pytest_plugins = ("support.llm_fixtures",)
 
@@ -203,7 +203,7 @@ def test_only_who_caches_finds_a_prompt_again(tiny_checkpoint: Any, caches: bool
     pytest.importorskip("torch")
     from benchmarks.common.scripted_transformer import ForgetfulLLM, ScriptedTransformer
     from stretto.engines.transformer.engine import TransformerConfig
-    from stretto.tasks import Done
+    from stretto.model.tasks import Done
 
     config = TransformerConfig(tiny_checkpoint, block_tokens=4, keeps_released=True)
     llm = ScriptedTransformer(config) if caches else ForgetfulLLM(config)

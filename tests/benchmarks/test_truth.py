@@ -19,7 +19,7 @@ from benchmarks.truth.real_runs import TruthSize, measure_real
 from benchmarks.truth.times import error, times_of
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
-from stretto.errors import ConfigError, EngineFailure
+from stretto.model.errors import ConfigError, EngineFailure
 
 COST = LinearCost(0.004, 0.001, 2e-5, 1e-9, 3e-4, 5e-7)
 SIZE = TruthSize(

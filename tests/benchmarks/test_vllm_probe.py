@@ -10,8 +10,8 @@ from support.openai_stub import OpenAIStub, Reply
 
 from benchmarks.report import Row
 from benchmarks.vllm.probe import probe
-from stretto.core import Document, Section
-from stretto.models import MINI
+from stretto.engines.models import MINI
+from stretto.model.values import Document, Section
 
 DOCUMENT = Document("a.txt", (Section(" ".join(f"word{n % 97}" for n in range(3000))),), "")
 

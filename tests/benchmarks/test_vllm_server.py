@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.common.vllm_server import VARIABLE, VLLM, find_vllm, serving
 from benchmarks.llm.contestants import VLLMServer
-from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable
+from stretto.model.errors import ConfigError, EngineTimeout, EngineUnavailable
 
 # What it is to do is the name of the model's folder. It writes its process ids into that folder.
 SERVER = """

@@ -13,8 +13,8 @@ import pytest
 
 from checks import aiperf_load
 from checks.aiperf_load import Load, Outcome, loads, read_report, run_load
-from stretto.agent_traces.formats import agent_format, read_agent_trace
-from stretto.errors import EngineFailure
+from stretto.model.errors import EngineFailure
+from stretto.trace.agents.formats import agent_format, read_agent_trace
 
 REPORT: Mapping[str, Any] = {
     "request_count": {"avg": 11.0},

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from checks.pass_equality import CheckedAnswer, Tally, main
-from stretto.core import Chunk, Hit
+from stretto.model.values import Chunk, Hit
 
 
 def asked(

@@ -19,14 +19,14 @@ from test_documents import write_pdf
 
 from stretto.apps import naive_rag
 from stretto.cli.indexing import Indexed, IndexingRecorder, indexing_template
-from stretto.core import Chunk, Document, Section
 from stretto.engines.catalogue import local_engines
-from stretto.errors import EngineFailure
 from stretto.graph.passes.pipeline import PASSES
-from stretto.messages import BatchDone, StartBatch
-from stretto.references import Reference
+from stretto.model.errors import EngineFailure
+from stretto.model.references import Reference
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Document, Section
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import Task
+from stretto.sched.messages import BatchDone, StartBatch
 
 QUESTION = "Where did the captain live?"
 SOURCE_KEYS = {"file", "page", "section", "passage", "lines", "quote", "score", "text"}

@@ -16,10 +16,10 @@ from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
 from stretto.cli.ask.saved_answers import entry_of, saved_in
-from stretto.core import Chunk, Hit, Mark
-from stretto.errors import JournalError
+from stretto.model.errors import JournalError
+from stretto.model.values import Chunk, Hit, Mark
 from stretto.runtime.journal.file import JournalFile
-from stretto.runtime.journal.lines import Entry
+from stretto.runtime.journal.lines import JournalEntry
 
 NUM_QUESTIONS = 6
 
@@ -34,13 +34,13 @@ def questions(tmp_path: Path) -> Path:
 def test_sources_are_saved_with_their_sections() -> None:
     marked = Hit(Chunk("a.pdf", 0, "one two", None, 1, marks=(Mark(3, None, 2),)), 0.5)
     entry = entry_of(3, "Which?", {"answer": "yes", "sources": [marked]})
-    read = Entry(entry.key, json.loads(json.dumps(entry.value)))
+    read = JournalEntry(entry.key, json.loads(json.dumps(entry.value)))
     assert saved_in([read], ["", "Which?"]) == {1: ({"answer": "yes", "sources": [marked]}, None)}
 
 
 def test_an_answer_saved_by_an_earlier_version_is_read() -> None:
     chunk = {"source": "a.pdf", "index": 1, "text": "t", "title": None, "page": 2, "document_sha256": "00"}
-    entry = Entry(("0",), ["yes", [[0.5, {**chunk, "num_chunks": 3}]]])
+    entry = JournalEntry(("0",), ["yes", [[0.5, {**chunk, "num_chunks": 3}]]])
     hit = Hit(Chunk("a.pdf", 1, "t", None, 2, "00", 3), 0.5)
     assert saved_in([entry], ["Which?"]) == {0: ({"answer": "yes", "sources": [hit]}, None)}
 

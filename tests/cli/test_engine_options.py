@@ -12,10 +12,10 @@ import pytest
 from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
-from stretto.deployment import Deployment
 from stretto.engines.catalogue import PROFILES
-from stretto.errors import EngineFailure
-from stretto.models import MINI
+from stretto.engines.models import MINI
+from stretto.model.deployment import Deployment
+from stretto.model.errors import EngineFailure
 from stretto.runtime.runtime import Runtime
 
 pytest_plugins = ("support.llm_fixtures",)

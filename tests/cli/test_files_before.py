@@ -10,7 +10,7 @@ import pytest
 from support.command_line import CommandLine
 
 from stretto.cli.saved import saved_profiles
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 BEFORE = Path(__file__).parent / "files_before"
 

@@ -459,7 +459,7 @@ def test_a_server_in_the_background_ends_by_a_signal_amid_a_callback_and_ignores
 import asyncio, os, signal, socket
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 from stretto.cli import commands, main
-from stretto.interrupts import run_until_interrupted
+from stretto.http.signals import run_until_interrupted
 class Interrupted(asyncio.Protocol):
     def data_received(self, data):
         os.kill(os.getpid(), signal.SIGINT)

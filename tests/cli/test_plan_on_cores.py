@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 
 from stretto.cli import cores
 from stretto.costs.step import NUMBERS
-from stretto.errors import ConfigError
-from stretto.planner.application import Application, Node
+from stretto.model.errors import ConfigError
+from stretto.planner.application import Application, ModelNode
 from stretto.planner.core_costs import CoreCost
 from stretto.planner.cores import CoreModel, core_models
 
@@ -39,7 +39,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def mini() -> dict[str, CoreModel]:
-    return core_models(Application("app", [Node("writer", "mini", 64)]))
+    return core_models(Application("app", [ModelNode("writer", "mini", 64)]))
 
 
 def test_costs_are_measured_once_and_kept(kept: Path) -> None:

@@ -12,7 +12,7 @@ from support.command_line import CommandLine, running, serving
 from support.openai_stub import OpenAIStub, Reply
 from support.pooling_stub import PoolingStub, answering
 
-from stretto.engines.openai_wire.errors import no_such_path
+from stretto.wire.errors import no_such_path
 
 
 @pytest.fixture(autouse=True)

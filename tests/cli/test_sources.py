@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stretto.cli.ask.sources import lines_of, source_of
-from stretto.core import Chunk, Hit, Mark
+from stretto.model.values import Chunk, Hit, Mark
 
 PASSAGE = "The map was drawn\nby the captain. Rum was\nhis drink."
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from stretto.cluster.class_prices import ClassPrices
+from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.placement import (
     Bound,
@@ -22,8 +23,7 @@ from stretto.cluster.placement import (
     Unbound,
 )
 from stretto.cluster.placements.stretto import Stretto
-from stretto.cluster.together import Together
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.03, per_neighbour_s=0.001)
 CHAT = PlacementRequest(500, 100, purpose=Purpose("latency"))
@@ -84,7 +84,7 @@ def test_a_batch_waits_for_room_beside_chats_and_no_longer_than_it_may() -> None
 
 
 def test_where_the_requests_of_a_group_are() -> None:
-    together = Together()
+    together = GroupLocations()
     sibling, of_job = (replace(BATCH, purpose=Purpose(group=group, job="j")) for group in ("g", ""))
     assert list(together.instances(sibling)) == []
     together.observe(Bound(1, sibling))

@@ -24,7 +24,7 @@ from stretto.cluster.placement import (
 )
 from stretto.cluster.placements.e2 import E2, LOAD_IMBALANCE
 from stretto.cluster.prefix_hashes import PrefixHasher
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 HASHER = PrefixHasher(64)
 GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.02)

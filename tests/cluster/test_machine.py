@@ -9,8 +9,8 @@ import pytest
 from support.replicas import replica
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
-from stretto.deployment import Deployment, Engine, Replica
-from stretto.errors import ConfigError
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import ConfigError
 
 GIB = 2**30
 MACHINE = Machine(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stretto.cluster.classes_aboard import LATENCY_TOKENS, ClassesAboard, latency_room
+from stretto.cluster.class_loads import LATENCY_TOKENS, ClassLoads, latency_room
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.placement import (
     Dispatched,
@@ -19,8 +19,8 @@ from stretto.cluster.placement import (
 )
 from stretto.cluster.placements.parrot import Parrot
 from stretto.cluster.prefix_hashes import PrefixHasher
-from stretto.costs.profile import Profile
-from stretto.tasks import Objective
+from stretto.model.profile import Profile
+from stretto.model.tasks import Objective
 
 HASHER = PrefixHasher(64)
 UNTIMED = Profile()
@@ -202,7 +202,7 @@ def test_measured_times_replace_those_of_the_profile() -> None:
 
 
 def test_counts_of_classes() -> None:
-    aboard = ClassesAboard()
+    aboard = ClassLoads()
     talk, work = chat(10), batch(20)
     for instance, request in ((0, talk), (0, work), (1, work)):
         aboard.observe(Dispatched(instance, request))

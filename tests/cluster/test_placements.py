@@ -17,7 +17,7 @@ from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 SLOW = Profile(base_s=0.0, per_unit_s=0.01, per_output_s=0.1)
 FAST = Profile(base_s=0.0, per_unit_s=0.001, per_output_s=0.01)

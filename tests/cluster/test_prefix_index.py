@@ -23,7 +23,7 @@ from stretto.cluster.placement import (
 )
 from stretto.cluster.prefix_hashes import PrefixHasher
 from stretto.cluster.prefix_index import PrefixIndex
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 HASHER = PrefixHasher(4)
 

@@ -10,7 +10,7 @@ from stretto.cluster.placement import Dispatched, Joined, PlacementRequest, Prom
 from stretto.cluster.prefix_hashes import PrefixHasher
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.prefix_snapshot import restore_snapshot, take_snapshot
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 HASHER = PrefixHasher(4)
 

@@ -11,7 +11,7 @@ from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import PlacementRequest, Purpose
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_index import Held
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.03, per_neighbour_s=0.001)
 REQUEST = PlacementRequest(4000, 200, purpose=Purpose(job="answer"), aboard={0: 3000})

@@ -8,9 +8,9 @@ import pytest
 
 from stretto.cluster.placement import KeyUse
 from stretto.cluster.prompt_keys import BYTES, PromptKeys, PromptSpace, SpaceOf, token_space
-from stretto.core import Prompt, Segment
-from stretto.deployment import Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.model.deployment import Replica
+from stretto.model.values import Prompt, Segment
 
 REPLICA = Replica(FakeLLM, FakeLLMConfig())
 RULES = Segment("The rules of this house are many. " * 30)

@@ -12,7 +12,7 @@ from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import Dispatched, Emptied, Ended, Joined, Left, PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.renewal import renewal_speeds
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 
 def request(name: str, num_blocks: int) -> PlacementRequest:

@@ -15,7 +15,7 @@ from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.placement import Choice, Dispatched, Ended, Joined, PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PrefixHasher
-from stretto.costs.profile import Profile
+from stretto.model.profile import Profile
 
 HASHER = PrefixHasher(64)
 GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.02, per_neighbour_s=0.0005)

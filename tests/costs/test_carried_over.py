@@ -13,7 +13,7 @@ from stretto.costs.gpus import GPUS, peak_figures
 from stretto.costs.preble import preble_cost
 from stretto.costs.presets import load_preset, preset_names, read_preset, write_preset
 from stretto.costs.shape import LLMModel, StepShape
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 A100 = load_preset(MEASURED)
 LLAMA_3_8B = LLMModel("8b", 32, 4096, 32, 8, 14336, 128256, max_context_tokens=8192)

@@ -13,7 +13,7 @@ from stretto.costs.fit import MeasuredStep, fit_shared_costs, fit_step_cost
 from stretto.costs.nnls import nnls
 from stretto.costs.step import LLMStepCost, StepFeatures
 from stretto.costs.steps_file import sample_steps
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 FEATURES = StepFeatures(SMALL, GPU)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stretto.costs.shape import model_of
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 LLAMA_3_8B: dict[str, Any] = {
     "model_type": "llama",

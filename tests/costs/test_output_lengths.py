@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stretto.costs.output_lengths import MAX_POINTS, LengthsBySource, OutputLengths, output_lengths
 from stretto.costs.presets import load_output_lengths
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 counted = st.dictionaries(st.integers(0, 5000), st.floats(0.1, 100), min_size=1, max_size=30)
 

@@ -9,7 +9,7 @@ from stretto.costs.fit import MeasuredStep
 from stretto.costs.per_batch_lines import fit_per_batch_lines
 from stretto.costs.preble import PREBLE, PrebleCost, preble_cost
 from stretto.costs.shape import StepShape
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 def decode(num: int, context: int, longest: int) -> StepShape:

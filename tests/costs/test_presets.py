@@ -10,7 +10,7 @@ from stretto.costs.loading import LoadingCost, fit_loading
 from stretto.costs.preble import preble_cost
 from stretto.costs.presets import load_preset, preset_names, preset_of
 from stretto.costs.shape import LLMModel, StepShape
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 DECODE = StepShape(num_decodes=32, context_tokens=16_000, max_context_tokens=900)
 MODEL = {

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.costs.fit_profile import fit_profile, fit_profile_by_length
-from stretto.costs.profile import Profile
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.model.profile import Profile
 
 SIZES = (1, 2, 4, 8, 16, 32)
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.step_costs import true_cost
 
-from stretto.costs.profile import Profile
 from stretto.costs.refine import Factor, RefinedCost, RefinedProfile
 from stretto.costs.shape import StepShape
+from stretto.model.profile import Profile
 
 DECODE = StepShape(num_decodes=4, context_tokens=400, max_context_tokens=100)
 PREFILL = StepShape(1, 100, 100, 5050)

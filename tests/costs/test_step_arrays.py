@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from stretto.costs.presets import load_preset
-from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
 from stretto.costs.step_arrays import ShapeArrays, steps_s
+from stretto.model.profile import Profile
 from stretto.sim.step_times import ProfileCost
 
 

@@ -9,7 +9,7 @@ from support.step_costs import shapes
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
 from stretto.costs.steps_file import SIZES, read_steps, sample_steps
-from stretto.errors import DocumentError
+from stretto.model.errors import DocumentError
 
 HEADER = ",".join([*SIZES, "seconds"])
 PARTS = HEADER + ",forward_s,preparation_s,sampling_s,host_s"

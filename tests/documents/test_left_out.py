@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from reportlab.pdfgen.canvas import Canvas
 
-from stretto.core import Document
 from stretto.documents import load_documents
 from stretto.documents.pdf import unread_pages_note
-from stretto.errors import DocumentError
+from stretto.model.errors import DocumentError
+from stretto.model.values import Document
 
 
 def write_pages(path: Path, kinds: str) -> Path:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from stretto.core import Section
 from stretto.documents.markdown import parse_markdown
+from stretto.model.values import Section
 
 
 def text_of(markdown: str) -> str:

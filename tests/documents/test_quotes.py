@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from stretto.core import Chunk, Mark
 from stretto.documents.quotes import cite
+from stretto.model.values import Chunk, Mark
 
 PAGES = (
     "The mill stands on a hill. Its wheel turns all day.",
@@ -112,7 +112,7 @@ def test_the_quote_is_one_line_and_not_too_long() -> None:
 
 def test_ties_do_not_depend_on_the_order_of_sets() -> None:
     code = (
-        "from stretto.core import Chunk, Mark; from stretto.documents.quotes import cite\n"
+        "from stretto.model.values import Chunk, Mark; from stretto.documents.quotes import cite\n"
         "words = 'alpha beta gamma delta epsilon zeta eta theta iota kappa'.split()\n"
         "text = ' '.join(words[3:] + words[:3]).capitalize() + '. Other. ' + ' '.join(words).title() + '.'\n"
         "chunk = Chunk('a', 0, text, page=1, marks=(Mark(text.index('Alpha'), None, 2),))\n"

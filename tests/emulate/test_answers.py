@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stretto.emulate.answers import ended_answer, source_of, write_words
 from stretto.emulate.tokens import FOUR_CHARACTERS, Piece, encode_chat
-from stretto.engines.openai_wire.requests import Message
+from stretto.wire.requests import ChatMessage
 
 tokens = FOUR_CHARACTERS
 PROMPT = tokens.encode("Which house has a kitchen?")
@@ -64,8 +64,8 @@ def test_text_and_tokens_are_the_same() -> None:
 
 
 def test_the_prompt_of_a_later_turn_begins_with_the_earlier_one_and_its_answer() -> None:
-    first = (Message("user", "Which house has a kitchen?"),)
+    first = (ChatMessage("user", "Which house has a kitchen?"),)
     answer = "".join(piece for _, piece in words(9, ends=True))
-    later = (*first, Message("assistant", answer), Message("user", "And a table?"))
+    later = (*first, ChatMessage("assistant", answer), ChatMessage("user", "And a table?"))
     before = encode_chat(tokens, first) + tokens.encode(answer)
     assert encode_chat(tokens, later)[: len(before)] == before

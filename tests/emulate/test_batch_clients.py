@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from support.emulated import emulating
 
-from stretto.core import Chunk, Hit
 from stretto.emulate.fleet import Kind, PlannedFleet, WantedFleet, WantedServer, check_fleet
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
 from stretto.engines.batch.server.reranking import RerankingServer
 from stretto.engines.catalogue import embedding_engine, llm_engine
 from stretto.engines.profiling import profile_engine
-from stretto.tasks import Task
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit
 
 TEXTS = [f"text number {number} is about {'fugues ' * number}" for number in range(40)]
 

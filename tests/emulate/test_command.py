@@ -183,7 +183,7 @@ def test_a_port_in_use_is_refused_in_one_line(stretto: CommandLine) -> None:
 def test_lengths_are_recorded_or_drawn_by_the_prompt(tmp_path: Path) -> None:
     from stretto.emulate.answer_lengths import read_answer_tokens
     from stretto.emulate.tokens import FOUR_CHARACTERS
-    from stretto.errors import ConfigError
+    from stretto.model.errors import ConfigError
 
     path = tmp_path / "lengths.json"
     path.write_text(

@@ -12,11 +12,11 @@ import pytest
 from support.emulated import emulating, fleet_of, running_servers
 from support.virtual_loop import in_virtual_time
 
-from stretto.emulate.app import App
+from stretto.emulate.app import EmulatedApp
 from stretto.emulate.fault_runner import FaultRunner
 from stretto.emulate.faults import Fault, FaultKind, parse_fault
 from stretto.emulate.gate import Gate
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 ASK = {"prompt": "Every house has a kitchen.", "max_tokens": 2, "ignore_eos": True}
 FAULTS = "/emulator/faults"
@@ -212,7 +212,7 @@ async def test_events_may_be_late_and_lost_at_the_same_time() -> None:
 async def test_dropping_the_faults_drops_restarts_to_come_and_not_one_under_way() -> None:
     server, gate = _Failing(), Gate()
     faults = FaultRunner(server, gate)
-    app = App(faults.table, gate)
+    app = EmulatedApp(faults.table, gate)
     faults.request(Fault("restart"))
     faults.request(Fault("restart", after_s=9.0))
     await asyncio.sleep(1.0)

@@ -22,7 +22,7 @@ from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.process_age import process_age_s
 from stretto.emulate.real_time import check_real_time, predict_load
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 FLEET = """
 [machine]

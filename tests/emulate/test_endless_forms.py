@@ -11,8 +11,8 @@ import pytest
 from stretto.emulate.documents import document_of
 from stretto.emulate.formed_text import formed_text
 from stretto.emulate.matching_text import text_matching
-from stretto.engines.openai_wire.errors import RequestRefused
-from stretto.engines.openai_wire.output_form import read_structured_outputs
+from stretto.wire.errors import RequestRefused
+from stretto.wire.output_form import read_structured_outputs
 
 WIDE = {f"{n}": {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 9} for n in range(10)} | {"10": {"type": "null"}}
 

@@ -22,7 +22,7 @@ from stretto.cluster.kv_events import AllBlocksCleared, BlockStored, KVEvent
 from stretto.emulate.kv_publisher import KVPublisher
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.engines.openai_server.kv_event_stream import KVEventStream
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 PROMPT = list(range(100, 164))
 

@@ -12,10 +12,10 @@ import httpx
 import pytest
 from support.emulated import emulating
 
+from stretto.costs.known_costs import batch_device
 from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.fleet import check_fleet
-from stretto.emulate.known_costs import batch_device
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.wanted import WantedFleet, WantedServer
 

@@ -17,7 +17,7 @@ from stretto.emulate.lag import LagMeter
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.tokens import FOUR_CHARACTERS
-from stretto.tasks import Done, LLMEvent, Started
+from stretto.model.tasks import Done, LLMEvent, Started
 
 SPEED = 200.0
 

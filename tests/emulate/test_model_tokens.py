@@ -12,12 +12,12 @@ from support.emulated import emulating, fleet_of
 pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
 
-from stretto.core import Segment
 from stretto.emulate.llm_plan import load_tokens
+from stretto.engines.models import MINI
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.models import MINI
-from stretto.tasks import Decode, Done, LLMEvent, LLMTask
+from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask
+from stretto.model.values import Segment
 
 TEXT = "Every house has a kitchen; every kitchen has a table. "
 

@@ -12,7 +12,7 @@ from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.device_memory import DeviceMemory
 from stretto.emulate.gate import Gate
 from stretto.emulate.server import EmulatedServer
-from stretto.errors import CapacityError
+from stretto.model.errors import CapacityError
 
 HELD = {"gpu 0": 10}
 WAKING_S = 2.0

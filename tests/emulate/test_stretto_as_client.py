@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from support.emulated import MODEL, emulating, fleet_of
 
-from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.programs import command_line
-from stretto.tasks import Decode, Done, LLMEvent, LLMTask, Piece
+from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece
+from stretto.model.values import Segment
 
 TASK = LLMTask(1, "q", "answer", (Segment("Every house has a kitchen. "),), Decode(max_tokens=6))
 

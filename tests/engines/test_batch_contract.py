@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from support.own_engines import Shouting, ShoutingConfig
 
-from stretto.core import Chunk, Document, Hit, Section
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
 from stretto.engines.batch.transforms import Transforms, TransformsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.contract import BatchEngine
-from stretto.errors import BadReply, ConfigError, EngineFailure, StrettoError
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, ConfigError, EngineFailure, StrettoError
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Document, Hit, Section
 
 Inputs = Mapping[str, object]
 CHUNKS = [Chunk("b.txt", index, f"text {index}", document_sha256="s", num_chunks=4) for index in range(4)]

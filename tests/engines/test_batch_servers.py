@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from support.pooling_stub import PoolingStub, answering
 
-from stretto.core import Chunk, Hit
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
 from stretto.engines.batch.server.pieces import pieces
 from stretto.engines.batch.server.reranking import RerankingServer
-from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit
 
 TEXTS = [f"text number {number} is about {'fugues ' * number}" for number in range(40)]
 TEI_INFO = {"model_id": "bge", "max_client_batch_size": 4, "max_input_length": 512}

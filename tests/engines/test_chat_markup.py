@@ -12,12 +12,12 @@ from support.openai_stub import OpenAIStub, Reply
 from support.tiny_checkpoint import EOS
 from transformers import AutoTokenizer
 
-from stretto.core import Prompt, Segment
 from stretto.engines.chat_markup import ChatMarkup, Markup, roles_of
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.errors import ConfigError, UserError
-from stretto.tasks import Decode, LLMTask
+from stretto.model.errors import ConfigError, UserError
+from stretto.model.tasks import Decode, LLMTask
+from stretto.model.values import Prompt, Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 

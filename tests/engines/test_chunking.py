@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from stretto.core import Chunk, Document, Section
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig, chunk_document, max_tokens
 from stretto.engines.batch.embedding import MINILM, Embedding, minilm_path
-from stretto.errors import ConfigError
-from stretto.tasks import Task
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Document, Section
 
 
 @pytest.fixture(scope="module")
@@ -311,9 +311,9 @@ def test_an_unknown_word_counts_as_its_letters(chunking: Chunking, tokenizer: To
 
 _MEMORY = """
 import resource, sys
-from stretto.core import Document, Section
+from stretto.model.values import Document, Section
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
-from stretto.tasks import Task
+from stretto.model.tasks import Task
 engine = Chunking(ChunkingConfig())
 
 def run(text):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.core import Document, Hit, Section
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
-from stretto.errors import ConfigError
-from stretto.tasks import Task
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Task
+from stretto.model.values import Document, Hit, Section
 
 pytest.importorskip("bm25s")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from stretto.core import Segment
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.decoding import BASIC, changed, refuse_others
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.errors import ConfigError
-from stretto.tasks import Decode, Done, Failed, LLMTask
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode, Done, Failed, LLMTask
+from stretto.model.values import Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 

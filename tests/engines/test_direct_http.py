@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
-from stretto.engines.http_client.address import Address
-from stretto.engines.http_client.by_httpx import HttpxClient
-from stretto.engines.http_client.client import Target
-from stretto.engines.http_client.direct import DirectClient
 from stretto.engines.openai_server import OpenAIServerConfig
 from stretto.engines.openai_server.http import Http
-from stretto.errors import BadReply, EngineUnavailable
+from stretto.http.client.address import Address
+from stretto.http.client.by_httpx import HttpxClient
+from stretto.http.client.client import Target
+from stretto.http.client.direct import DirectClient
+from stretto.model.errors import BadReply, EngineUnavailable
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nso"
 

@@ -15,13 +15,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from stretto.core import Chunk, Document, Hit
 from stretto.engines.batch import embedding as module
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
 from stretto.engines.computing import Computing
 from stretto.engines.processor import has_bfloat16
-from stretto.errors import BadReply, ConfigError, EngineFailure
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, ConfigError, EngineFailure
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Document, Hit
 
 TEXTS = ["A cat sat on the mat.", "word " * 100, "", "Dogs bark.", "The cat is on the rug. " * 8]
 

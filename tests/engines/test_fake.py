@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.llm_running import drain, task, value
 
-from stretto.core import Chunk, Document, Hit, Section, Segment, document_order
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import BadReply, EngineUnavailable
-from stretto.tasks import Decode, Done, Failed, Task
+from stretto.model.errors import BadReply, EngineUnavailable
+from stretto.model.tasks import Decode, Done, Failed, Task
+from stretto.model.values import Chunk, Document, Hit, Section, Segment, document_order
 
 DOCUMENT = Document("a.txt", (Section("one two three four five", "Numbers"), Section("six", page=2)), "00")
 CHUNKS = [Chunk("a.txt", index, f"text {index}") for index in range(6)]

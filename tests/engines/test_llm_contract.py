@@ -10,14 +10,14 @@ import pytest
 from support.llm_running import SteppedServer, drain, run, task, value
 from support.own_engines import Backwards, BackwardsConfig
 
-from stretto.core import Prompt, Segment
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import BadReply, ConfigError
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
+from stretto.model.errors import BadReply, ConfigError
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
+from stretto.model.values import Prompt, Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 

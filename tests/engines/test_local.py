@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stretto.deployment import Deployment
 from stretto.engines.batch.calls import CallsConfig
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import (
@@ -18,8 +17,9 @@ from stretto.engines.catalogue import (
     llm_engine,
     local_engines,
 )
+from stretto.engines.models import MINI
 from stretto.engines.profiling import profile_engine
-from stretto.models import MINI
+from stretto.model.deployment import Deployment
 
 
 def by_name(engines: list[Deployment]) -> dict[str, Deployment]:

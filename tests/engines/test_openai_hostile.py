@@ -11,12 +11,19 @@ from pathlib import Path
 import pytest
 from support.openai_stub import EVENT_STREAM, OpenAIStub, Reply
 
-from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config, read_load
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError, UserError
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.errors import (
+    BadReply,
+    ConfigError,
+    EngineTimeout,
+    EngineUnavailable,
+    StrettoError,
+    UserError,
+)
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.values import Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -19,14 +19,14 @@ from stretto.cluster.block_hashes import Hasher
 from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.loading import LoadingShares
-from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.engines.openai_server.kv_event_stream import KVEventStream
-from stretto.engines.openai_wire.kv_events import KVEventReader, Sequencer
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.errors import BadReply, ConfigError
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.errors import BadReply, ConfigError
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.values import Segment
+from stretto.wire.kv_events import KVEventReader, Sequencer
 
 pytest_plugins = ("support.llm_fixtures",)
 

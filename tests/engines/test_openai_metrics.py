@@ -11,7 +11,7 @@ from support.openai_stub import OpenAIStub, Reply
 from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config, read_load
-from stretto.errors import BadReply
+from stretto.model.errors import BadReply
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -12,11 +12,11 @@ import pytest
 from support.openai_stub import MODEL, OpenAIStub, Reply
 from support.tiny_checkpoint import BOS, EOS, build_tokenizer
 
-from stretto.core import Prompt, Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.errors import BadReply, CapacityError, ConfigError, StrettoError
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.values import Prompt, Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -15,7 +15,7 @@ from stretto.cluster.kv_events import AllBlocksCleared, BlockStored, KVEvent
 from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig, server
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.errors import EngineUnavailable
+from stretto.model.errors import EngineUnavailable
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 from support.openai_stub import EVENT_STREAM, MODEL, OpenAIStub, Reply
 
-from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.priority import priority_of
-from stretto.engines.openai_wire.errors import unknown_model
-from stretto.errors import (
+from stretto.model.errors import (
     BadReply,
     ConfigError,
     EngineBusy,
@@ -27,7 +25,9 @@ from stretto.errors import (
     NotFound,
     StrettoError,
 )
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
+from stretto.model.values import Segment
+from stretto.wire.errors import unknown_model
 
 OK = Reply((" Hello", " wor", "ld", "\n"))
 LIST = Decode(items="json_list", max_items=2)

@@ -13,12 +13,12 @@ from support.openai_stub import OpenAIStub, Reply
 
 from stretto.cluster.block_hashes import Hasher
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
-from stretto.core import Prompt, Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.openai_server.held_prefixes import HeldPrefixes
+from stretto.engines.openai_server.held_blocks import HeldByServer
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.tasks import Decode, Done, LLMEvent, LLMTask, Started
+from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Started
+from stretto.model.values import Prompt, Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 
@@ -149,7 +149,7 @@ def test_what_is_held_already_is_not_warmed() -> None:
 
 
 def test_whole_blocks_that_were_sent_are_held() -> None:
-    held = HeldPrefixes(4)
+    held = HeldByServer(4)
     held.send(range(10))
     assert held.num_held(range(100)) == held.num_whole(range(10)) == 8
     assert held.num_held([0, 1, 2, 3, 9]) == 4
@@ -160,7 +160,7 @@ def test_whole_blocks_that_were_sent_are_held() -> None:
 
 
 def test_the_least_recently_sent_is_forgotten_from_its_end() -> None:
-    held = HeldPrefixes(2, max_blocks=4)
+    held = HeldByServer(2, max_blocks=4)
     held.send([1, 2, 3, 4, 5, 6])
     held.send([7, 8, 9, 10])
     assert held.num_held([1, 2, 3, 4, 5, 6]) == 4
@@ -168,7 +168,7 @@ def test_the_least_recently_sent_is_forgotten_from_its_end() -> None:
 
 
 def test_the_server_may_tell_what_it_holds() -> None:
-    held, hasher = HeldPrefixes(2), Hasher(2)
+    held, hasher = HeldByServer(2), Hasher(2)
     hashes: list[bytes] = []
     hasher.extend(hashes, "", [1, 2, 3, 4])
     held.apply(BlockStored(hashes[0], hasher.root(""), (1, 2)))

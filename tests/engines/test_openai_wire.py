@@ -16,29 +16,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import stretto.engines.openai_wire
+import stretto.wire
 from stretto.cluster.block_hashes import Hasher
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
-from stretto.engines.openai_wire import errors, metrics, sse
-from stretto.engines.openai_wire.answers import (
-    Answer,
-    Choice,
+from stretto.model.errors import BadReply, EngineUnavailable, UserError
+from stretto.wire import errors, metrics, sse
+from stretto.wire.answers import (
+    AnswerChoice,
+    ModelAnswer,
     TokenCounts,
     chunk_json,
     read_chunk,
     read_whole,
     whole_json,
 )
-from stretto.engines.openai_wire.errors import ApiError, RequestRefused
-from stretto.engines.openai_wire.fields import read_body
-from stretto.engines.openai_wire.kv_events import KVEventReader, write_batch
-from stretto.engines.openai_wire.logprobs import TokenLogprob
-from stretto.engines.openai_wire.models import ModelCard, models_json, read_models, read_tokens, tokenize_json
-from stretto.engines.openai_wire.options import Options
-from stretto.engines.openai_wire.output_form import OutputForm
-from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, Message
-from stretto.errors import BadReply, EngineUnavailable, UserError
+from stretto.wire.errors import ApiError, RequestRefused
+from stretto.wire.fields import read_body
+from stretto.wire.kv_events import KVEventReader, write_batch
+from stretto.wire.logprobs import TokenLogprob
+from stretto.wire.models import ModelCard, models_json, read_models, read_tokens, tokenize_json
+from stretto.wire.options import Options
+from stretto.wire.output_form import OutputForm
+from stretto.wire.paths import Api
+from stretto.wire.requests import ChatMessage, ChatRequest, CompletionRequest
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 some_text = texts.filter(bool)
@@ -107,7 +107,9 @@ parts = st.one_of(
     texts.map(lambda text: {"type": "text", "text": text}),
     texts.map(lambda url: {"type": "image_url", "image_url": {"url": url}}),
 )
-messages = st.builds(Message, some_text, st.none() | texts | st.lists(parts, max_size=3).map(tuple), extras)
+messages = st.builds(
+    ChatMessage, some_text, st.none() | texts | st.lists(parts, max_size=3).map(tuple), extras
+)
 chats = st.builds(
     ChatRequest,
     messages=st.lists(messages, min_size=1, max_size=3).map(tuple),
@@ -162,8 +164,8 @@ def test_a_prompt_alone_may_be_asked_for() -> None:
 def test_the_text_of_a_message_leaves_images_out() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     words = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert Message("user", (words[0], image, words[1])).text == "ab"
-    assert Message("assistant", None).text == ""
+    assert ChatMessage("user", (words[0], image, words[1])).text == "ab"
+    assert ChatMessage("assistant", None).text == ""
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"9" * 10_000, b'{"a": \xff}'])
@@ -200,7 +202,7 @@ reports = st.builds(
     st.dictionaries(texts, st.floats(-9999, 0), max_size=3).map(lambda top: tuple(top.items())),
 )
 choices = st.builds(
-    Choice,
+    AnswerChoice,
     index=st.integers(0, 99),
     text=texts,
     finish=st.sampled_from([None, "stop", "length"]),
@@ -211,7 +213,7 @@ counts = st.none() | st.builds(
     TokenCounts, st.integers(0, 99), st.integers(0, 99), st.none() | st.integers(0, 99)
 )
 answers = st.builds(
-    Answer,
+    ModelAnswer,
     id=texts,
     model=texts,
     created_s=st.integers(0, 2**40),
@@ -222,7 +224,7 @@ apis = st.sampled_from(("completions", "chat"))
 
 
 @given(apis, answers)
-def test_an_answer_is_read_as_it_was_written(api: Api, answer: Answer) -> None:
+def test_an_answer_is_read_as_it_was_written(api: Api, answer: ModelAnswer) -> None:
     sent = json.loads(json.dumps(whole_json(api, answer)))
     role = "assistant" if api == "chat" else None
     assert read_whole(api, sent) == replace(
@@ -232,10 +234,10 @@ def test_an_answer_is_read_as_it_was_written(api: Api, answer: Answer) -> None:
 
 
 def test_thoughts_and_the_reason_of_a_stop_are_told() -> None:
-    choice = Choice(text="so", reasoning="hm", role="assistant", finish="stop", stop_reason="\n")
+    choice = AnswerChoice(text="so", reasoning="hm", role="assistant", finish="stop", stop_reason="\n")
     for write, read in ((whole_json, read_whole), (chunk_json, read_chunk)):
-        assert read("chat", write("chat", Answer(choices=(choice,)))).choices == (choice,)
-    assert Choice(reasoning="hm").has_output
+        assert read("chat", write("chat", ModelAnswer(choices=(choice,)))).choices == (choice,)
+    assert AnswerChoice(reasoning="hm").has_output
 
 
 @given(apis, json_values | st.dictionaries(st.sampled_from(["choices", "usage", "error", "id"]), json_values))
@@ -349,7 +351,7 @@ def test_kv_events_are_read_as_they_were_written(salt: str, data: st.DataObject)
 
 def test_kv_events_cross_as_frames() -> None:
     pytest.importorskip("msgspec")
-    from stretto.engines.openai_wire import kv_frames
+    from stretto.wire import kv_frames
 
     stored = BlockStored(HASHER.chain(HASHER.root(""), (1, 2)), HASHER.root(""), (1, 2))
     frames = kv_frames.write_message("topic", 7, write_batch([stored], 0.5, {HASHER.root(""): ""}))
@@ -367,7 +369,7 @@ def test_kv_events_cross_as_frames() -> None:
 
 
 def test_only_frames_need_a_package() -> None:
-    for path in Path(stretto.engines.openai_wire.__path__[0]).glob("*.py"):
+    for path in Path(stretto.wire.__path__[0]).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):

@@ -16,13 +16,13 @@ import httpx
 import pytest
 from support.openai_rows import ROWS, Server
 
-from stretto.engines.openai_wire import metrics, paths, sse
-from stretto.engines.openai_wire.answers import Answer, Choice, read_chunk, read_whole
-from stretto.engines.openai_wire.errors import read_reason
-from stretto.engines.openai_wire.models import read_models, read_tokens, tokenize_request
-from stretto.engines.openai_wire.options import Options
-from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, GenerateRequest, Message
+from stretto.wire import metrics, paths, sse
+from stretto.wire.answers import AnswerChoice, ModelAnswer, read_chunk, read_whole
+from stretto.wire.errors import read_reason
+from stretto.wire.models import read_models, read_tokens, tokenize_request
+from stretto.wire.options import Options
+from stretto.wire.paths import Api
+from stretto.wire.requests import ChatMessage, ChatRequest, CompletionRequest, GenerateRequest
 
 TEXT = "Every house has a kitchen; every kitchen has a table."
 IDS = tuple(range(10, 90))
@@ -41,7 +41,7 @@ class Client:
 
     def request(self, api: Api, options: Options, text: str = TEXT) -> GenerateRequest:
         if api == "chat":
-            return ChatRequest(model=self.model, messages=(Message("user", text),), options=options)
+            return ChatRequest(model=self.model, messages=(ChatMessage("user", text),), options=options)
         return CompletionRequest(model=self.model, prompts=(text,), options=options)
 
     def get(self, path: str) -> httpx.Response:
@@ -51,7 +51,7 @@ class Client:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self._http.post(path, content=content, headers={"Content-Type": "application/json"})
 
-    def whole(self, api: Api, request: GenerateRequest) -> Answer:
+    def whole(self, api: Api, request: GenerateRequest) -> ModelAnswer:
         response = self.post(paths.GENERATE[api], request.to_json())
         assert response.status_code == 200, response.text
         return read_whole(api, response.json())
@@ -60,7 +60,7 @@ class Client:
         """Close all connections."""
         self._http.close()
 
-    def stream(self, api: Api, request: GenerateRequest) -> Iterator[Answer]:
+    def stream(self, api: Api, request: GenerateRequest) -> Iterator[ModelAnswer]:
         """The chunks; closing the iterator leaves the server."""
         request = replace(request, options=replace(request.options, stream=True))
         decoder = sse.EventDecoder()
@@ -96,7 +96,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield one
 
 
-def only(answer: Answer) -> Choice:
+def only(answer: ModelAnswer) -> AnswerChoice:
     (choice,) = answer.choices
     return choice
 

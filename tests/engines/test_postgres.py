@@ -12,12 +12,12 @@ import numpy as np
 import psycopg
 import pytest
 
-from stretto.core import Chunk, Document, Hit, Mark, Section
 from stretto.engines.batch import embedded_postgres as module
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
 from stretto.engines.batch.postgres import Collection, PostgresConfig, PostgresVectors
-from stretto.errors import ConfigError, EngineUnavailable
-from stretto.tasks import Task
+from stretto.model.errors import ConfigError, EngineUnavailable
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Document, Hit, Mark, Section
 
 VECTOR = np.array([1, 0], np.float32)
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from stretto.core import Segment
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.errors import UserError
+from stretto.model.errors import UserError
+from stretto.model.values import Segment
 
 SPECIAL = ("<s>", "</s>", "[SEP]", "<|im_end|>")
 WORDS = (

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.core import Chunk, Hit, document_order
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
-from stretto.errors import BadReply, ConfigError
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, ConfigError
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit, document_order
 
 PASSAGES = [
     "Paris is the capital of France. It lies on the Seine.",

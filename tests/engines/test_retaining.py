@@ -10,9 +10,9 @@ import pytest
 from support.llm_running import drain
 
 from stretto.cluster.kv_events import BlockRemoved
-from stretto.core import Prompt, Segment
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.tasks import Decode, Done, LLMTask, Reuse
+from stretto.model.tasks import Decode, Done, LLMTask, Reuse
+from stretto.model.values import Prompt, Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 

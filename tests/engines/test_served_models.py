@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from stretto.engines.openai_wire.models import ModelCard, choose_model, models_json, read_models
-from stretto.errors import BadReply, ConfigError
+from stretto.model.errors import BadReply, ConfigError
+from stretto.wire.models import ModelCard, choose_model, models_json, read_models
 
 
 def _listed(*names: str) -> list[ModelCard]:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from support.plain_server import Answered, PlainServer, as_events, as_json, listing
 
-from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.openai_wire.paths import Api
-from stretto.errors import BadReply, ConfigError, EngineUnavailable, StrettoError
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Usage
+from stretto.model.errors import BadReply, ConfigError, EngineUnavailable, StrettoError
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Usage
+from stretto.model.values import Segment
+from stretto.wire.paths import Api
 
 LIST = Decode(items="json_list")
 THOUGHTS = 'I could say ["no"].\n1. or this\n'

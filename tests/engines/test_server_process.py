@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from support import openai_stub
 
-from stretto.core import Segment
-from stretto.deployment import Replica
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.kept import KeptProcess, take_port
 from stretto.engines.server_process.launched import LaunchedServer
 from stretto.engines.server_process.programs import command_line
-from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable
-from stretto.tasks import Decode, Done, LLMEvent, LLMTask
+from stretto.model.deployment import Replica
+from stretto.model.errors import ConfigError, EngineTimeout, EngineUnavailable
+from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask
+from stretto.model.values import Segment
 
 STUB = (sys.executable, openai_stub.__file__)
 TASK = LLMTask(1, "query", "step", (Segment("Hello", "question"),), Decode(max_tokens=8))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.plain_server import Answered, PlainServer, as_events, as_json, listing
 
-from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.openai_wire.server_url import read_server_url
-from stretto.errors import ConfigError, NotFound
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.errors import ConfigError, NotFound
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.values import Segment
+from stretto.wire.server_url import read_server_url
 
 
 def _asked(url: str, path: str) -> str:

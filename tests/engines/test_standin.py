@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from support.llm_running import run, value
 
-from stretto.core import Prompt, Segment
 from stretto.engines.scripted.standin import NO_ANSWER, StandIn, StandInConfig, quote, reformulate, sentences
-from stretto.tasks import Decode, Done
+from stretto.model.tasks import Decode, Done
+from stretto.model.values import Prompt, Segment
 
 ASYNCIO = """# Asyncio
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from stretto.core import Document, Section
-from stretto.deployment import deploy
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
 from stretto.engines.contract import StoppableEngine
-from stretto.errors import QueryCancelled
+from stretto.model.deployment import deploy
+from stretto.model.errors import QueryCancelled
+from stretto.model.tasks import Task
+from stretto.model.values import Document, Section
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import Task
 
 
 def task(number: int, op: str, **inputs: object) -> Task:

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.llm_running import drain
 
-from stretto.core import Prompt, Segment
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import TransformerUsage
-from stretto.errors import StrettoError
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
+from stretto.model.errors import StrettoError
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
+from stretto.model.values import Prompt, Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 

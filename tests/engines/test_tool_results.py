@@ -11,12 +11,12 @@ from datetime import date
 import pytest
 
 from stretto.components import Tool
-from stretto.core import Chunk, Hit
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.python_results import result_text
 from stretto.engines.batch.tools import Tools, ToolsConfig
-from stretto.errors import EngineFailure
-from stretto.tasks import Task
+from stretto.model.errors import EngineFailure
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit
 
 
 @dataclass

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from stretto.components import Tool
-from stretto.core import Document, Section
 from stretto.engines.batch.calculator import calculate
 from stretto.engines.batch.corpus_search import search_tool
 from stretto.engines.batch.tools import Tools, ToolsConfig
-from stretto.tasks import Task
+from stretto.model.tasks import Task
+from stretto.model.values import Document, Section
 
 
 @pytest.mark.parametrize(

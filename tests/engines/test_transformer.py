@@ -24,12 +24,12 @@ from checks.llm_equality import (
     random_prompts,
 )
 from stretto.cluster.kv_events import BlockRemoved, BlockStored
-from stretto.core import Segment
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import TransformerUsage
-from stretto.errors import CapacityError, ConfigError, UserError
-from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
+from stretto.model.errors import CapacityError, ConfigError, UserError
+from stretto.model.tasks import Decode, Done, Failed, LLMTask, Piece
+from stretto.model.values import Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stretto.core import Segment
 from stretto.engines.transformer.contexts import Contexts, RunningGeneration
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import CapacityError, ConfigError, QueryCancelled, UserError
-from stretto.tasks import Decode, LLMEvent
+from stretto.model.errors import CapacityError, ConfigError, QueryCancelled, UserError
+from stretto.model.tasks import Decode, LLMEvent
+from stretto.model.values import Segment
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -23,8 +23,8 @@ from stretto.engines.transformer.device import device_of
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.paged_decodes import Tuning
 from stretto.engines.transformer.running_task import TransformerUsage
-from stretto.errors import ConfigError
-from stretto.tasks import Decode, Done, LLMTask
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode, Done, LLMTask
 
 
 @pytest.fixture(scope="module")

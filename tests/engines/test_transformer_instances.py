@@ -14,9 +14,9 @@ from support.runtime_engines import graph
 from support.tiny_checkpoint import build_tiny_checkpoint
 
 from stretto import Runtime
-from stretto.deployment import Deployment, RunsIn, deploy
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import CapacityError, ConfigError, QueryCancelled
+from stretto.model.deployment import Deployment, RunsIn, deploy
+from stretto.model.errors import CapacityError, ConfigError, QueryCancelled
 from stretto.trace.recorder import Recorder
 
 pytest_plugins = ("support.llm_fixtures",)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from stretto.cluster.machine import Machine, check_deployments
-from stretto.deployment import Deployment, Engine, Replica
+from stretto.engines.models import MINI
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.memory import num_parameters
-from stretto.errors import ConfigError
-from stretto.models import MINI
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import ConfigError
 
 pytest_plugins = ("support.llm_fixtures",)
 

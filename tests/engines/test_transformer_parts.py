@@ -19,7 +19,7 @@ from stretto.engines.transformer.sampler import choose
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import TokenChoice
 from stretto.llm.output.sampling import noise_seed
-from stretto.tasks import Decode
+from stretto.model.tasks import Decode
 
 CONFIG = ModelConfig(
     vocabulary=8,

@@ -7,10 +7,10 @@ from pathlib import Path
 from support.chains import chain
 from support.stepping import SteppingDriver
 
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.messages import Submit
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.sched.messages import Submit
 
 pytest_plugins = ("support.llm_fixtures",)
 

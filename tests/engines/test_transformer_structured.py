@@ -10,13 +10,13 @@ import pytest
 from support.llm_running import drain, run, task
 from tokenizers import Tokenizer
 
-from stretto.core import Segment
+from stretto.engines.models import MINI
 from stretto.engines.transformer import structured
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, mark_of
-from stretto.errors import ConfigError, EngineFailure
-from stretto.models import MINI
-from stretto.tasks import Decode, Done, Failed, LLMEvent
+from stretto.model.errors import ConfigError, EngineFailure
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent
+from stretto.model.values import Segment
 from tools.training.tokenizer import EOS, token_id
 
 pytest.importorskip("llguidance")

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from stretto.core import Chunk, Hit
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.contract import BatchEngine
-from stretto.errors import ConfigError
-from stretto.tasks import Task
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit
 
 Vector = NDArray[np.float32]
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 from support.search_service import results, search_service
 
-from stretto.core import Hit
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
-from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
+from stretto.model.tasks import Task
+from stretto.model.values import Hit
 
 
 def page(number: int) -> dict[str, str]:

@@ -11,11 +11,11 @@ import pytest
 from support.openai_stub import OpenAIStub, Reply
 
 import stretto.engines.openai_server.http as http
-from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.whole_answers import WholeAnswers
-from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, EngineUnreachable
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable, EngineUnreachable
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.values import Segment
 
 HELLO = Reply((" Hello", " wor", "ld"), finish="stop")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support.graphs import ADVANCED_RAG, OPTIMISED_RAG
 
-from stretto.costs.profile import Profile
-from stretto.errors import ConfigError
 from stretto.graph.compile import ExecutionGraph, StreamedOutput, compile_graph, rebase
 from stretto.graph.text import parse_graph
-from stretto.tasks import Decode
+from stretto.model.errors import ConfigError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode
 
 
 def compiled(text: str, **profiles: Profile) -> ExecutionGraph:

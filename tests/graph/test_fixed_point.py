@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from stretto.default_vocabulary import DEFAULT
-from stretto.errors import GraphError
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Graph, Primitive, Ref
 from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import Pass, Profiles
 from stretto.graph.passes.pipeline import PASSES, optimise, run_passes
 from stretto.graph.text import parse_graph, print_graph
+from stretto.model.errors import GraphError
 
 EMBED = """
     graph g(%xs: list[text])

@@ -11,14 +11,14 @@ from support.graphs import ADVANCED_RAG, OPTIMISED_RAG
 from support.line_counts import num_lines
 from support.random_apps import App, apps
 
-from stretto.costs.profile import Profile
-from stretto.default_vocabulary import DEFAULT
-from stretto.errors import ConfigError, GraphError
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS
 from stretto.graph.passes.pipeline import PASSES, apply_pass, optimise, run_passes
 from stretto.graph.text import parse_graph, print_graph
 from stretto.graph.verify import verify
+from stretto.model.errors import ConfigError, GraphError
+from stretto.model.profile import Profile
 
 PROFILES = {"embedding": Profile(max_efficient_batch=128), "slow": Profile(base_s=10.0, per_unit_s=0.05)}
 

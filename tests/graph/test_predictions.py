@@ -9,7 +9,6 @@ from support.line_counts import num_lines
 from support.plain_prediction import plain_prediction
 from support.random_apps import App, apps
 
-from stretto.costs.profile import Profile
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS
 from stretto.graph.passes.conditions import Conditions
@@ -17,6 +16,7 @@ from stretto.graph.passes.pipeline import PASSES, run_passes
 from stretto.graph.passes.predict import predict
 from stretto.graph.passes.steps import Steps
 from stretto.graph.text import parse_graph
+from stretto.model.profile import Profile
 
 _ENGINES = ("cpu", "embedding", "vectors", "rerank", "web", "llm")
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from support.graphs import ADVANCED_RAG, OPTIMISED_RAG
 from support.random_apps import App, apps
 
-from stretto.errors import GraphError
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot, config_items
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph, print_graph
+from stretto.model.errors import GraphError
 
 quickly = settings(
     max_examples=100, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)

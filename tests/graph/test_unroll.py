@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.worked_example import PROFILES, e_graph, p_graph
 
-from stretto.errors import ConfigError
 from stretto.graph.text import parse_graph
 from stretto.graph.unroll import own_prompt, unroll, unroll_steps
+from stretto.model.errors import ConfigError
 
 FIGURE_6 = """
 advanced_rag unrolled for files=1, chunks=666, queries=3

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from stretto.errors import GraphError
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref
 from stretto.graph.text import parse_graph
 from stretto.graph.types import accepts, is_promptable, is_type
 from stretto.graph.verify import sort_topologically, verify
+from stretto.model.errors import GraphError
 
 HEAD = (
     "graph g(%q: text, %files: list[document], %texts: list[text], %others: list[text], %n: number, "

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from stretto.apps import advanced_rag, naive_rag, search_empowered
-from stretto.costs.profile import Profile
-from stretto.default_vocabulary import DEFAULT
-from stretto.errors import ConfigError, GraphError
-from stretto.frontend.plan_cache import PlanCache
-from stretto.frontend.template import Template
+from stretto.apps.plan_cache import PlanCache
+from stretto.apps.template import Template
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS
 from stretto.graph.passes.conditions import Conditions, rounded_load
@@ -21,6 +19,8 @@ from stretto.graph.passes.predict import Prediction, predict
 from stretto.graph.passes.steps import Steps
 from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
 from stretto.graph.text import parse_graph, print_graph
+from stretto.model.errors import ConfigError, GraphError
+from stretto.model.profile import Profile
 
 LLM = Profile(0.004, 0.00013, 1, per_output_s=0.004)
 PROFILES = {

@@ -28,16 +28,16 @@ from support.openai_stub import OpenAIStub, Reply
 
 from stretto import Runtime
 from stretto import programs as P  # noqa: N812
-from stretto.deployment import Deployment, Engine, Replica
 from stretto.emulate.fleet import check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
 from stretto.engines.catalogue import PROFILES
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.errors import EngineFailure
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import EngineFailure
 from stretto.runtime.query import Query
 
 RUNS_ALL = int(os.environ.get("STRETTO_FAULT_RUNS", "0")) > 0

@@ -13,11 +13,11 @@ import pytest
 
 from stretto import Input, Runtime, Template
 from stretto.components import Condition, FirstPresent, LLMCall, ToolCall
-from stretto.deployment import Deployment, deploy
 from stretto.engines.catalogue import Calls, CallsConfig
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import EngineFailure, StrettoError
-from stretto.foreign import MAX_DEPTH
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import EngineFailure, StrettoError
+from stretto.model.foreign import MAX_DEPTH
 
 TEXT = Input("text", "text")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from support.hostile import show
 
-from stretto.core import Section
 from stretto.documents import ParseLimits, load_documents
 from stretto.documents.html import parse_html
 from stretto.documents.parser_process import ParserProcess
-from stretto.errors import ConfigError, DocumentError
+from stretto.model.errors import ConfigError, DocumentError
+from stretto.model.values import Section
 
 
 def pdf_bomb(path: Path, num_operators: int) -> Path:

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from stretto import DEFAULT, Runtime
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import GraphError, InternalError, StrettoError
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.text import parse_graph
-from stretto.observer import Observer
+from stretto.model.deployment import deploy
+from stretto.model.errors import GraphError, InternalError, StrettoError
+from stretto.model.tasks import Task
+from stretto.sched.observer import Observer
 from stretto.sched.orders.arrival import PerInvocation
 from stretto.sched.orders.order import Hold, Take
-from stretto.sched.request import Entry
-from stretto.tasks import Task
-from stretto.vocabulary import Vocabulary
+from stretto.sched.queries.request import QueueEntry
+from stretto.sched.vocabulary import Vocabulary
 
 PLAIN = compile_graph(
     parse_graph(
@@ -146,7 +146,7 @@ CHOICES: Mapping[str, Callable[..., Any]] = {
     **NONSENSE,
     "for ever": lambda chosen: Hold(float("inf")),
     "never": lambda chosen: Hold(float("nan")),
-    "what does not wait": lambda chosen: Take(Entry(chosen.entry.request), 1),
+    "what does not wait": lambda chosen: Take(QueueEntry(chosen.entry.request), 1),
     "too many": lambda chosen: Take(chosen.entry, 1000),
     "too few": lambda chosen: Take(chosen.entry, 0),
 }

@@ -12,9 +12,9 @@ import pytest
 from support.hostile import SOAK_S, SlowFakeLLM, resident_mb, show
 from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting
 
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLMConfig
-from stretto.errors import InternalError, QueryEnded, StrettoError
+from stretto.model.deployment import deploy
+from stretto.model.errors import InternalError, QueryEnded, StrettoError
 from stretto.runtime.runtime import Runtime
 from stretto.trace.run_file import RunRecorder
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.errors import BadReply
 from stretto.llm.output.list_items import ListItems
 from stretto.llm.output.tool_calls import read_tool_call
+from stretto.model.errors import BadReply
 
 
 def parse(*deltas: str) -> list[str]:

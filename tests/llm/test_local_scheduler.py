@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.kv_model import VOCABULARY, CheckedKV, completion, step
 
-from stretto.errors import CapacityError, ConfigError
 from stretto.llm.admission import in_proportion
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
 from stretto.llm.sequence import Status, TokenSequence
+from stretto.model.errors import CapacityError, ConfigError
 
 TOKENS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
 

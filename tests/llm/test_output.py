@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.core import Segment
-from stretto.errors import BadReply, ConfigError
-from stretto.llm.output.output import Output
-from stretto.tasks import Decode
+from stretto.llm.output.output import DecodeOutput
+from stretto.model.errors import BadReply, ConfigError
+from stretto.model.tasks import Decode
+from stretto.model.values import Segment
 
 
 def run(decode: Decode, *deltas: str) -> tuple[list[str], object]:
     """Feed deltas as an engine does, until the output is finished or the text is over; return pieces
     and value.
     """
-    output = Output(decode)
+    output = DecodeOutput(decode)
     pieces: list[str] = []
     for delta in deltas:
         new, finished = output.feed(delta)
@@ -60,7 +60,7 @@ def test_text_is_the_same_however_it_is_cut(
 @given(few_letters, stops)
 def test_no_character_is_held_longer_than_it_may_have_to_go(text: str, stop: tuple[str, ...]) -> None:
     """Before the end, all but a possible beginning of a stop string and trailing space is out."""
-    output = Output(Decode(stop=stop))
+    output = DecodeOutput(Decode(stop=stop))
     out = ""
     for end, char in enumerate(text, start=1):
         pieces, finished = output.feed(char)
@@ -84,7 +84,7 @@ def test_list_pieces_are_its_items_up_to_max_items(
 
 
 def test_list_finishes_with_its_bracket() -> None:
-    output = Output(Decode(items="json_list"))
+    output = DecodeOutput(Decode(items="json_list"))
     assert output.feed('["a"') == (["a"], False)
     assert output.feed("] and more") == ([], True)
     assert output.finish() == ([], ["a"])
@@ -106,7 +106,7 @@ QUESTION = (Segment("Reword "), Segment("Who?", "question"), Segment("\nJSON:"))
 def test_what_is_no_list_falls_back_to_a_variable_with_a_warning(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    output = Output(Decode(items="json_list", fallback="question"), QUESTION)
+    output = DecodeOutput(Decode(items="json_list", fallback="question"), QUESTION)
     pieces, _ = output.feed(text)
     last, value = output.finish()
     assert [*pieces, *last] == value == ["Who?"]
@@ -119,7 +119,7 @@ def test_without_a_fallback_what_is_no_list_is_a_bad_reply() -> None:
         (Decode(items="json_list"), QUESTION),
         (Decode(items="json_list", fallback="x"), ()),
     ):
-        output = Output(decode, prompt)
+        output = DecodeOutput(decode, prompt)
         output.feed("no")
         with pytest.raises(BadReply, match="no list"):
             output.finish()
@@ -132,4 +132,4 @@ def test_stop_string_that_never_completes_is_text() -> None:
 @pytest.mark.parametrize("decode", [Decode(items="yaml"), Decode(max_tokens=0)])
 def test_senseless_decode_is_a_config_error(decode: Decode) -> None:
     with pytest.raises(ConfigError):
-        Output(decode)
+        DecodeOutput(decode)

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from stretto.llm.block_tables import BlockTables
 from stretto.llm.cache.block_pool import BlockPool
-from stretto.llm.cache.block_tables import BlockTables
 from stretto.llm.cache.prefix_cache import PrefixCache
 from stretto.llm.repeats import grow_for_repeats
 from stretto.llm.sequence import TokenSequence

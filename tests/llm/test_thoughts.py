@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.core import Segment
-from stretto.errors import BadReply
-from stretto.llm.output.output import Output
+from stretto.llm.output.output import DecodeOutput
 from stretto.llm.output.thoughts import TAGS, Opening, Thoughts, opens_thoughts
-from stretto.tasks import Decode, Finish
+from stretto.model.errors import BadReply
+from stretto.model.tasks import Decode, Finish
+from stretto.model.values import Segment
 
 OPENINGS: tuple[Opening, ...] = ("none", "maybe", "likely", "certain")
 LONG = "I think of this and that, and of <tags> too. " * 20
@@ -120,7 +120,7 @@ def test_prompts_that_open_thoughts_are_seen() -> None:
 
 
 def _output(text: str, decode: Decode, reason: Finish = "stop", prompt: str = "Q:") -> tuple[object, Finish]:
-    output = Output(decode, (Segment(prompt),))
+    output = DecodeOutput(decode, (Segment(prompt),))
     for char in text:
         if output.feed(char)[1]:
             break

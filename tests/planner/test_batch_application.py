@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.planner.running.batch_lines import read_batch_application
-from stretto.planner.running.run_request import Message
+from stretto.planner.running.run_request import PromptMessage
 
 
 def line(custom_id: str, model: str = "m", text: Any = "Hi", **options: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_lines_alike_keep_their_own_texts_and_options(tmp_path: Path) -> None:
     _, store = read_batch_application(path)
     requests = [store.get(number) for number in range(len(store))]
     assert [one.messages for one in requests] == [
-        (Message("user", text),) for text in ("one", "two", "three", "ab")
+        (PromptMessage("user", text),) for text in ("one", "two", "three", "ab")
     ]
     assert [(one.decode or {})["seed"] for one in requests] == [1, 2, 1, 1]
     assert requests[0].decode is requests[2].decode

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.planner.running.call_queue import CallQueue
-from stretto.planner.running.calls import Call
+from stretto.planner.running.calls import PlannedCall
 
 
 def queue_of(numbers: list[int]) -> CallQueue:
     queue = CallQueue()
     for number in numbers:
-        queue.append(Call(number, "writer", 0))
+        queue.append(PlannedCall(number, "writer", 0))
     return queue
 
 

@@ -13,10 +13,10 @@ pytest.importorskip("transformers")
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.shape import StepShape
 from stretto.costs.step import NUMBERS as STEP_NUMBERS
+from stretto.engines.models import MINI
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import ConfigError
-from stretto.models import MINI
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import ConfigError
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.core_costs import CoreCost, core_cost_of, measure_on_cores
 from stretto.planner.cores import core_models, cores_machine, usable_cores
 from stretto.planner.plan import PlannedReplica
@@ -27,14 +27,14 @@ NUMBERS = dict.fromkeys(STEP_NUMBERS, 0.0) | {"preparation": 0.002, "preparation
 
 
 def app_of(*models: str) -> Application:
-    return Application("app", [Node(f"node{at}", model, 64) for at, model in enumerate(models)])
+    return Application("app", [ModelNode(f"node{at}", model, 64) for at, model in enumerate(models)])
 
 
 def problem_of(app: Application, num_cores: int = 2) -> Problem:
     models = core_models(app)
     costs = {name: CoreCost(model.sizes, NUMBERS, 3.0) for name, model in models.items()}
     lengths = LengthsBySource({(name, ""): output_lengths({32: 1.0}) for name in models})
-    return Problem(app, [Request("1", 20)], cores_machine(costs, num_cores), lengths)
+    return Problem(app, [AppRequest("1", 20)], cores_machine(costs, num_cores), lengths)
 
 
 def test_a_planned_replica_is_a_process_with_a_thread_on_its_core() -> None:

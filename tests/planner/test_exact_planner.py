@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from stretto.costs.presets import load_output_lengths
-from stretto.errors import ConfigError
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import ConfigError
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute
 from stretto.planner.machine import MACHINES
 from stretto.planner.planners.exact import exact, solve
@@ -23,12 +23,12 @@ from stretto.planner.run_times import RunTimes
 def times() -> RunTimes:
     """Return four models, one of which takes the answers of another, on four devices."""
     nodes = [
-        Node("a", "vicuna-13b-v1.5", 60),
-        Node("b", "mpt-7b-chat", 60),
-        Node("c", "chatglm3-6b", 60, inputs=("b",)),
-        Node("d", "Llama-2-70b-chat-hf", 60),
+        ModelNode("a", "vicuna-13b-v1.5", 60),
+        ModelNode("b", "mpt-7b-chat", 60),
+        ModelNode("c", "chatglm3-6b", 60, inputs=("b",)),
+        ModelNode("d", "Llama-2-70b-chat-hf", 60),
     ]
-    requests = [Request(str(at), 10 + at % 30) for at in range(40)]
+    requests = [AppRequest(str(at), 10 + at % 30) for at in range(40)]
     machine = MACHINES["4xA100-80G"]
     return RunTimes(Problem(Application("app", nodes), requests, machine, load_output_lengths(), num_draws=1))
 

@@ -16,10 +16,10 @@ import pytest
 
 from stretto.costs.shape import StepShape
 from stretto.costs.step_arrays import ShapeArrays
-from stretto.errors import CapacityError, ConfigError
 from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import TokenSequence
+from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.compiled import compiled
 from stretto.planner.fast_scheduler import FastScheduler
 from stretto.planner.simulate import simulate_steps

@@ -22,14 +22,14 @@ from support.virtual_loop import VirtualLoop
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.deployment import Replica
-from stretto.errors import EngineUnavailable
-from stretto.planner.running.calls import CallBook, Ended
-from stretto.planner.running.drive import Run, drive
+from stretto.model.deployment import Replica
+from stretto.model.errors import EngineUnavailable
+from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Started
+from stretto.planner.running.calls import CallBook, CallEnded
+from stretto.planner.running.drive import DrivenRun, drive
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.saved_calls import calls_of
-from stretto.runtime.journal.lines import Entry
-from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Started
+from stretto.runtime.journal.lines import JournalEntry
 
 NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "25"))
 HUNG = 427
@@ -92,11 +92,11 @@ class Frail(ServerEngine):
 class Memory:
     """A journal in memory: what is added is saved a little later, unless the run is killed before."""
 
-    def __init__(self, saved: list[Entry]) -> None:
+    def __init__(self, saved: list[JournalEntry]) -> None:
         self.is_dead = False
         self._saved = saved
 
-    def add(self, entry: Entry, then: Callable[[], None]) -> None:
+    def add(self, entry: JournalEntry, then: Callable[[], None]) -> None:
         def save() -> None:
             if not self.is_dead:
                 self._saved.append(entry)
@@ -105,7 +105,7 @@ class Memory:
         asyncio.get_running_loop().call_later(_COMMIT_S, save)
 
 
-def live(faults: Faults, saved: list[Entry], killed_s: float | None) -> list[Ended]:
+def live(faults: Faults, saved: list[JournalEntry], killed_s: float | None) -> list[CallEnded]:
     """Run from what is saved until the end, or until killed; return the requests that have ended."""
     requests = stored(REQUESTS)
     book = CallBook(APP, requests)
@@ -114,7 +114,7 @@ def live(faults: Faults, saved: list[Entry], killed_s: float | None) -> list[End
     async def main() -> None:
         memory: Any = Memory(saved)
         replica = Replica(Frail, faults, runs_in="loop", start_timeout_s=60)
-        run = Run(APP, PLAN, lambda planned: replica, book, ended.append, lambda: None)
+        run = DrivenRun(APP, PLAN, lambda planned: replica, book, ended.append, lambda: None)
         running = asyncio.create_task(drive(run, memory))
         await asyncio.wait([running], timeout=killed_s)
         if not running.done():
@@ -131,7 +131,7 @@ def live(faults: Faults, saved: list[Entry], killed_s: float | None) -> list[End
     return ended
 
 
-def answers(ended: Sequence[Ended]) -> dict[str, dict[str, list[str]]]:
+def answers(ended: Sequence[CallEnded]) -> dict[str, dict[str, list[str]]]:
     return {
         one.id: {name: [answer.text for answer in given] for name, given in one.answers.items()}
         for one in ended
@@ -152,7 +152,7 @@ def test_the_same_answers_come_in_the_end_whatever_fails(
     seed: int, whole: dict[str, dict[str, list[str]]]
 ) -> None:
     draw = random.Random(seed)
-    saved = list[Entry]()
+    saved = list[JournalEntry]()
     for _ in range(_MOST_LIVES):
         faults = Faults(draw, *(draw.choice((0.0, 0.05, 0.3)) for _ in range(4)))
         ended = live(faults, saved, draw.choice((None, draw.uniform(0.0, 200.0))))

@@ -9,11 +9,11 @@ import pytest
 
 from stretto.costs.carried_over import gpu_costs
 from stretto.costs.presets import load_output_lengths, load_preset, write_preset
-from stretto.errors import ConfigError
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import ConfigError
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.detected import has_nvlink_pairs, machine_from
 from stretto.planner.given_machine import given_machine
-from stretto.planner.machine import MACHINES, Machine, costs_by_tp, model_of
+from stretto.planner.machine import MACHINES, PlanMachine, costs_by_tp, model_of
 from stretto.planner.problem import Problem
 
 LLAMA_3_8B = {
@@ -46,15 +46,15 @@ NIC0\tPXB\tPXB\t X \t\t
 """
 
 
-def machine_file(folder: Path, text: str) -> Machine:
+def machine_file(folder: Path, text: str) -> PlanMachine:
     path = folder / "box.yaml"
     path.write_text(text, "utf-8")
     return given_machine(str(path))
 
 
-def problem(machine: Machine, model: str) -> Problem:
-    app = Application("app", [Node("chat", model, 50)])
-    return Problem(app, [Request("1", 20)], machine, load_output_lengths(), num_draws=1)
+def problem(machine: PlanMachine, model: str) -> Problem:
+    app = Application("app", [ModelNode("chat", model, 50)])
+    return Problem(app, [AppRequest("1", 20)], machine, load_output_lengths(), num_draws=1)
 
 
 def test_a_machine_is_given_by_its_name() -> None:

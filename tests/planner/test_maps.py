@@ -11,34 +11,34 @@ import numpy as np
 import pytest
 
 from stretto.costs.presets import load_output_lengths
-from stretto.deployment import Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import ConfigError
-from stretto.planner.application import Application, Node, Request
+from stretto.model.deployment import Replica
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import LLMTask
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute
 from stretto.planner.feed import feed, taken
 from stretto.planner.machine import machine_of
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.plan_files import read_application
 from stretto.planner.problem import Problem
-from stretto.planner.running.calls import Answer, Call, CallBook
+from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.run import Job, Outcome, run_job
-from stretto.planner.running.run_request import Message, RunRequest
-from stretto.tasks import LLMTask
+from stretto.planner.running.run import PlanJob, RunOutcome, run_job
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 MODEL = "mpt-7b-chat"
 NODES = (
-    Node("extract", MODEL, 20, map=True),
-    Node("check", MODEL, 20, inputs=("extract",), map=True),
-    Node("story", MODEL, 20, inputs=("check",), chain=True),
-    Node("vote", MODEL, 20, inputs=("story",), calls=3),
-    Node("final", MODEL, 20, inputs=("vote", "extract", "story")),
+    ModelNode("extract", MODEL, 20, map=True),
+    ModelNode("check", MODEL, 20, inputs=("extract",), map=True),
+    ModelNode("story", MODEL, 20, inputs=("check",), chain=True),
+    ModelNode("vote", MODEL, 20, inputs=("story",), calls=3),
+    ModelNode("final", MODEL, 20, inputs=("vote", "extract", "story")),
 )
 
 
 def calls_of(
-    node: Node, num_chunks: list[int], left: float, draw: random.Random
+    node: ModelNode, num_chunks: list[int], left: float, draw: random.Random
 ) -> tuple[list[int], list[int]]:
     """Return the requests and numbers of the calls that are left of a node; of a chain, the last ones."""
     pairs = []
@@ -55,7 +55,7 @@ def calls_of(
 def test_a_feed_is_what_each_call_takes(seed: int) -> None:
     draw = random.Random(seed)
     source, taker = (
-        Node(name, MODEL, 9, chain=kind == 1, map=kind == 2, calls=1 if kind else draw.randint(1, 3))
+        ModelNode(name, MODEL, 9, chain=kind == 1, map=kind == 2, calls=1 if kind else draw.randint(1, 3))
         for name, kind in (("a", draw.randrange(3)), ("b", draw.randrange(3)))
     )
     num_chunks = [draw.randint(1, 4) for _ in range(5)]
@@ -78,15 +78,15 @@ def test_a_feed_is_what_each_call_takes(seed: int) -> None:
     assert found.latest(np.array(values, float), 5.0).tolist() == [max([5, *one]) for one in wanted]
 
 
-def needed(app: Application, call: Call, num_chunks: int) -> Iterator[Call]:
+def needed(app: Application, call: PlannedCall, num_chunks: int) -> Iterator[PlannedCall]:
     """Yield the calls whose answers a call needs."""
     node = app.node(call.node)
     if node.chain and call.number:
-        yield Call(call.request, call.node, call.number - 1)
+        yield PlannedCall(call.request, call.node, call.number - 1)
     for name in node.inputs:
         source = app.node(name)
         for at in taken(source, node, call.number, source.num_calls(num_chunks)):
-            yield Call(call.request, name, at)
+            yield PlannedCall(call.request, name, at)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -95,18 +95,18 @@ def test_each_call_is_made_once_and_as_soon_as_its_answers_are_there(seed: int) 
     app = Application("app", NODES)
     num_chunks = [draw.randint(1, 5) for _ in range(3)]
     requests = [
-        RunRequest(Request(str(at), 1, (1,) * num), (Message(None, "x"),), ("c",) * num)
+        RunRequest(AppRequest(str(at), 1, (1,) * num), (PromptMessage(None, "x"),), ("c",) * num)
         for at, num in enumerate(num_chunks)
     ]
     book = CallBook(app, stored(requests))
     all_calls = [
-        Call(at, node.name, number)
+        PlannedCall(at, node.name, number)
         for at, num in enumerate(num_chunks)
         for node in NODES
         for number in range(node.num_calls(num))
     ]
     kept = {call for call in all_calls if call.node == "extract" and draw.random() < 0.4}
-    assert not list(book.resume((call, Answer("", 1, 1)) for call in kept))
+    assert not list(book.resume((call, CallAnswer("", 1, 1)) for call in kept))
     answered, made = set(kept), set(kept)
     open_calls = [call for calls in book.ready() for call in calls]
     assert len(open_calls) == len(set(open_calls) - kept)
@@ -118,7 +118,7 @@ def test_each_call_is_made_once_and_as_soon_as_its_answers_are_there(seed: int) 
         assert made == able
         call = open_calls.pop(draw.randrange(len(open_calls)))
         answered.add(call)
-        progress = book.answered(call, Answer("", 1, 1))
+        progress = book.answered(call, CallAnswer("", 1, 1))
         assert not made & set(progress.ready)
         open_calls += progress.ready
     assert answered == set(all_calls)
@@ -133,15 +133,17 @@ def test_the_prompts_of_a_map_and_of_its_reduction(tmp_path: Path) -> None:
         prompts[task.prompt[0].text.split()[0]] = task.prompt[0].text
 
     nodes = [
-        Node("draft", MODEL, 5, map=True, prompt="map {chunk} for {prompt}"),
-        Node("sum", MODEL, 5, inputs=("draft",), prompt="sum {draft}"),
+        ModelNode("draft", MODEL, 5, map=True, prompt="map {chunk} for {prompt}"),
+        ModelNode("sum", MODEL, 5, inputs=("draft",), prompt="sum {draft}"),
     ]
-    request = RunRequest(Request("r", 1, (1, 1)), (Message(None, "asker"),), ("one", "two"))
+    request = RunRequest(AppRequest("r", 1, (1, 1)), (PromptMessage(None, "asker"),), ("one", "two"))
     files = (tmp_path / name for name in ("out", "failed", "journal"))
     plan = Plan("by hand", (Stage((PlannedReplica("draft", (0,)), PlannedReplica("sum", (1,)))),))
     fake = Replica(FakeLLM, FakeLLMConfig(fail_on=note))
-    job = Job(Application("app", nodes), stored([request]), "fake", lambda book: plan, lambda _: fake, *files)
-    assert run_job(job, lambda num_ended, num_left: None) == Outcome(0, 1, 0)
+    job = PlanJob(
+        Application("app", nodes), stored([request]), "fake", lambda book: plan, lambda _: fake, *files
+    )
+    assert run_job(job, lambda num_ended, num_left: None) == RunOutcome(0, 1, 0)
     written = (tmp_path / "out").read_text("utf-8")
     first, second = json.loads(written)["response"]["body"]["answers"]["draft"]
     assert prompts["map"] in ("map one for asker", "map two for asker")
@@ -149,8 +151,12 @@ def test_the_prompts_of_a_map_and_of_its_reduction(tmp_path: Path) -> None:
 
 
 def test_the_chunks_of_one_document_use_all_replicas() -> None:
-    app = Application("app", [Node("draft", MODEL, 4, map=True), Node("sum", MODEL, 100, inputs=("draft",))])
-    problem = Problem(app, [Request("r", 0, (1600,) * 400)], machine_of("8xA100-80G"), load_output_lengths())
+    app = Application(
+        "app", [ModelNode("draft", MODEL, 4, map=True), ModelNode("sum", MODEL, 100, inputs=("draft",))]
+    )
+    problem = Problem(
+        app, [AppRequest("r", 0, (1600,) * 400)], machine_of("8xA100-80G"), load_output_lengths()
+    )
 
     def carried_out(num: int) -> tuple[int, float]:
         replicas = tuple(PlannedReplica("draft", (at,)) for at in range(num))

@@ -7,16 +7,26 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.planner.application import Application, Node
+from stretto.planner.application import Application, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
-from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, Lost, Placed, PlanCarrier
+from stretto.planner.running.plan_executor import (
+    Abandon,
+    Add,
+    CarrierAction,
+    DrainReplica,
+    Lost,
+    PlacedReplica,
+    PlanExecutor,
+)
 
 NAMES = "abcd"
 
 
 def app_of(**inputs: str) -> Application:
     """Return an application whose nodes have these inputs, one letter each."""
-    return Application("app", [Node(name, "m", 9, inputs=tuple(given)) for name, given in inputs.items()])
+    return Application(
+        "app", [ModelNode(name, "m", 9, inputs=tuple(given)) for name, given in inputs.items()]
+    )
 
 
 def replica(node: str, *devices: int, weight: float = 1.0) -> PlannedReplica:
@@ -28,8 +38,8 @@ class Carried:
 
     def __init__(self, app: Application, stages: Sequence[Stage], **num_left: int) -> None:
         self.num_left = num_left
-        self.carrier = PlanCarrier(app, Plan("test", tuple(stages)), num_left)
-        self.placed: dict[str, Placed] = {}
+        self.carrier = PlanExecutor(app, Plan("test", tuple(stages)), num_left)
+        self.placed: dict[str, PlacedReplica] = {}
 
     def advance(self, **num_left: int) -> list[str]:
         self.num_left.update(num_left)
@@ -51,10 +61,10 @@ class Carried:
                 name = self._name(placed)
                 self.placed[name] = placed
                 return f"add {name}"
-            case Drain(placed, how):
+            case DrainReplica(placed, how):
                 return f"{how} {self._name(placed)}"
 
-    def _name(self, placed: Placed) -> str:
+    def _name(self, placed: PlacedReplica) -> str:
         return placed.node + "".join(map(str, placed.replica.devices))
 
 
@@ -180,7 +190,7 @@ def test_a_plan_after_a_loss_is_carried_out_by_what_is_left() -> None:
 def plans(draw: st.DrawFn) -> tuple[Application, list[Stage]]:
     """Draw an application of four nodes and a plan in which each node is somewhere."""
     nodes = [
-        Node(name, "m", 9, inputs=tuple(draw(st.sets(st.sampled_from(NAMES[:at]))) if at else ()))
+        ModelNode(name, "m", 9, inputs=tuple(draw(st.sets(st.sampled_from(NAMES[:at]))) if at else ()))
         for at, name in enumerate(NAMES)
     ]
     groups = st.sampled_from([(0,), (1,), (2,), (3,), (0, 1), (2, 3), (0, 1, 2, 3)])
@@ -199,14 +209,14 @@ def test_every_plan_ends_and_shares_no_device(
     """Calls end at replicas that take them and whose inputs are done; drained replicas stop some time."""
     app, stages = planned
     run = Carried(app, stages, **num_left)
-    serving, leaving = list[Placed](), list[Placed]()
+    serving, leaving = list[PlacedReplica](), list[PlacedReplica]()
 
     def obey(actions: list[CarrierAction]) -> None:
         for action in actions:
             match action:
                 case Add(placed):
                     serving.append(placed)
-                case Drain(placed, _):
+                case DrainReplica(placed, _):
                     serving.remove(placed)
                     leaving.append(placed)
                 case Abandon(node):

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from stretto.costs.presets import load_output_lengths
-from stretto.deployment import Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.model.deployment import Replica
 from stretto.planner.machine import machine_of
 from stretto.planner.plan_files import read_application, read_requests
 from stretto.planner.planners.first import first_plan
 from stretto.planner.problem import Problem
 from stretto.planner.running.replicas import local_plan
 from stretto.planner.running.requests import read_run_requests
-from stretto.planner.running.run import Job, Outcome, run_job
+from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 
 FOLDER = Path(__file__).parents[2] / "examples" / "plans"
 REQUESTS = {"ensemble": "questions", "routing": "routed", "mixed": "mixed"}
@@ -44,8 +44,8 @@ def test_an_example_can_be_run(name: str, tmp_path: Path) -> None:
     requests = read_run_requests(requests_for(name, tmp_path), app)
     files = (tmp_path / file for file in ("out", "failed", "journal"))
     fake = Replica(FakeLLM, FakeLLMConfig())
-    job = Job(app, requests, "fake", lambda book: local_plan(app, 8), lambda _: fake, *files)
-    assert run_job(job, lambda num_ended, num_left: None) == Outcome(0, len(requests), 0)
+    job = PlanJob(app, requests, "fake", lambda book: local_plan(app, 8), lambda _: fake, *files)
+    assert run_job(job, lambda num_ended, num_left: None) == RunOutcome(0, len(requests), 0)
     named = {
         node for line in (tmp_path / "out").open() for node in json.loads(line)["response"]["body"]["answers"]
     }

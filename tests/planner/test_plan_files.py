@@ -9,8 +9,8 @@ import pytest
 
 from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.presets import load_output_lengths
-from stretto.errors import CapacityError, ConfigError, StrettoError
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import CapacityError, ConfigError, StrettoError
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.machine import MACHINES, costs_by_tp, machine_of, model_of
 from stretto.planner.plan_files import read_application, read_requests
 from stretto.planner.workload import Workload
@@ -24,13 +24,13 @@ def read_app(folder: Path, text: str) -> Application:
     return read_application(path)
 
 
-def read_lines(folder: Path, *lines: object) -> list[Request]:
+def read_lines(folder: Path, *lines: object) -> list[AppRequest]:
     path = folder / "in.jsonl"
     path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines), "utf-8")
     return read_requests(path)
 
 
-def workload(nodes: list[Node], requests: list[Request]) -> Workload:
+def workload(nodes: list[ModelNode], requests: list[AppRequest]) -> Workload:
     app = Application("app", nodes)
     models = {node.name: model_of(node.model, A100) for node in app.nodes}
     return Workload(app, requests, models, load_output_lengths())
@@ -96,9 +96,9 @@ def test_requests_are_read(tmp_path: Path) -> None:
         {"custom_id": "3", "chunks": ["abcd", 9]},
     )
     assert requests == [
-        Request("1", 3, answers={}),
-        Request("2", 7, (), ("a",), {"a": 5}),
-        Request("3", 0, (1, 9), answers={}),
+        AppRequest("1", 3, answers={}),
+        AppRequest("2", 7, (), ("a",), {"a": 5}),
+        AppRequest("3", 0, (1, 9), answers={}),
     ]
 
 
@@ -152,10 +152,10 @@ def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
 
 def test_answers_become_part_of_prompts() -> None:
     nodes = [
-        Node("write", "vicuna-13b-v1.5", 100, 10, chain=True),
-        Node("judge", "Llama-2-70b-chat-hf", 20, 5, ("write",), 2),
+        ModelNode("write", "vicuna-13b-v1.5", 100, 10, chain=True),
+        ModelNode("judge", "Llama-2-70b-chat-hf", 20, 5, ("write",), 2),
     ]
-    drawn = workload(nodes, [Request("1", 3, (50, 60)), Request("2", 3, (70,))]).draw(0)
+    drawn = workload(nodes, [AppRequest("1", 3, (50, 60)), AppRequest("2", 3, (70,))]).draw(0)
     write, judge = drawn["write"], drawn["judge"]
     assert write.calls.previous.tolist() == [-1, 0, -1]
     assert write.prompts.tolist() == [63, 73 + write.outputs[0], 83]
@@ -166,16 +166,18 @@ def test_answers_become_part_of_prompts() -> None:
 
 
 def test_draws_differ_and_repeat_by_seed() -> None:
-    load = workload([Node("a", "mpt-7b-chat", 500)], [Request(str(n), 5) for n in range(50)])
+    load = workload([ModelNode("a", "mpt-7b-chat", 500)], [AppRequest(str(n), 5) for n in range(50)])
     assert load.draw(1)["a"].outputs.tolist() == load.draw(1)["a"].outputs.tolist()
     assert load.draw(1)["a"].outputs.tolist() != load.draw(2)["a"].outputs.tolist()
 
 
 def test_draws_follow_the_counted_lengths() -> None:
-    app = Application("app", [Node("a", "mpt-7b-chat", 500)])
+    app = Application("app", [ModelNode("a", "mpt-7b-chat", 500)])
     lengths = LengthsBySource({("mpt-7b-chat", ""): OutputLengths((10, 20), (1.0, 3.0))})
     models = {"a": model_of("mpt-7b-chat", A100)}
-    outputs = Workload(app, [Request(str(n), 5) for n in range(4000)], models, lengths).draw(0)["a"].outputs
+    outputs = (
+        Workload(app, [AppRequest(str(n), 5) for n in range(4000)], models, lengths).draw(0)["a"].outputs
+    )
     assert set(outputs.tolist()) == {10, 20}
     assert 0.72 < (outputs == 20).mean() < 0.78
 
@@ -193,15 +195,15 @@ def test_draws_follow_the_counted_lengths() -> None:
 def test_lengths_are_those_of_the_model_however_it_is_spelt(
     model: str, template: str, is_estimated: bool
 ) -> None:
-    load = workload([Node("a", model, 500, template=template)], [Request("1", 5)])
+    load = workload([ModelNode("a", model, 500, template=template)], [AppRequest("1", 5)])
     assert load.estimated == ({"a"} if is_estimated else set())
 
 
 def test_known_lengths_and_routes_are_kept() -> None:
     """A known answer, too, ends at `max_tokens`."""
-    nodes = [Node("a", "mpt-7b-chat", 50), Node("b", "mpt-7b-chat", 50)]
+    nodes = [ModelNode("a", "mpt-7b-chat", 50), ModelNode("b", "mpt-7b-chat", 50)]
     drawn = workload(
-        nodes, [Request("1", 5, (), ("b",), {"b": 37}), Request("2", 5, (), ("a",), {"a": 77})]
+        nodes, [AppRequest("1", 5, (), ("b",), {"b": 37}), AppRequest("2", 5, (), ("a",), {"a": 77})]
     ).draw(0)
     assert drawn["a"].calls.requests.tolist() == [1]
     assert drawn["b"].outputs.tolist() == [37]
@@ -209,8 +211,8 @@ def test_known_lengths_and_routes_are_kept() -> None:
 
 
 def test_a_node_may_have_no_requests_although_another_takes_its_answers() -> None:
-    nodes = [Node("a", "mpt-7b-chat", 50), Node("b", "mpt-7b-chat", 50, inputs=("a",))]
-    drawn = workload(nodes, [Request("1", 5, (), ("b",))]).draw(0)
+    nodes = [ModelNode("a", "mpt-7b-chat", 50), ModelNode("b", "mpt-7b-chat", 50, inputs=("a",))]
+    drawn = workload(nodes, [AppRequest("1", 5, (), ("b",))]).draw(0)
     assert drawn["a"].prompts.tolist() == []
     assert drawn["b"].prompts.tolist() == [5]
 
@@ -218,20 +220,25 @@ def test_a_node_may_have_no_requests_although_another_takes_its_answers() -> Non
 @pytest.mark.parametrize(
     ("nodes", "request_", "error", "message"),
     [
-        ([Node("a", "mpt-7b-chat", 5)], Request("r", 9000), CapacityError, "'r'.* 9000 tokens"),
-        ([Node("a", "mpt-7b-chat", 5)], Request("r", 9, (), ("z",)), ConfigError, "unknown node 'z'"),
-        ([Node("a", "mpt-7b-chat", 5, chain=True)], Request("r", 9), ConfigError, "no chunks"),
-        ([Node("a", "mpt-7b-chat", 5)], Request("r", 9, (), (), {"z": 1}), ConfigError, "answer .*'z'"),
+        ([ModelNode("a", "mpt-7b-chat", 5)], AppRequest("r", 9000), CapacityError, "'r'.* 9000 tokens"),
+        ([ModelNode("a", "mpt-7b-chat", 5)], AppRequest("r", 9, (), ("z",)), ConfigError, "unknown node 'z'"),
+        ([ModelNode("a", "mpt-7b-chat", 5, chain=True)], AppRequest("r", 9), ConfigError, "no chunks"),
         (
-            [Node("a", "mpt-7b-chat", 5, calls=10**9)],
-            Request("r", 9),
+            [ModelNode("a", "mpt-7b-chat", 5)],
+            AppRequest("r", 9, (), (), {"z": 1}),
+            ConfigError,
+            "answer .*'z'",
+        ),
+        (
+            [ModelNode("a", "mpt-7b-chat", 5, calls=10**9)],
+            AppRequest("r", 9),
             ConfigError,
             "'a' has 1000000000 calls",
         ),
     ],
 )
 def test_impossible_requests_are_named(
-    nodes: list[Node], request_: Request, error: type[StrettoError], message: str
+    nodes: list[ModelNode], request_: AppRequest, error: type[StrettoError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         workload(nodes, [request_])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stretto.costs.presets import load_output_lengths
-from stretto.planner.application import Application, Node, Request
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import Execution, execute
 from stretto.planner.machine import MACHINES
@@ -25,16 +25,18 @@ from stretto.planner.planners.wrapped import wrapped
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 
-ENSEMBLE = [Node(name, name, 60) for name in ("vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b", "gpt-j-6b")]
+ENSEMBLE = [
+    ModelNode(name, name, 60) for name in ("vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b", "gpt-j-6b")
+]
 CHAIN = [
-    Node("write", "vicuna-13b-v1.5", 80, 20, chain=True),
-    Node("judge", "Llama-2-70b-chat-hf", 20, 10, ("write",), 2),
+    ModelNode("write", "vicuna-13b-v1.5", 80, 20, chain=True),
+    ModelNode("judge", "Llama-2-70b-chat-hf", 20, 10, ("write",), 2),
 ]
 
 
-def problem(nodes: list[Node], num: int = 40, machine: str = "8xA100-80G") -> Problem:
+def problem(nodes: list[ModelNode], num: int = 40, machine: str = "8xA100-80G") -> Problem:
     requests = [
-        Request(str(at), 10 + at % 30, tuple([200] * (1 + 9 * (at == 7) + at % 3))) for at in range(num)
+        AppRequest(str(at), 10 + at % 30, tuple([200] * (1 + 9 * (at == 7) + at % 3))) for at in range(num)
     ]
     return Problem(Application("app", nodes), requests, MACHINES[machine], load_output_lengths(), num_draws=2)
 
@@ -88,10 +90,10 @@ def test_the_own_planner_is_never_worse_and_the_bound_holds(
 
 def test_the_plan_of_the_least_mean_is_found_although_the_first_draw_misleads() -> None:
     """Few requests with long answers: draws differ by more than plans do."""
-    nodes = [Node(node.name, node.name, 2000) for node in ENSEMBLE]
+    nodes = [ModelNode(node.name, node.name, 2000) for node in ENSEMBLE]
     few = Problem(
         Application("app", nodes),
-        [Request(str(at), 20) for at in range(15)],
+        [AppRequest(str(at), 20) for at in range(15)],
         MACHINES["4xA100-80G"],
         load_output_lengths(),
         seed=4,
@@ -108,10 +110,10 @@ def test_the_plan_of_the_least_mean_is_found_although_the_first_draw_misleads() 
 
 def test_the_bound_holds_if_a_consumer_takes_few_answers() -> None:
     """The long chain of one request is not for the judge, whose only answer is long, too."""
-    nodes = [CHAIN[0], Node("judge", "Llama-2-70b-chat-hf", 900, 10, ("write",))]
+    nodes = [CHAIN[0], ModelNode("judge", "Llama-2-70b-chat-hf", 900, 10, ("write",))]
     requests = [
-        Request("1", 10, (200,), (), {"judge": 900}),
-        Request("2", 10, (200,) * 60, ("write",)),
+        AppRequest("1", 10, (200,), (), {"judge": 900}),
+        AppRequest("2", 10, (200,) * 60, ("write",)),
     ]
     two = Problem(Application("app", nodes), requests, MACHINES["8xA100-80G"], load_output_lengths())
     times = RunTimes(two)
@@ -123,10 +125,10 @@ def test_the_bound_holds_if_a_consumer_takes_few_answers() -> None:
 def test_small_replicas_may_end_chains_earlier_than_the_table_has_it() -> None:
     """One document has 80 chunks and the others few: the replica with the long one gets little else."""
     chunks = [80, *(1 + at % 12 for at in range(99))]
-    requests = [Request(str(at), 0, (1600,) * count) for at, count in enumerate(chunks)]
+    requests = [AppRequest(str(at), 0, (1600,) * count) for at, count in enumerate(chunks)]
     nodes = [
-        Node("summary", "vicuna-13b-v1.5", 100, 100, chain=True),
-        Node("evaluator", "Llama-2-70b-chat-hf", 200, 300, ("summary",), 2),
+        ModelNode("summary", "vicuna-13b-v1.5", 100, 100, chain=True),
+        ModelNode("evaluator", "Llama-2-70b-chat-hf", 200, 300, ("summary",), 2),
     ]
     app = Application("summaries", nodes)
     documents = Problem(app, requests, MACHINES["8xA100-80G"], load_output_lengths())
@@ -143,10 +145,10 @@ def test_small_replicas_may_end_chains_earlier_than_the_table_has_it() -> None:
 
 def test_layers_of_nodes_that_wait_for_all_before_are_ordered_at_once() -> None:
     """There are 2**20 paths through the layers."""
-    nodes: list[Node] = []
+    nodes: list[ModelNode] = []
     for layer in range(20):
         before = tuple(node.name for node in nodes[-2:])
-        nodes += [Node(f"{layer}.{at}", "mpt-7b-chat", 2, inputs=before) for at in range(2)]
+        nodes += [ModelNode(f"{layer}.{at}", "mpt-7b-chat", 2, inputs=before) for at in range(2)]
     times = RunTimes(problem(nodes, 1, "4xA100-80G"))
     _, order = best_list(times, 20)
     assert [name.partition(".")[0] for name in order] == [str(at // 2) for at in range(40)]
@@ -154,8 +156,8 @@ def test_layers_of_nodes_that_wait_for_all_before_are_ordered_at_once() -> None:
 
 def test_inputs_keep_their_order() -> None:
     """So that a search does not depend on the hashes of names, which differ from process to process."""
-    sources = [Node(f"s{at}", "gpt-j-6b", 10) for at in (3, 1, 4, 0, 2)]
-    last = Node("last", "gpt-j-6b", 10, 10, tuple(node.name for node in sources))
+    sources = [ModelNode(f"s{at}", "gpt-j-6b", 10) for at in (3, 1, 4, 0, 2)]
+    last = ModelNode("last", "gpt-j-6b", 10, 10, tuple(node.name for node in sources))
     assert RunTimes(problem([*sources, last], 4)).inputs["last"] == ("s3", "s1", "s4", "s0", "s2")
 
 
@@ -167,7 +169,7 @@ def test_plans_repeat(tables: Mapping[str, RunTimes], plans: dict[tuple[str, str
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_without_preemption_no_replica_is_ended_early(name: str) -> None:
-    three = problem([ENSEMBLE[0], ENSEMBLE[1], Node("late", "chatglm3-6b", 60)], 30)
+    three = problem([ENSEMBLE[0], ENSEMBLE[1], ModelNode("late", "chatglm3-6b", 60)], 30)
     kept = copy(three)
     kept.preempts = False
     stages = PLANNERS[name](RunTimes(kept)).stages
@@ -187,7 +189,7 @@ def test_without_preemption_no_replica_moves_to_make_room_for_a_larger_one(name:
     random = Random(seed)
     models = ("vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b", "gpt-j-6b", "Llama-2-70b-chat-hf")
     many = problem(
-        [Node(f"n{at}", random.choice(models), random.choice([20, 60, 200])) for at in range(12)], 30
+        [ModelNode(f"n{at}", random.choice(models), random.choice([20, 60, 200])) for at in range(12)], 30
     )
     many.preempts = False
     plan = PLANNERS[name](RunTimes(many))
@@ -199,7 +201,7 @@ def test_without_preemption_no_replica_moves_to_make_room_for_a_larger_one(name:
 
 def test_preemption_gives_free_devices_to_what_still_runs() -> None:
     """Plans with preemption have more replicas of a begun node in a later stage."""
-    slow, fast = Node("slow", "vicuna-13b-v1.5", 1000), Node("fast", "chatglm3-6b", 60)
+    slow, fast = ModelNode("slow", "vicuna-13b-v1.5", 1000), ModelNode("fast", "chatglm3-6b", 60)
     two = problem([slow, fast], 1500, "4xA100-80G")
     stages = min_heuristic(RunTimes(two.knowing(two.draws[0]))).stages
     assert [[one.node for one in stage.replicas].count("slow") for stage in stages] == [2, 4]
@@ -367,8 +369,8 @@ def test_times_grow_with_the_share(tables: Mapping[str, RunTimes]) -> None:
                 assert row[0] > 0
 
 
-@pytest.mark.parametrize("node", [ENSEMBLE[1], Node("chain", "Llama-2-70b-chat-hf", 20, chain=True)])
-def test_large_sets_are_estimated_from_a_part_of_them(node: Node) -> None:
+@pytest.mark.parametrize("node", [ENSEMBLE[1], ModelNode("chain", "Llama-2-70b-chat-hf", 20, chain=True)])
+def test_large_sets_are_estimated_from_a_part_of_them(node: ModelNode) -> None:
     large = problem([node], 3000, "4xA100-80G")
     times = RunTimes(large)
     plan = Plan("p", (Stage((PlannedReplica(node.name, (0, 1)),)),))

@@ -9,29 +9,31 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from stretto.core import Segment
+from stretto.engines.models import MINI
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import CapacityError
-from stretto.models import MINI
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import CapacityError
+from stretto.model.tasks import Decode, Failed, LLMTask
+from stretto.model.values import Segment
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.running.prompt_lengths import PromptLengths
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.run_request import Message, RunRequest
-from stretto.tasks import Decode, Failed, LLMTask
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 CONTEXT = 4096
-NODE = Node("writer", "mini", 8)
+NODE = ModelNode("writer", "mini", 8)
 
 
-def app_of(*nodes: Node) -> Application:
+def app_of(*nodes: ModelNode) -> Application:
     return Application("app", nodes)
 
 
 def request_of(
     text: str, chunks: Sequence[str] = (), decode: Mapping[str, object] | None = None
 ) -> RunRequest:
-    return RunRequest(Request("1", 1, (1,) * len(chunks)), (Message(None, text),), tuple(chunks), decode)
+    return RunRequest(
+        AppRequest("1", 1, (1,) * len(chunks)), (PromptMessage(None, text),), tuple(chunks), decode
+    )
 
 
 def num_tokens(text: str) -> int:
@@ -79,15 +81,15 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
 
 
 def test_each_chunk_and_the_prompt_of_a_node_count() -> None:
-    node = Node("quote", "mini", 8, chain=True, prompt="{chunk} {prompt}")
+    node = ModelNode("quote", "mini", 8, chain=True, prompt="{chunk} {prompt}")
     long = "river " * 5000
     with pytest.raises(CapacityError, match="for node 'quote'"):
         check(app_of(node), request_of("Quote.", ["short", long]))
-    check(app_of(Node("quote", "mini", 8, chain=True, prompt="{prompt}")), request_of("Quote.", [long]))
+    check(app_of(ModelNode("quote", "mini", 8, chain=True, prompt="{prompt}")), request_of("Quote.", [long]))
 
 
 def test_models_without_weights_are_not_checked() -> None:
-    check(app_of(Node("writer", "stand-in", 8)), request_of("river " * 5000))
+    check(app_of(ModelNode("writer", "stand-in", 8)), request_of("river " * 5000))
 
 
 def test_plans_count_in_tokens_of_the_model() -> None:

@@ -16,12 +16,12 @@ import pytest
 from stretto.cluster.messages import StopInstance
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.presets import load_output_lengths
-from stretto.deployment import Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import EngineUnavailable, UserError
-from stretto.messages import Action, CancelTask, Event, InstanceLost, InstanceStopped, LLMReport, Suspended
+from stretto.model.deployment import Replica
+from stretto.model.errors import EngineUnavailable, UserError
+from stretto.model.tasks import Done, Started, Usage
 from stretto.planner.answers_so_far import AnswersSoFar
-from stretto.planner.application import Application, Node, Request
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute
 from stretto.planner.machine import MACHINES
 from stretto.planner.plan import Plan, PlannedReplica, Stage
@@ -29,24 +29,36 @@ from stretto.planner.planners.heuristics import min_heuristic
 from stretto.planner.problem import Problem
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.aside import aside
-from stretto.planner.running.calls import Answer, Call, CallBook
-from stretto.planner.running.carrier import CarrierAction, PlanCarrier
+from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall
 from stretto.planner.running.drift import Drift
 from stretto.planner.running.losses import Losses, renumbered
+from stretto.planner.running.plan_executor import CarrierAction, PlanExecutor
 from stretto.planner.running.plan_keeper import PlanKeeper
 from stretto.planner.running.replanner import Replanner, Search, Situation
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.requests import Message, RunRequest
-from stretto.planner.running.run import Job, Outcome, run_job
+from stretto.planner.running.requests import PromptMessage, RunRequest
+from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.workload import Workload
-from stretto.tasks import Done, Started, Usage
+from stretto.sched.messages import (
+    Action,
+    CancelTask,
+    Event,
+    InstanceLost,
+    InstanceStopped,
+    LLMReport,
+    Suspended,
+)
 
 LENGTHS = load_output_lengths()
 MACHINE = MACHINES["4xA100-80G"]
 PAIR = Application(
-    "pair", [Node("draft", "chatglm3-6b", 50, calls=2), Node("judge", "mpt-7b-chat", 40, inputs=("draft",))]
+    "pair",
+    [
+        ModelNode("draft", "chatglm3-6b", 50, calls=2),
+        ModelNode("judge", "mpt-7b-chat", 40, inputs=("draft",)),
+    ],
 )
-REQUESTS = [RunRequest(Request(f"r{at}", 9), (Message(None, f"question {at}"),)) for at in range(6)]
+REQUESTS = [RunRequest(AppRequest(f"r{at}", 9), (PromptMessage(None, f"question {at}"),)) for at in range(6)]
 
 
 def replanner(app: Application = PAIR) -> Replanner:
@@ -107,12 +119,12 @@ def test_what_is_left_of_a_run_needs_the_answers_that_are_there() -> None:
     app = Application(
         "app",
         [
-            Node("sum", "mpt-7b-chat", 50, 10, chain=True),
-            Node("vote", "mpt-7b-chat", 60, calls=3),
-            Node("judge", "mpt-7b-chat", 40, 5, ("sum", "vote")),
+            ModelNode("sum", "mpt-7b-chat", 50, 10, chain=True),
+            ModelNode("vote", "mpt-7b-chat", 60, calls=3),
+            ModelNode("judge", "mpt-7b-chat", 40, 5, ("sum", "vote")),
         ],
     )
-    requests = [Request(str(at), 7, (100, 200, 300)) for at in range(2)]
+    requests = [AppRequest(str(at), 7, (100, 200, 300)) for at in range(2)]
     answers = AnswersSoFar(
         {"vote": Counter({30: 1, 60: 1})},
         {"sum": {(0, 0): 21, (1, 0): 22, (1, 1): 23, (1, 2): 24}, "vote": {(0, 1): 30, (1, 2): 60}},
@@ -141,8 +153,8 @@ def test_what_is_left_of_a_run_needs_the_answers_that_are_there() -> None:
 
 def test_answers_so_far_change_the_draws_of_what_is_left() -> None:
     lengths = LengthsBySource({("mpt-7b-chat", ""): output_lengths({10: 1.0})})
-    app = Application("app", [Node("only", "mpt-7b-chat", 100)])
-    requests = [Request(str(at), 9) for at in range(300)]
+    app = Application("app", [ModelNode("only", "mpt-7b-chat", 100)])
+    requests = [AppRequest(str(at), 9) for at in range(300)]
     answers = AnswersSoFar({"only": Counter({40: 270, 100: 30})})
     problem = Problem(app, requests, MACHINE, lengths, answers=answers)
     drawn = problem.draws[0]["only"].outputs
@@ -151,8 +163,8 @@ def test_answers_so_far_change_the_draws_of_what_is_left() -> None:
 
 
 def test_a_replica_that_runs_is_not_loaded_again() -> None:
-    app = Application("app", [Node("only", "mpt-7b-chat", 30)])
-    requests = [Request(str(at), 9) for at in range(9)]
+    app = Application("app", [ModelNode("only", "mpt-7b-chat", 30)])
+    requests = [AppRequest(str(at), 9) for at in range(9)]
     plan = Plan("test", (Stage((PlannedReplica("only", (1,)),)),))
     cold = Problem(app, requests, MACHINE, LENGTHS)
     loading_s = cold.costs["only"][1].loading_s
@@ -175,8 +187,12 @@ def test_a_plan_of_what_is_left_keeps_what_runs_and_avoids_dead_devices() -> Non
 
 
 def test_requests_are_planned_without_nodes_that_cannot_run() -> None:
-    app = Application("app", [*PAIR.nodes, Node("large", "Llama-2-70b-chat-hf", 20)])
-    left = [Request("all", 9), Request("large alone", 9, (), ("large",)), Request("pair", 9, (), ("draft",))]
+    app = Application("app", [*PAIR.nodes, ModelNode("large", "Llama-2-70b-chat-hf", 20)])
+    left = [
+        AppRequest("all", 9),
+        AppRequest("large alone", 9, (), ("large",)),
+        AppRequest("pair", 9, (), ("draft",)),
+    ]
     found = replanner(app).search(Situation(left, dead=frozenset({0, 1, 2}), unable=("draft",)))
     assert found.plan is None
     assert found.unable.keys() == {"draft", "large"}
@@ -248,7 +264,7 @@ def test_a_drifting_run_switches_to_the_plan_that_is_found() -> None:
 
     async def run() -> None:
         book = CallBook(PAIR, stored(REQUESTS))
-        carrier = PlanCarrier(PAIR, Plan("first", (stage,)), book.num_left)
+        carrier = PlanExecutor(PAIR, Plan("first", (stage,)), book.num_left)
         switched = asyncio.Event()
 
         def carry_out(actions: Iterable[CarrierAction]) -> None:
@@ -299,10 +315,10 @@ def cannot(config: FakeLLMConfig) -> FakeLLM:
     raise UserError("out of order")
 
 
-def job(folder: Path, dead: set[int], node: str = "") -> Job:
+def job(folder: Path, dead: set[int], node: str = "") -> PlanJob:
     """Return a job; replicas on dead devices cannot start, nor those of one node."""
     broken, fake = Replica(cannot, FakeLLMConfig()), Replica(FakeLLM, FakeLLMConfig())
-    return Job(
+    return PlanJob(
         PAIR,
         stored(REQUESTS),
         "fake",
@@ -314,11 +330,11 @@ def job(folder: Path, dead: set[int], node: str = "") -> Job:
 
 @pytest.mark.parametrize("dead", [{0}, {0, 1}])
 def test_a_run_goes_on_without_the_devices_that_are_lost(dead: set[int], tmp_path: Path) -> None:
-    assert run_job(job(tmp_path, dead), lambda num_ended, num_left: None) == Outcome(0, 6, 0)
+    assert run_job(job(tmp_path, dead), lambda num_ended, num_left: None) == RunOutcome(0, 6, 0)
 
 
 def test_a_node_that_runs_nowhere_is_named_with_its_requests(tmp_path: Path) -> None:
-    assert run_job(job(tmp_path, set(), "judge"), lambda num_ended, num_left: None) == Outcome(0, 0, 6)
+    assert run_job(job(tmp_path, set(), "judge"), lambda num_ended, num_left: None) == RunOutcome(0, 0, 6)
     failed = [json.loads(line) for line in (tmp_path / "failed").read_text("utf-8").splitlines()]
     assert {line["custom_id"] for line in failed} == {request.id for request in REQUESTS}
     assert all("node 'judge' has no replica any more" in line["error"]["message"] for line in failed)
@@ -329,16 +345,16 @@ def test_a_node_that_runs_nowhere_is_named_with_its_requests(tmp_path: Path) -> 
 def test_a_book_tells_the_answers_to_requests_that_are_left() -> None:
     book = CallBook(PAIR, stored(REQUESTS[:2]))
     calls = list(chain.from_iterable(book.ready()))
-    book.answered(calls[2], Answer("one", 1, 8))
-    book.answered(calls[0], Answer("one", 1, 9))
+    book.answered(calls[2], CallAnswer("one", 1, 8))
+    book.answered(calls[0], CallAnswer("one", 1, 9))
     assert book.ended() == {"draft": {(0, 0): 9, (1, 0): 8}, "judge": {}}
-    for call in (calls[1], Call(0, "judge", 0)):
-        book.answered(call, Answer("two", 1, 5))
+    for call in (calls[1], PlannedCall(0, "judge", 0)):
+        book.answered(call, CallAnswer("two", 1, 5))
     assert book.ended() == {"draft": {(0, 0): 8}, "judge": {}}, "the first request has ended"
 
 
 def test_answers_have_the_places_of_their_requests_when_others_have_not_begun() -> None:
     book = CallBook(PAIR, stored(REQUESTS[:3]))
-    book.answered(Call(2, "draft", 0), Answer("one", 1, 7))
+    book.answered(PlannedCall(2, "draft", 0), CallAnswer("one", 1, 7))
     assert [request.planned for request in REQUESTS[:3]] == book.left()
     assert book.ended() == {"draft": {(2, 0): 7}, "judge": {}}

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from stretto.errors import ConfigError
-from stretto.planner.application import Application, Node
+from stretto.model.errors import ConfigError
+from stretto.planner.application import Application, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
 from stretto.planner.running.request_store import RequestStore, stored
 from stretto.planner.running.requests import read_run_requests
-from stretto.planner.running.run_request import Message
+from stretto.planner.running.run_request import PromptMessage
 
-APP = Application("app", [Node("write", "m", 50), Node("sum", "n", 40, chain=True)])
+APP = Application("app", [ModelNode("write", "m", 50), ModelNode("sum", "n", 40, chain=True)])
 LINES = [
     {"custom_id": "é1", "prompt": "one", "nodes": ["write"]},
     {"custom_id": "2", "chunks": ["a", "b"], "nodes": ["sum"]},
@@ -40,7 +40,7 @@ def test_each_request_is_read_again_by_its_number(tmp_path: Path, between: str) 
     assert [store.id(number) for number in range(len(store))] == ["é1", "2", "3"]
     for number in (2, 0, 1):
         assert store.get(number).id == store.id(number)
-    assert store.get(2).messages == (Message(None, "three"),)
+    assert store.get(2).messages == (PromptMessage(None, "three"),)
     assert store.get(1).chunks == ("a", "b")
     assert [(kind.nodes, kind.num_chunks, count) for kind, count in store.kinds()] == [
         (("write",), 0, 2),

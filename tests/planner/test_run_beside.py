@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from support.machines import compiled
 
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import BadReply, ConfigError
-from stretto.messages import Action, Admit
-from stretto.observer import Observer
-from stretto.planner.application import Application, Node, Request
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import BadReply, ConfigError
+from stretto.model.tasks import LLMTask
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
-from stretto.planner.running.beside import OfflineJob, run_beside
+from stretto.planner.running.offline_job import OfflineJob, run_beside
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.run import Outcome
+from stretto.planner.running.run import RunOutcome
 from stretto.planner.running.run_request import RunRequest
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import LLMTask
+from stretto.sched.messages import Action, Admit
+from stretto.sched.observer import Observer
 
 QUERY = compiled("graph q(%x: text)\n%kv = prefill([%x]) : kv @a\n%y = decode(%kv) : text @a\nreturn %y")
 
@@ -70,7 +70,7 @@ def lines(path: Path) -> dict[str, object]:
 def test_a_batch_file_is_answered_and_gives_way_to_queries(tmp_path: Path) -> None:
     seen = Admitted()
 
-    async def both() -> tuple[Outcome, list[object]]:
+    async def both() -> tuple[RunOutcome, list[object]]:
         async with Runtime([engine()], observers=[seen]) as runtime:
             offline = asyncio.create_task(run_beside(job(tmp_path), runtime))
             while not seen.tasks:  # all wait, and the first runs
@@ -79,7 +79,7 @@ def test_a_batch_file_is_answered_and_gives_way_to_queries(tmp_path: Path) -> No
             return await offline, [*await asyncio.gather(*queries)]
 
     outcome, _ = asyncio.run(both())
-    assert outcome == Outcome(0, 6, 0)
+    assert outcome == RunOutcome(0, 6, 0)
     assert sorted(lines(tmp_path / "answers")) == [f"r{at}" for at in range(6)]
     classes = [task.objective for task in seen.tasks if task.decode is not None]
     last = max(at for at, one in enumerate(classes) if one == "throughput")
@@ -88,27 +88,29 @@ def test_a_batch_file_is_answered_and_gives_way_to_queries(tmp_path: Path) -> No
 
 
 def test_the_same_job_goes_on_and_tries_failures_again(tmp_path: Path) -> None:
-    async def run(fails: str = "") -> Outcome:
+    async def run(fails: str = "") -> RunOutcome:
         async with Runtime([engine(fails)]) as runtime:
             return await run_beside(job(tmp_path), runtime)
 
-    assert asyncio.run(run("question 3")) == Outcome(0, 5, 1)
+    assert asyncio.run(run("question 3")) == RunOutcome(0, 5, 1)
     assert list(lines(tmp_path / "failed")) == ["r3"]
-    assert asyncio.run(run()) == Outcome(5, 6, 0)
+    assert asyncio.run(run()) == RunOutcome(5, 6, 0)
     assert sorted(lines(tmp_path / "answers")) == [f"r{at}" for at in range(6)]
 
 
 def test_more_requests_than_queries_may_run_wait_for_room(tmp_path: Path) -> None:
-    async def run() -> Outcome:
+    async def run() -> RunOutcome:
         async with Runtime([engine()], max_queries=2) as runtime:
             return await run_beside(job(tmp_path), runtime)
 
-    assert asyncio.run(run()) == Outcome(0, 6, 0)
+    assert asyncio.run(run()) == RunOutcome(0, 6, 0)
 
 
 def test_an_application_beside_queries_passes_answers_on(tmp_path: Path) -> None:
-    app = Application("app", [Node("draft", "a", 5, map=True), Node("sum", "b", 5, inputs=("draft",))])
-    request = RunRequest(Request("r", 0, (1, 1)), (), ("one", "two"))
+    app = Application(
+        "app", [ModelNode("draft", "a", 5, map=True), ModelNode("sum", "b", 5, inputs=("draft",))]
+    )
+    request = RunRequest(AppRequest("r", 0, (1, 1)), (), ("one", "two"))
     wanted = OfflineJob(
         app, stored([request]), *(tmp_path / name for name in ("answers", "failed", "journal"))
     )
@@ -117,12 +119,12 @@ def test_an_application_beside_queries_passes_answers_on(tmp_path: Path) -> None
         fail_on=lambda task: prompts.append("".join(str(part.text) for part in task.prompt))
     )
 
-    async def run() -> Outcome:
+    async def run() -> RunOutcome:
         second = deploy("b", FakeLLM, noting, contract="llm", max_running=1)
         async with Runtime([engine(), second]) as runtime:
             return await run_beside(wanted, runtime)
 
-    assert asyncio.run(run()) == Outcome(0, 1, 0)
+    assert asyncio.run(run()) == RunOutcome(0, 1, 0)
     (line,) = (json.loads(line) for line in wanted.answers.read_text("utf-8").splitlines())
     assert prompts[-1] == "\n\n".join(line["response"]["body"]["answers"]["draft"])
 

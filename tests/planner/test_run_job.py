@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from support.planned_runs import APP, PLAN, run_requests
 
-from stretto.deployment import Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import CapacityError, JournalError, NotSaved, UserError
-from stretto.planner.application import Application, Node, Request
+from stretto.model.deployment import Replica
+from stretto.model.errors import CapacityError, JournalError, NotSaved, UserError
+from stretto.model.tasks import LLMTask
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.call_graphs import CallGraphs
-from stretto.planner.running.calls import Answer, Call, CallBook, Progress
+from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall, Progress
 from stretto.planner.running.forecast import Forecast
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.run import Job, Outcome, run_job
-from stretto.planner.running.run_request import Message, RunRequest
+from stretto.planner.running.run import PlanJob, RunOutcome, run_job
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 from stretto.runtime.journal.lines import work_hash
-from stretto.tasks import LLMTask
 
 REQUESTS = run_requests(7)
 NUM_CALLS = 7 * 3 + sum(at % 3 + 1 for at in range(7)) - 2
@@ -35,14 +35,16 @@ NUM_CALLS = 7 * 3 + sum(at % 3 + 1 for at in range(7)) - 2
 
 def job(
     folder: Path, fail_on: Callable[[LLMTask], BaseException | None] | None = None, **changes: Any
-) -> Job:
+) -> PlanJob:
     """Return the job whose calls are answered by a hash of their prompts."""
     fake = Replica(FakeLLM, FakeLLMConfig(fail_on=fail_on))
     files = (folder / name for name in ("out", "failed", "journal"))
-    return replace(Job(APP, stored(REQUESTS), "fake", lambda book: PLAN, lambda _: fake, *files), **changes)
+    return replace(
+        PlanJob(APP, stored(REQUESTS), "fake", lambda book: PLAN, lambda _: fake, *files), **changes
+    )
 
 
-def run(wanted: Job) -> Outcome:
+def run(wanted: PlanJob) -> RunOutcome:
     return run_job(wanted, lambda num_ended, num_left: None)
 
 
@@ -55,7 +57,7 @@ def answers(folder: Path, name: str = "out") -> list[Any]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole")
-    assert run(job(folder)) == Outcome(0, 7, 0)
+    assert run(job(folder)) == RunOutcome(0, 7, 0)
     return folder
 
 
@@ -82,7 +84,7 @@ def test_a_run_that_was_killed_at_any_byte_ends_with_the_same_answers(whole: Pat
     for cut in sorted(cuts):
         (tmp_path / "journal").write_bytes(data[:cut])
         num_saved = max(0, data[:cut].count(b"\n") - 1)
-        assert run(job(tmp_path)) == Outcome(num_saved, 7, 0)
+        assert run(job(tmp_path)) == RunOutcome(num_saved, 7, 0)
         assert answers(tmp_path) == answers(whole)
         assert sorted((tmp_path / "journal").read_bytes().splitlines()) == sorted(data.splitlines())
 
@@ -93,7 +95,7 @@ def test_an_ended_run_is_not_planned_again(whole: Path, tmp_path: Path) -> None:
     def plan(book: CallBook) -> Plan:
         raise AssertionError
 
-    assert run(job(tmp_path, plan=plan)) == Outcome(NUM_CALLS, 7, 0)
+    assert run(job(tmp_path, plan=plan)) == RunOutcome(NUM_CALLS, 7, 0)
     assert answers(tmp_path) == answers(whole)
 
 
@@ -106,7 +108,7 @@ def test_only_requests_that_are_left_are_planned(whole: Path, tmp_path: Path) ->
 
     lines = (whole / "journal").read_bytes().splitlines(keepends=True)
     (tmp_path / "journal").write_bytes(b"".join(line for line in lines if b'"3","judge"' not in line))
-    assert run(job(tmp_path, plan=plan)) == Outcome(NUM_CALLS - 1, 7, 0)
+    assert run(job(tmp_path, plan=plan)) == RunOutcome(NUM_CALLS - 1, 7, 0)
     assert planned == ["r3"]
     assert answers(tmp_path) == answers(whole)
 
@@ -118,9 +120,9 @@ def test_a_journal_without_checksums_is_gone_on_with(whole: Path, tmp_path: Path
     header = {"journal": 3, "work": work_hash(["fake", nodes, stored(REQUESTS).digest()])}
     old = [json.dumps(header).encode() + b"\n", *(b"[" + line.split(b",", 1)[1] for line in lines)]
     (tmp_path / "journal").write_bytes(b"".join(old[:-2]))
-    assert run(job(tmp_path)) == Outcome(NUM_CALLS - 2, 7, 0)
+    assert run(job(tmp_path)) == RunOutcome(NUM_CALLS - 2, 7, 0)
     assert answers(tmp_path) == answers(whole)
-    assert run(job(tmp_path)) == Outcome(NUM_CALLS, 7, 0)
+    assert run(job(tmp_path)) == RunOutcome(NUM_CALLS, 7, 0)
     with pytest.raises(JournalError, match="other work"):
         run(job(tmp_path, requests=stored([*REQUESTS, REQUESTS[0]])))
 
@@ -133,7 +135,7 @@ def test_a_journal_serves_requests_that_are_appended_moved_or_changed(whole: Pat
         outcome = run(job(tmp_path, requests=stored(requests)))
         book = CallBook(APP, stored(requests[len(requests) - num_new :] if num_new else []))
         num_calls = sum(CallBook(APP, stored(requests)).num_left.values())
-        assert outcome == Outcome(num_calls - sum(book.num_left.values()), len(requests), 0)
+        assert outcome == RunOutcome(num_calls - sum(book.num_left.values()), len(requests), 0)
 
 
 def test_a_damaged_line_is_named_and_asked_again(
@@ -180,7 +182,7 @@ def test_an_instance_that_dies_costs_no_answer(whole: Path, tmp_path: Path) -> N
             return MemoryError("out of memory")
         return None
 
-    assert run(job(tmp_path, die)) == Outcome(0, 7, 0)
+    assert run(job(tmp_path, die)) == RunOutcome(0, 7, 0)
     assert len(died) == 2
     assert answers(tmp_path) == answers(whole)
 
@@ -233,7 +235,7 @@ def test_a_full_disk_ends_the_run_which_then_goes_on(
 def test_answers_that_cannot_be_written_are_not_lost(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(NotSaved, match=r"/dev/full: No space left"):
         run(job(tmp_path, answers=Path("/dev/full")))
-    assert run(job(tmp_path)) == Outcome(NUM_CALLS, 7, 0)
+    assert run(job(tmp_path)) == RunOutcome(NUM_CALLS, 7, 0)
     assert answers(tmp_path) == answers(whole)
 
 
@@ -258,19 +260,24 @@ def test_requests_begin_as_their_calls_are_needed(tmp_path: Path, monkeypatch: p
     num_live = list[int]()
 
     class Book(CallBook):
-        def answered(self, call: Call, answer: Answer) -> Progress:
+        def answered(self, call: PlannedCall, answer: CallAnswer) -> Progress:
             num_live.append(len(self._live))
             return super().answered(call, answer)
 
     monkeypatch.setattr("stretto.planner.running.run.CallBook", Book)
     monkeypatch.setattr("stretto.planner.running.drive._WINDOW", 8)
-    app = Application("pair", [Node("writer", "m", 9), Node("judge", "n", 9, inputs=("writer",))])
+    app = Application("pair", [ModelNode("writer", "m", 9), ModelNode("judge", "n", 9, inputs=("writer",))])
     plan = Plan("test", (Stage((PlannedReplica("writer", (0,)), PlannedReplica("judge", (1,)))),))
     asked = [
-        RunRequest(Request(f"r{at}", 1, (), () if at > 2 else ("judge",)), (Message(None, f"question {at}"),))
+        RunRequest(
+            AppRequest(f"r{at}", 1, (), () if at > 2 else ("judge",)),
+            (PromptMessage(None, f"question {at}"),),
+        )
         for at in range(120)
     ]
-    assert run(job(tmp_path, app=app, requests=stored(asked), plan=lambda book: plan)) == Outcome(0, 120, 0)
+    assert run(job(tmp_path, app=app, requests=stored(asked), plan=lambda book: plan)) == RunOutcome(
+        0, 120, 0
+    )
     assert num_live[0] <= 60
 
 
@@ -279,19 +286,21 @@ def test_all_first_calls_of_the_last_request_are_made(
 ) -> None:
     """The plan runs the last node first; to draw a request for it begins the others, which run later."""
     monkeypatch.setattr("stretto.planner.running.drive._WINDOW", 4)
-    app = Application("ensemble", [Node(name, "m", 9) for name in "abc"])
+    app = Application("ensemble", [ModelNode(name, "m", 9) for name in "abc"])
     plan = Plan("test", tuple(Stage((PlannedReplica(name, (0,)),)) for name in "cba"))
-    asked = stored([RunRequest(Request(f"r{at}", 1), (Message(None, f"question {at}"),)) for at in range(9)])
-    assert run(job(tmp_path, app=app, requests=asked, plan=lambda book: plan)) == Outcome(0, 9, 0)
+    asked = stored(
+        [RunRequest(AppRequest(f"r{at}", 1), (PromptMessage(None, f"question {at}"),)) for at in range(9)]
+    )
+    assert run(job(tmp_path, app=app, requests=asked, plan=lambda book: plan)) == RunOutcome(0, 9, 0)
 
 
 def test_requests_whose_first_answers_are_saved_begin_with_what_follows() -> None:
     book = CallBook(APP, stored(REQUESTS[:2]))
-    assert not list(book.resume([(Call(1, "sum", at), Answer("s")) for at in range(2)]))
-    assert not list(book.resume([(Call(1, "draft", at), Answer("d")) for at in range(2)]))
+    assert not list(book.resume([(PlannedCall(1, "sum", at), CallAnswer("s")) for at in range(2)]))
+    assert not list(book.resume([(PlannedCall(1, "draft", at), CallAnswer("d")) for at in range(2)]))
     ready = book.ready()
     assert book.num_to_begin == {"draft": 1, "sum": 1, "judge": 1}
-    assert {call for calls in ready for call in calls if call.request == 1} == {Call(1, "judge", 0)}
+    assert {call for calls in ready for call in calls if call.request == 1} == {PlannedCall(1, "judge", 0)}
     assert book.num_to_begin == {"draft": 0, "sum": 0, "judge": 0}
 
 
@@ -322,9 +331,11 @@ def test_the_forecast_is_the_last_prediction_or_else_the_rate() -> None:
 
 def test_a_replica_that_starts_later_gets_its_share(tmp_path: Path) -> None:
     """The first replica answers nothing until the other one, whose share waits for it, has a call."""
-    app = Application("app", [Node("only", "m", 9)])
+    app = Application("app", [ModelNode("only", "m", 9)])
     plan = Plan("test", (Stage((PlannedReplica("only", (0,)), PlannedReplica("only", (1,)))),))
-    asked = [RunRequest(Request(f"r{at}", 1), (Message(None, f"question {at}"),)) for at in range(20)]
+    asked = [
+        RunRequest(AppRequest(f"r{at}", 1), (PromptMessage(None, f"question {at}"),)) for at in range(20)
+    ]
     has_first, has_other, waited = threading.Event(), threading.Event(), list[bool]()
 
     def first(task: LLMTask) -> None:
@@ -340,5 +351,5 @@ def test_a_replica_that_starts_later_gets_its_share(tmp_path: Path) -> None:
         (1,): Replica(start_late, FakeLLMConfig(fail_on=lambda task: has_other.set())),
     }
     wanted = job(tmp_path, app=app, requests=stored(asked), plan=lambda book: plan)
-    assert run(replace(wanted, make=lambda planned: replicas[planned.devices])) == Outcome(0, 20, 0)
+    assert run(replace(wanted, make=lambda planned: replicas[planned.devices])) == RunOutcome(0, 20, 0)
     assert all(waited)

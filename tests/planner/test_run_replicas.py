@@ -10,10 +10,10 @@ import pytest
 
 from stretto.costs.presets import load_output_lengths
 from stretto.costs.shape import StepShape
-from stretto.deployment import Replica
 from stretto.emulate.llm_plan import LLMPlan, check_llm
 from stretto.engines.server_process.programs import command_line
-from stretto.planner.application import Application, Node, Request
+from stretto.model.deployment import Replica
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.machine import machine_of
 from stretto.planner.plan import PlannedReplica
 from stretto.planner.problem import Problem
@@ -28,12 +28,12 @@ OWN_MODEL = {
     "vocab_size": 128256,
     "max_position_embeddings": 8192,
 }
-APP = Application("app", [Node("chat", "/models/vicuna-13b-v1.5", 256)])
+APP = Application("app", [ModelNode("chat", "/models/vicuna-13b-v1.5", 256)])
 
 
 @pytest.fixture(scope="module")
 def problem() -> Problem:
-    return Problem(APP, [Request("1", 20)], machine_of("8xA100-80G"), load_output_lengths())
+    return Problem(APP, [AppRequest("1", 20)], machine_of("8xA100-80G"), load_output_lengths())
 
 
 def words(replica: Replica) -> list[str]:
@@ -67,8 +67,8 @@ def test_an_emulated_server_has_the_costs_that_are_planned_with(tmp_path: Path) 
     folder = tmp_path / "own model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(OWN_MODEL), "utf-8")
-    app = Application("app", [Node("chat", str(folder), 256)])
-    problem = Problem(app, [Request("1", 20)], machine_of("1xH200"), load_output_lengths())
+    app = Application("app", [ModelNode("chat", str(folder), 256)])
+    problem = Problem(app, [AppRequest("1", 20)], machine_of("1xH200"), load_output_lengths())
     found = words(emulated_replicas(problem, 2.0, tmp_path)(PlannedReplica("chat", (0,))))
     device, model = (found[found.index(option) + 1] for option in ("--device", "--model"))
     server = check_llm(LLMPlan(model=model, device=device, max_batch_tokens=8192))

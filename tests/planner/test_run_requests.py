@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from stretto.errors import ConfigError
-from stretto.planner.application import Application, Node
+from stretto.model.errors import ConfigError
+from stretto.planner.application import Application, ModelNode
 from stretto.planner.prompt_slots import fill
-from stretto.planner.running.calls import Answer, Ended
+from stretto.planner.running.calls import CallAnswer, CallEnded
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.results import result_line
-from stretto.planner.running.run_request import Message, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 APP = Application(
     "app",
     [
-        Node("write", "m", 50, inputs=("sum",)),
-        Node("sum", "n", 40, chain=True),
-        Node("judge", "m", 30, prompt="Judge."),
+        ModelNode("write", "m", 50, inputs=("sum",)),
+        ModelNode("sum", "n", 40, chain=True),
+        ModelNode("judge", "m", 30, prompt="Judge."),
     ],
 )
 CHAT = {"model": "judge", "messages": [{"role": "user", "content": "Hi"}]}
@@ -41,7 +41,7 @@ def batch(body: Any, **fields: Any) -> dict[str, Any]:
 
 def test_texts_of_plan_lines_are_kept(tmp_path: Path) -> None:
     (request,) = read(tmp_path, {"custom_id": "1", "prompt": "abcde", "chunks": ["fgh", "i"]})
-    assert request.messages == (Message(None, "abcde"),)
+    assert request.messages == (PromptMessage(None, "abcde"),)
     assert request.chunks == ("fgh", "i")
     assert (request.planned.prompt_tokens, request.planned.chunks) == (2, (1, 1))
 
@@ -54,10 +54,10 @@ def test_a_batch_line_is_for_one_node(tmp_path: Path) -> None:
         batch({"model": "judge", "messages": messages, **settings}),
         batch({"model": "write", "prompt": "Once"}, custom_id="2", url="/v1/completions"),
     )
-    assert chat.messages == (Message("system", "Be brief."), Message("user", "Hi"))
+    assert chat.messages == (PromptMessage("system", "Be brief."), PromptMessage("user", "Hi"))
     assert chat.planned.nodes == ("judge",)
     assert chat.decode == {"max_tokens": 30, "temperature": 0.5, "seed": 3, "stop": ("x",)}
-    assert (plain.messages, plain.planned.nodes) == ((Message(None, "Once"),), ("write",))
+    assert (plain.messages, plain.planned.nodes) == ((PromptMessage(None, "Once"),), ("write",))
     assert plain.decode == {"max_tokens": 50}
 
 
@@ -99,7 +99,9 @@ def test_a_node_with_inputs_needs_no_prompt_of_the_request(tmp_path: Path) -> No
 def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> None:
     (request,) = read(tmp_path, batch(CHAT))
     found = json.loads(
-        result_line(Ended(request.id, stored([request]).kind(0), {"judge": [Answer("Yes", 4, 30)]}), APP)
+        result_line(
+            CallEnded(request.id, stored([request]).kind(0), {"judge": [CallAnswer("Yes", 4, 30)]}), APP
+        )
     )
     assert (found["custom_id"], found["error"], found["response"]["status_code"]) == ("1", None, 200)
     body = found["response"]["body"]
@@ -111,11 +113,11 @@ def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> Non
 
 def test_results_of_other_lines_have_answers_by_node(tmp_path: Path) -> None:
     (request,) = read(tmp_path, {"custom_id": "1", "prompt": "x", "chunks": ["y"]})
-    answers = {"sum": [Answer("a")], "write": [Answer("b")]}
-    found = json.loads(result_line(Ended(request.id, stored([request]).kind(0), answers), APP))
+    answers = {"sum": [CallAnswer("a")], "write": [CallAnswer("b")]}
+    found = json.loads(result_line(CallEnded(request.id, stored([request]).kind(0), answers), APP))
     assert found["response"]["body"] == {"answers": {"sum": ["a"], "write": "b"}}
     failed = json.loads(
-        result_line(Ended(request.id, stored([request]).kind(0), {}, ConfigError("no room")), APP)
+        result_line(CallEnded(request.id, stored([request]).kind(0), {}, ConfigError("no room")), APP)
     )
     assert (failed["response"], failed["error"]) == (None, {"code": "ConfigError", "message": "no room"})
 

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.planner.application import Application, Node
+from stretto.planner.application import Application, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.stage_sequence import PresentStage, StageSequence
 
 
 def app_of(**inputs: str) -> Application:
     """Return an application whose nodes have these inputs, one letter each."""
-    return Application("app", [Node(name, "m", 9, inputs=tuple(given)) for name, given in inputs.items()])
+    return Application(
+        "app", [ModelNode(name, "m", 9, inputs=tuple(given)) for name, given in inputs.items()]
+    )
 
 
 def replicas(names: str) -> tuple[PlannedReplica, ...]:

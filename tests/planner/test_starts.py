@@ -9,7 +9,7 @@ import pytest
 from stretto.costs.loading import LoadingCost, Source, Storage
 from stretto.costs.presets import load_output_lengths
 from stretto.costs.shape import LLMModel
-from stretto.planner.application import Application, Node, Request
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute
 from stretto.planner.machine import MACHINES
 from stretto.planner.plan import Plan, PlannedReplica, Stage
@@ -20,11 +20,11 @@ from stretto.planner.starts import Starts
 
 STORAGE = Storage(disk_bytes_s=1e9, link_bytes_s=20e9)
 MODEL = LLMModel("model", 10, 4096, 32, 32, 11008, 32000)
-NODES = [Node(name, name, 30) for name in ("vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b")]
+NODES = [ModelNode(name, name, 30) for name in ("vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b")]
 
 
-def problem(weights: Source, nodes: list[Node] = NODES) -> Problem:
-    requests = [Request(str(at), 10 + at % 30) for at in range(20)]
+def problem(weights: Source, nodes: list[ModelNode] = NODES) -> Problem:
+    requests = [AppRequest(str(at), 10 + at % 30) for at in range(20)]
     machine = replace(MACHINES["4xA100-80G"], storage=Storage(disk_bytes_s=0.5e9, link_bytes_s=25e9))
     lengths = load_output_lengths()
     return Problem(Application("app", nodes), requests, machine, lengths, num_draws=1, weights=weights)

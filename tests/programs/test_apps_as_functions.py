@@ -9,9 +9,9 @@ from support.virtual_loop import in_virtual_time
 from stretto import Deployment, Document, Runtime, Section, deploy
 from stretto import programs as P
 from stretto.apps import naive_rag, search_empowered
-from stretto.core import Hit
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
-from stretto.errors import ConfigError, UserError
+from stretto.model.errors import ConfigError, UserError
+from stretto.model.values import Hit
 
 
 @P.SemanticFunction

@@ -15,13 +15,20 @@ from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import ABSENT, Runtime
 from stretto import programs as P
-from stretto.analysis.objectives import deduce
-from stretto.analysis.requests import RequestGraph
-from stretto.analysis.text import print_analysis
-from stretto.core import Chunk, Document, Section
-from stretto.errors import CapacityError, ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
 from stretto.graph.text import print_graph
+from stretto.model.errors import (
+    CapacityError,
+    ConfigError,
+    DeadlineExceeded,
+    EngineFailure,
+    QueryEnded,
+    UserError,
+)
+from stretto.model.values import Chunk, Document, Section
 from stretto.programs.ledger import Ledger
+from stretto.trace.analysis.objectives import deduce
+from stretto.trace.analysis.requests import RequestGraph
+from stretto.trace.analysis.text import print_analysis
 
 # --- Figure 7 of the paper
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from stretto import Runtime, deploy
 from stretto import programs as P
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.tasks import LLMEvent, LLMTask, Piece
+from stretto.model.tasks import LLMEvent, LLMTask, Piece
 
 
 @dataclass

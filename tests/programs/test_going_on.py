@@ -15,12 +15,12 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime, deploy
 from stretto import programs as P
-from stretto.core import Segment
-from stretto.costs.profile import Profile
 from stretto.engines.written import as_written
-from stretto.messages import Action, Admit, Event, LLMReport
-from stretto.observer import Observer
-from stretto.tasks import Done, LLMTask
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, LLMTask
+from stretto.model.values import Segment
+from stretto.sched.messages import Action, Admit, Event, LLMReport
+from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -10,14 +10,14 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.core import KV
 from stretto.graph.compile import compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Action, Event, Extend
+from stretto.model.values import KV
 from stretto.programs.connection import extend
 from stretto.programs.fragment import MOST_TOGETHER, Build, Call, parts_of
 from stretto.programs.function import Function
-from stretto.sched.session import Session
+from stretto.sched.messages import Action, Event, Extend
+from stretto.sched.queries.session import SessionMachine
 
 CALL = compile_graph(
     parse_graph("""
@@ -108,7 +108,7 @@ async def test_many_calls_are_added_in_several_turns_and_all_answered() -> None:
 
 
 def test_calls_that_are_dropped_leave_nothing_in_their_session() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.provide("x", "a text")
     for _ in range(100):
         run_one(session)
@@ -118,7 +118,7 @@ def test_calls_that_are_dropped_leave_nothing_in_their_session() -> None:
     assert num_objects() < before + 100
 
 
-def run_one(session: Session) -> None:
+def run_one(session: SessionMachine) -> None:
     outcome = session.extend(CALL, {}, {"w": "a value"})
     session.want("y")
     (request,) = outcome.work

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stretto.errors import StrettoError
+from stretto.model.errors import StrettoError
 from stretto.programs.operators import operator_named
 
 

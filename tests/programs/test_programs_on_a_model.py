@@ -6,10 +6,10 @@ from pathlib import Path
 
 from stretto import Runtime, deploy
 from stretto import programs as P
-from stretto.costs.profile import Profile
-from stretto.messages import Event, LLMReport
-from stretto.observer import Observer
-from stretto.tasks import Done, Usage
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, Usage
+from stretto.sched.messages import Event, LLMReport
+from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from stretto import programs as P
-from stretto.errors import ConfigError, TemplateError
 from stretto.graph.graph import Constant
-from stretto.programs.prompt_text import Place, dedent, parse
+from stretto.model.errors import ConfigError, TemplateError
+from stretto.programs.prompt_text import Placeholder, dedent, parse
 
 
 def shown(text: str) -> list[str]:
     """The parts of a prompt: constants as they are, places in angle brackets."""
     return [
         f"<{part.kind} {part.name}>"
-        if isinstance(part, Place)
+        if isinstance(part, Placeholder)
         else (f"{part.role}:" if part.role else "") + part.text
         for part in parse(text, "f")
     ]

@@ -12,9 +12,9 @@ from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import ABSENT, Deployment, Failure, Runtime
 from stretto import programs as P
-from stretto.core import Segment
 from stretto.engines.catalogue import transforms_engine
-from stretto.errors import BadReply, ConfigError, EngineFailure, StrettoError, TemplateError, UserError
+from stretto.model.errors import BadReply, ConfigError, EngineFailure, StrettoError, TemplateError, UserError
+from stretto.model.values import Segment
 
 
 def engines(desk: Desk) -> list[Deployment]:

@@ -16,7 +16,7 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.core import as_text
+from stretto.model.values import as_text
 
 
 def answer(prompt: str) -> str:

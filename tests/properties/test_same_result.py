@@ -16,13 +16,13 @@ from support.random_effects import effect_apps
 from support.random_templates import template_apps
 from support.worlds import BATCH_ENGINES, LLM_ENGINES, World, assert_nothing_is_left, worlds
 
-from stretto.costs.profile import Profile
-from stretto.errors import BadReply, EngineFailure, QueryEnded
 from stretto.graph.ops import OPS
 from stretto.graph.passes.pipeline import PASSES
-from stretto.messages import Emit, Reply
+from stretto.model.errors import BadReply, EngineFailure, QueryEnded
+from stretto.model.profile import Profile
+from stretto.model.tasks import LLMTask, Task
+from stretto.sched.messages import Emit, Reply
 from stretto.sim.driver import VirtualDriver
-from stretto.tasks import LLMTask, Task
 
 NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "200"))
 moderately = settings(

@@ -23,15 +23,15 @@ from support.work_by_hand import WorkByHand
 from support.worlds import World, assert_nothing_is_left, worlds
 
 from stretto import Runtime
-from stretto.core import Failure
-from stretto.errors import QueryCancelled, StrettoError
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.passes.pipeline import PASSES
-from stretto.messages import Close, Drop, Extend, Open, Provide, SessionEvent, Unwant, Want
-from stretto.runtime.session import Session as RunningSession
-from stretto.sched.outcome import Outcome
-from stretto.sched.session import Session
-from stretto.tasks import LLMTask, Task
+from stretto.model.errors import QueryCancelled, StrettoError
+from stretto.model.tasks import LLMTask, Task
+from stretto.model.values import Failure
+from stretto.runtime.session import SessionMachine as RunningSession
+from stretto.sched.messages import Close, Drop, Extend, Open, Provide, SessionEvent, Unwant, Want
+from stretto.sched.queries.outcome import Outcome
+from stretto.sched.queries.session import SessionMachine
 
 NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "100"))
 moderately = settings(
@@ -93,7 +93,7 @@ def plans(draw: Draw) -> Plan:
     return Plan(program, frozenset(failing), passes, tuple(events), frozenset(dropped))
 
 
-def apply(session: Session, event: SessionEvent) -> Outcome:
+def apply(session: SessionMachine, event: SessionEvent) -> Outcome:
     match event:
         case Extend(_, graph, bind):
             return session.extend(graph, bind)
@@ -113,7 +113,7 @@ def apply(session: Session, event: SessionEvent) -> Outcome:
 def test_the_machine_alone_gives_what_one_graph_gives(plan: Plan, data: st.DataObject) -> None:
     """The scheduler alone, with its work done by hand in any order, gives what one graph gives."""
     expand = expander({})
-    session = Session("q", None, lambda body, inputs: expand(body, inputs, plan.passes))
+    session = SessionMachine("q", None, lambda body, inputs: expand(body, inputs, plan.passes))
     by_hand = WorkByHand(plan.failing)
     settled: dict[str, object] = {}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.engines.http_client.answer_parser import AnswerParser
-from stretto.errors import BadReply
+from stretto.http.client.answer_parser import AnswerParser
+from stretto.model.errors import BadReply
 
 PART = b"y" * 60_000
 

@@ -9,11 +9,11 @@ import pytest
 from support.routing import run
 
 from stretto.cluster.placement import Choice
-from stretto.engines.http_client.address import Address
-from stretto.engines.http_client.answer_parser import AnswerParser
+from stretto.http.client.address import Address
+from stretto.http.client.answer_parser import AnswerParser
 from stretto.router.attempt import Attempt
 from stretto.router.client_connection import ClientRequest
-from stretto.router.exchange import Exchange
+from stretto.router.exchange import RoutedExchange
 from stretto.router.messages import Send
 
 
@@ -86,7 +86,7 @@ def test_the_rest_of_an_answer_is_not_read_before_the_client_reads_on(is_open: b
         client: Any = unused
         desk: Any = unused
         connections: Any = rest
-        exchange = Exchange(
+        exchange = RoutedExchange(
             client, ClientRequest(method=b"POST", target=b"/"), 0.0, desk, desk.act, desk.ended
         )
         exchange.pause()

@@ -16,7 +16,6 @@ from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PackedHashes
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.router.config import RouterConfig, WorkerConfig
-from stretto.router.desk import Desk
 from stretto.router.messages import (
     Check,
     Cut,
@@ -26,10 +25,11 @@ from stretto.router.messages import (
     Send,
     Stop,
     Ticket,
-    Usage,
     WorkerGone,
     WorkerId,
+    WorkerUsage,
 )
+from stretto.router.router_state import RouterState
 
 REQUEST = RoutedRequest(model="m", num_tokens=100)
 MODELS = {"m": {"id": "m"}}
@@ -37,8 +37,8 @@ MODELS = {"m": {"id": "m"}}
 
 def desk_of(
     num: int, placement: Placement | None = None, *, num_slots: int = 256, **settings: object
-) -> Desk:
-    desk = Desk(RouterConfig(**settings), placement or RoundRobin())  # type: ignore[arg-type]
+) -> RouterState:
+    desk = RouterState(RouterConfig(**settings), placement or RoundRobin())  # type: ignore[arg-type]
     for index in range(num):
         worker = desk.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=num_slots)).id
         assert sends(desk.check_passed(worker, MODELS, None, 0.0)) == []
@@ -49,7 +49,9 @@ def sends(actions: list[DeskAction]) -> list[tuple[Ticket, WorkerId]]:
     return [(action.ticket, action.worker) for action in actions if isinstance(action, Send)]
 
 
-def arrive(desk: Desk, now_s: float, request: RoutedRequest = REQUEST) -> tuple[Ticket, list[DeskAction]]:
+def arrive(
+    desk: RouterState, now_s: float, request: RoutedRequest = REQUEST
+) -> tuple[Ticket, list[DeskAction]]:
     ticket, actions = desk.arrive(request, now_s)
     desk.check_invariants()
     return ticket, actions
@@ -64,9 +66,9 @@ def test_requests_wait_in_order_for_room() -> None:
     desk = desk_of(1, num_slots=1)
     first, second, third = (arrive(desk, 0.0)[0] for _ in range(3))
     assert desk.num_waiting == 2
-    assert sends(desk.answered(first, 200, Usage(), 1.0)) == [(second, 0)]
+    assert sends(desk.answered(first, 200, WorkerUsage(), 1.0)) == [(second, 0)]
     assert sends(desk.left(second, 2.0)) == [(third, 0)]
-    assert desk.answered(third, 200, Usage(), 3.0) == []
+    assert desk.answered(third, 200, WorkerUsage(), 3.0) == []
     assert desk.num_clients == 0
 
 
@@ -74,7 +76,7 @@ def test_a_waiting_request_of_a_lost_client_is_never_sent() -> None:
     desk = desk_of(1, num_slots=1)
     first, second = (arrive(desk, 0.0)[0] for _ in range(2))
     assert desk.left(second, 0.5) == []
-    assert sends(desk.answered(first, 200, Usage(), 1.0)) == []
+    assert sends(desk.answered(first, 200, WorkerUsage(), 1.0)) == []
     assert desk.num_waiting == 0
 
 
@@ -112,7 +114,7 @@ def test_a_worker_on_trial_gets_one_request_and_a_good_answer_ends_the_trial() -
     assert waits == []
     assert sends(desk.check_passed(0, MODELS, None, 0.1)) == []
     assert desk.workers()[0].on_trial
-    assert sends(desk.answered(first, 404, Usage(), 0.3)) == [(second, 0)]
+    assert sends(desk.answered(first, 404, WorkerUsage(), 0.3)) == [(second, 0)]
     assert sends(arrive(desk, 0.4)[1]) == [(2, 0)]
 
 
@@ -152,7 +154,7 @@ def test_answers_with_5xx_in_a_row_open_the_breaker_and_4xx_close_it() -> None:
     desk = desk_of(1, max_failures=2, max_attempts=1)
     for status in (500, 404, 500):
         ticket, _ = arrive(desk, 0.0)
-        desk.answered(ticket, status, Usage(), 0.0)
+        desk.answered(ticket, status, WorkerUsage(), 0.0)
         assert desk.workers()[0].state == "serving"
     ticket, _ = arrive(desk, 0.0)
     assert desk.refused(ticket, 503, 0.0)[0] == Refuse(ticket, 502, "the worker answered with status 503")
@@ -173,7 +175,7 @@ def test_a_drained_worker_is_gone_with_its_last_request() -> None:
     ticket, _ = arrive(desk, 0.0)
     assert desk.drain(0, 0.0) == []
     assert sends(arrive(desk, 0.0)[1]) == [(1, 1)]
-    assert desk.answered(ticket, 200, Usage(), 1.0) == [WorkerGone(0)]
+    assert desk.answered(ticket, 200, WorkerUsage(), 1.0) == [WorkerGone(0)]
     assert desk.drain(1, 1.0) == []
     assert desk.left(1, 2.0) == [WorkerGone(1)]
     assert desk.workers() == []
@@ -192,10 +194,10 @@ def test_an_early_policy_lets_a_request_wait_at_a_worker_and_move() -> None:
     desk = desk_of(2, SoonestStart(), num_slots=1)
     tickets = [arrive(desk, 0.0)[0] for _ in range(6)]
     assert desk.num_waiting == 4
-    moved = sends(desk.answered(tickets[1], 200, Usage(), 1.0))
+    moved = sends(desk.answered(tickets[1], 200, WorkerUsage(), 1.0))
     assert [worker for _, worker in moved] == [1]
-    moved += sends(desk.answered(moved[0][0], 200, Usage(), 1.1))
-    moved += sends(desk.answered(moved[1][0], 200, Usage(), 1.2))
+    moved += sends(desk.answered(moved[0][0], 200, WorkerUsage(), 1.1))
+    moved += sends(desk.answered(moved[1][0], 200, WorkerUsage(), 1.2))
     desk.check_invariants()
     assert [worker for _, worker in moved] == [1, 1, 1]
 
@@ -207,7 +209,7 @@ def test_what_waits_at_a_suspect_worker_goes_elsewhere() -> None:
     moved = []
     for _ in range(3):
         ticket = tickets[1] if not moved else moved[-1][0]
-        moved += sends(desk.answered(ticket, 200, Usage(), 1.0))
+        moved += sends(desk.answered(ticket, 200, WorkerUsage(), 1.0))
     assert sorted(moved) == [(tickets[2], 1), (tickets[3], 1)]
 
 
@@ -215,7 +217,7 @@ def test_reported_hits_reach_the_policy() -> None:
     policy = SoonestStart()
     desk = desk_of(1, policy)
     ticket, _ = arrive(desk, 0.0)
-    desk.answered(ticket, 200, Usage(100, 7, 64), 1.0)
+    desk.answered(ticket, 200, WorkerUsage(100, 7, 64), 1.0)
     (ended,) = (event for event in policy.events if isinstance(event, Ended))
     assert ended.held_tokens == 64
 
@@ -223,8 +225,8 @@ def test_reported_hits_reach_the_policy() -> None:
 def test_counts_without_hits_tell_of_a_miss_where_a_worker_tells_of_hits() -> None:
     policy = SoonestStart()
     desk = desk_of(1, policy)
-    missed, hit = Usage(100, 7, is_older_api=True), Usage(100, 7, 64, is_older_api=True)
-    uncounted, of_another_api = Usage(), Usage(100, 7)
+    missed, hit = WorkerUsage(100, 7, is_older_api=True), WorkerUsage(100, 7, 64, is_older_api=True)
+    uncounted, of_another_api = WorkerUsage(), WorkerUsage(100, 7)
     for usage in (missed, hit, missed, uncounted, of_another_api):
         ticket, _ = arrive(desk, 0.0)
         desk.answered(ticket, 200, usage, 1.0)
@@ -237,8 +239,8 @@ def test_an_answer_that_waited_for_its_client_does_not_make_a_worker_slow() -> N
         desk = desk_of(2, SoonestStart())
         first, _ = arrive(desk, 0.0)
         second, _ = arrive(desk, 0.0)
-        desk.answered(second, 200, Usage(100, 7), 900.0)
-        desk.answered(first, 200, Usage(100, 7), 900.0, was_paused=was_paused)
+        desk.answered(second, 200, WorkerUsage(100, 7), 900.0)
+        desk.answered(first, 200, WorkerUsage(100, 7), 900.0, was_paused=was_paused)
         slowest = [desk._loads.view(worker).slowness > 2 for worker in (0, 1)]
         assert slowest == [not was_paused, True]
 
@@ -259,11 +261,11 @@ def test_keys_reach_a_policy_that_reads_them() -> None:
     assert not desk_of(1).uses_keys
 
 
-def held_tokens(desk: Desk, key: PromptKey, now_s: float) -> int:
+def held_tokens(desk: RouterState, key: PromptKey, now_s: float) -> int:
     """Send a request with a key and answer it; return what its worker was believed to hold of it."""
     ticket, actions = arrive(desk, now_s, RoutedRequest(num_tokens=200, key=key))
     (send,) = (action for action in actions if isinstance(action, Send))
-    desk.answered(ticket, 200, Usage(), now_s + 0.1)
+    desk.answered(ticket, 200, WorkerUsage(), now_s + 0.1)
     return send.choice.held_tokens
 
 
@@ -285,7 +287,7 @@ def test_a_refused_prompt_is_not_believed_to_be_held(status: int) -> None:
     if status == 503:
         desk.refused(ticket, status, 0.5)
     else:
-        desk.answered(ticket, status, Usage(), 0.5)
+        desk.answered(ticket, status, WorkerUsage(), 0.5)
     assert (held_tokens(desk, key, 1.0) > 0) is (status == 200)
 
 
@@ -297,7 +299,7 @@ def test_a_worker_that_comes_back_with_another_memory_is_filled_as_it_allows() -
     desk.check_failed(0, "slow", 1.0)
     desk.check_passed(0, MODELS, 1000, 60.0)
     desk.check_invariants()
-    desk.answered(ticket, 200, Usage(), 61.0)
+    desk.answered(ticket, 200, WorkerUsage(), 61.0)
     desk.check_invariants()
     assert held_tokens(desk, key, 62.0) == 0
     sent = [sends(arrive(desk, 63.0, RoutedRequest(num_tokens=400))[1]) for _ in range(3)]
@@ -331,7 +333,7 @@ def test_a_repeated_request_that_waits_delays_no_others() -> None:
     assert sends(desk.refused(failing, 503, 0.1)) == []
     new, actions = arrive(desk, 0.2)
     assert sends(actions) == [(new, 0)]
-    assert sends(desk.answered(busy, 200, Usage(), 0.3)) == [(failing, 1)]
+    assert sends(desk.answered(busy, 200, WorkerUsage(), 0.3)) == [(failing, 1)]
 
 
 def test_requests_for_all_models_are_served_in_order() -> None:
@@ -341,7 +343,7 @@ def test_requests_for_all_models_are_served_in_order() -> None:
     models = ["m", "n", "m", "", "unknown", "m", "n", "other", "m"]
     waiting = [arrive(desk, 0.1, RoutedRequest(model=model, num_tokens=1))[0] for model in models]
     for expected in waiting:
-        assert sends(desk.answered(running, 200, Usage(), 1.0)) == [(expected, 0)]
+        assert sends(desk.answered(running, 200, WorkerUsage(), 1.0)) == [(expected, 0)]
         running = expected
 
 
@@ -405,7 +407,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 if kind == "answer":
                     open_tickets.remove(ticket)
                     status = choices.choice([200, 200, 400, 500])
-                    act(desk.answered(ticket, status, Usage(9, choices.randrange(300), 0), now_s))
+                    act(desk.answered(ticket, status, WorkerUsage(9, choices.randrange(300), 0), now_s))
                 elif kind == "refuse" and ticket not in begun:
                     act(desk.refused(ticket, 503, now_s))
                 else:

@@ -12,9 +12,9 @@ from stretto.cluster.load_order import Load
 from stretto.cluster.placement import Binds, Choice, Placement, PlacementEvent, PlacementRequest
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.router.config import RouterConfig, WorkerConfig
-from stretto.router.desk import Desk
-from stretto.router.fenced_placement import FencedPlacement
-from stretto.router.messages import RoutedRequest, Send, Usage
+from stretto.router.fallback_placement import FallbackPlacement
+from stretto.router.messages import RoutedRequest, Send, WorkerUsage
+from stretto.router.router_state import RouterState
 
 METHODS = ("load", "choose", "observe", "absent")
 
@@ -53,7 +53,7 @@ class Breaking(Placement):
 def test_least_loaded_takes_the_place_of_a_policy_that_raises(
     method: str, num_good: int, binds: Binds, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(RouterConfig(), FencedPlacement(Breaking(method, num_good, binds)))
+    desk = RouterState(RouterConfig(), FallbackPlacement(Breaking(method, num_good, binds)))
     for index in range(2):
         worker = desk.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=8)).id
         desk.check_passed(worker, {}, None, 0.0)
@@ -63,7 +63,7 @@ def test_least_loaded_takes_the_place_of_a_policy_that_raises(
         sent += [action for action in actions if isinstance(action, Send)]
         desk.check_invariants()
     for number, send in enumerate(sent):
-        actions = desk.answered(send.ticket, 200, Usage(), 1.0 + number)
+        actions = desk.answered(send.ticket, 200, WorkerUsage(), 1.0 + number)
         sent += [action for action in actions if isinstance(action, Send)]
         desk.check_invariants()
     assert len(sent) == 12

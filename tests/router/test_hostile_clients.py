@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from support.routing import STREAM, WHOLE, Routing, routing, run, until
 
-from stretto.engines.openai_wire.errors import RequestRefused
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.router.byte_budget import ByteBudget
 from stretto.router.config import RouterConfig
 from stretto.router.request_reader import RequestReader
 from stretto.router.routes import is_passed_on, read_target
+from stretto.wire.errors import RequestRefused
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 MB = 1_000_000

@@ -13,23 +13,23 @@ from support.routing import WHOLE, routing, run, until
 
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.round_robin import RoundRobin
-from stretto.engines.openai_wire.errors import read_retry_after
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.router import believable
 from stretto.router.answers import UsageReader
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.config_file import read_router_config
-from stretto.router.desk import Desk
-from stretto.router.messages import Check, DeskAction, Refuse, RoutedRequest, Send, Usage
+from stretto.router.messages import Check, DeskAction, Refuse, RoutedRequest, Send, WorkerUsage
+from stretto.router.router_state import RouterState
 from stretto.router.serve import RunningRouter
+from stretto.wire.errors import read_retry_after
 
 LIE = 999_999_999
 KEY = "sk-secret-47-11"
 
 
-def _desk(models: dict[str, dict[str, object]] | None = None, num: int = 1, **settings: Any) -> Desk:
+def _desk(models: dict[str, dict[str, object]] | None = None, num: int = 1, **settings: Any) -> RouterState:
     placement = settings.pop("placement", None) or LeastLoaded()
-    desk = Desk(RouterConfig(**settings), placement)
+    desk = RouterState(RouterConfig(**settings), placement)
     for index in range(num):
         worker = desk.add_worker(WorkerConfig(url=f"http://w{index}")).id
         desk.check_passed(worker, models or {"m": {"id": "m"}}, 100_000, 0.0)
@@ -52,10 +52,10 @@ def test_false_counts_of_one_model_leave_others_many_requests_at_once(
     desk = _desk(models)
     for _ in range(num_lies):
         ticket, _ = desk.arrive(RoutedRequest(model="m", num_tokens=10, max_tokens=max_tokens), 0.0)
-        desk.answered(ticket, 200, Usage(LIE, LIE, LIE), 1.0)
+        desk.answered(ticket, 200, WorkerUsage(LIE, LIE, LIE), 1.0)
         for _ in range(3):
             ticket, _ = desk.arrive(RoutedRequest(model="other", num_tokens=10), 0.0)
-            desk.answered(ticket, 200, Usage(10, 100, 0), 1.0)
+            desk.answered(ticket, 200, WorkerUsage(10, 100, 0), 1.0)
     for model in ("m", "other"):
         sent = [_sent(desk.arrive(RoutedRequest(model=model, num_tokens=10), 2.0)[1]) for _ in range(50)]
         if model == "other" or num_lies == 1:
@@ -66,15 +66,19 @@ def test_false_counts_of_one_model_leave_others_many_requests_at_once(
 @pytest.mark.parametrize(
     ("asked", "reported", "believed"),
     [
-        (RoutedRequest(max_tokens=10), Usage(5, LIE, LIE, is_older_api=True), Usage(5, 10, 5, True)),
-        (RoutedRequest(max_tokens=10, num_answers=3), Usage(5, 31), Usage(5, 30)),
-        (RoutedRequest(), Usage(LIE, LIE), Usage(100, 100)),
-        (RoutedRequest(), Usage(3, 4, 90), Usage(3, 4, 90)),
-        (RoutedRequest(max_tokens=2**70), Usage(None, LIE, LIE), Usage(None, 100, 100)),
+        (
+            RoutedRequest(max_tokens=10),
+            WorkerUsage(5, LIE, LIE, is_older_api=True),
+            WorkerUsage(5, 10, 5, True),
+        ),
+        (RoutedRequest(max_tokens=10, num_answers=3), WorkerUsage(5, 31), WorkerUsage(5, 30)),
+        (RoutedRequest(), WorkerUsage(LIE, LIE), WorkerUsage(100, 100)),
+        (RoutedRequest(), WorkerUsage(3, 4, 90), WorkerUsage(3, 4, 90)),
+        (RoutedRequest(max_tokens=2**70), WorkerUsage(None, LIE, LIE), WorkerUsage(None, 100, 100)),
     ],
 )
 def test_counts_are_at_most_what_was_asked_for_and_what_the_model_can_hold(
-    asked: RoutedRequest, reported: Usage, believed: Usage
+    asked: RoutedRequest, reported: WorkerUsage, believed: WorkerUsage
 ) -> None:
     assert believable.usage(reported, asked, 100) == believed
 
@@ -142,15 +146,15 @@ def test_while_all_rest_requests_are_refused_with_the_soonest_end() -> None:
 
 
 def test_what_waits_is_served_at_the_end_of_a_rest() -> None:
-    desk = Desk(RouterConfig(), LeastLoaded())
+    desk = RouterState(RouterConfig(), LeastLoaded())
     worker = desk.add_worker(WorkerConfig(url="http://w", num_slots=1)).id
     desk.check_passed(worker, {"m": {}}, None, 0.0)
     first, second = (desk.arrive(RoutedRequest(model="m"), 0.0)[0] for _ in range(2))
-    actions = desk.answered(first, 429, Usage(), 1.0, retry_after_s=2.0)
+    actions = desk.answered(first, 429, WorkerUsage(), 1.0, retry_after_s=2.0)
     assert (_sent(actions), Check(worker, 3.0) in actions) == ([], True)
     assert _sent(desk.check_passed(worker, {"m": {}}, None, 2.0)) == []
     assert _sent(desk.check_passed(worker, {"m": {}}, None, 3.0)) == [worker]
-    assert desk.answered(second, 200, Usage(), 3.5) == []
+    assert desk.answered(second, 200, WorkerUsage(), 3.5) == []
 
 
 def test_429_reaches_a_client_only_if_no_worker_is_left() -> None:

@@ -19,9 +19,9 @@ pytest.importorskip("msgspec")
 from support.emulated import MODEL, emulating, fleet_of
 from support.routing import run, until
 
+from stretto.engines.models import MINI
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.errors import ConfigError
-from stretto.models import MINI
+from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.config_file import read_router_config
 from stretto.router.serve import RunningRouter

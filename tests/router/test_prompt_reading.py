@@ -11,7 +11,7 @@ import pytest
 
 from stretto.cluster.placement import PromptKey
 from stretto.router.answers import EventParts, UsageReader
-from stretto.router.messages import RoutedRequest, Usage
+from stretto.router.messages import RoutedRequest, WorkerUsage
 from stretto.router.prompts import read_request
 
 LONG = "Every house has a kitchen, and every kitchen has a table. " * 40
@@ -193,9 +193,9 @@ def test_counts_are_read_from_the_end_of_an_answer() -> None:
     reader = UsageReader()
     text = json.dumps('"usage": {"prompt_tokens": 1, "cached_tokens": 2}').encode()
     reader.feed(b'{"choices": [{"text": ' + text + b"}]}")
-    assert reader.usage() == Usage()
+    assert reader.usage() == WorkerUsage()
     reader.feed(b'{"usage": {"prompt_tokens": 90, "completion_tokens" : 5}}')
-    assert reader.usage() == Usage(90, 5, None, is_older_api=True)
+    assert reader.usage() == WorkerUsage(90, 5, None, is_older_api=True)
     reader.feed(b'{"usage":{"input_tokens":8,"output_tokens":9,"cache_read_input_tokens":4}}')
-    assert reader.usage() == Usage(8, 9, 4)
-    assert UsageReader().usage() == Usage()
+    assert reader.usage() == WorkerUsage(8, 9, 4)
+    assert UsageReader().usage() == WorkerUsage()

@@ -12,10 +12,10 @@ from stretto.cluster.placement import PromptKey
 from stretto.cluster.placements.e2 import E2
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.router.config import RouterConfig, WorkerConfig
-from stretto.router.desk import Desk
-from stretto.router.messages import RoutedRequest, Send, Usage
+from stretto.router.held_blocks import HeldByWorkers
+from stretto.router.messages import RoutedRequest, Send, WorkerUsage
 from stretto.router.prompts import read_request
-from stretto.router.reported_caches import ReportedCaches
+from stretto.router.router_state import RouterState
 
 IDS = list(range(100, 200))
 
@@ -32,7 +32,7 @@ def stored(ids: Sequence[int], block_tokens: int = 16) -> list[BlockStored]:
 
 
 def test_a_prompt_is_found_as_far_as_blocks_are_held_in_a_row() -> None:
-    caches = ReportedCaches()
+    caches = HeldByWorkers()
     assert not caches
     caches.apply(0, stored(IDS))
     caches.apply(1, stored(IDS[:50], 8))
@@ -44,13 +44,13 @@ def test_a_prompt_is_found_as_far_as_blocks_are_held_in_a_row() -> None:
 
 
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:
-    caches = ReportedCaches()
+    caches = HeldByWorkers()
     caches.apply(0, stored(IDS[:64]))
     assert caches.held(IDS[:64], (0,)) == {0: 48}
 
 
 def test_removed_blocks_and_forgotten_workers_hold_nothing() -> None:
-    caches, events = ReportedCaches(), stored(IDS)
+    caches, events = HeldByWorkers(), stored(IDS)
     caches.apply(0, events)
     assert not caches.apply(0, [BlockRemoved(events[2].hash)])
     assert caches.held(IDS, (0,)) == {0: 32}
@@ -61,15 +61,15 @@ def test_removed_blocks_and_forgotten_workers_hold_nothing() -> None:
     assert not caches
 
 
-def desk_of(*cards: dict[str, object], placement: str = "stretto") -> Desk:
-    desk = Desk(RouterConfig(), PLACEMENTS[placement]())
+def desk_of(*cards: dict[str, object], placement: str = "stretto") -> RouterState:
+    desk = RouterState(RouterConfig(), PLACEMENTS[placement]())
     for number, card in enumerate(cards):
         worker = desk.add_worker(WorkerConfig(url=f"http://w{number}")).id
         desk.check_passed(worker, {str(card["id"]): card}, 100_000, 0.0)
     return desk
 
 
-def sent(desk: Desk, request: RoutedRequest, now_s: float = 1.0) -> Send:
+def sent(desk: RouterState, request: RoutedRequest, now_s: float = 1.0) -> Send:
     (action,) = desk.arrive(request, now_s)[1]
     assert isinstance(action, Send)
     desk.check_invariants()
@@ -83,7 +83,7 @@ def test_a_prompt_goes_where_it_was_reported_and_the_prediction_is_what_was_repo
     assert desk.has_reports
     action = sent(desk, request)
     assert (action.worker, action.choice.held_tokens) == (1, 96)
-    desk.answered(action.ticket, 200, Usage(100, 5, 96), 2.0)
+    desk.answered(action.ticket, 200, WorkerUsage(100, 5, 96), 2.0)
     desk.forget_reports(1)
     assert sent(desk, request, 3.0).choice.held_tokens == 0
 
@@ -114,10 +114,10 @@ def test_a_cleared_cache_is_forgotten_while_requests_run(placement: str) -> None
     request = read_request("/v1/completions", "application/json", body, uses_keys=True, is_repeatable=True)
     first = sent(desk, request)
     running = sent(desk, request, 1.5)
-    desk.answered(first.ticket, 200, Usage(700, 5, 0), 2.0)
+    desk.answered(first.ticket, 200, WorkerUsage(700, 5, 0), 2.0)
     for worker in (0, 1):
         desk.reported(worker, [AllBlocksCleared()])
-    desk.answered(running.ticket, 200, Usage(700, 5, 0), 3.0)
+    desk.answered(running.ticket, 200, WorkerUsage(700, 5, 0), 3.0)
     desk.check_invariants()
     assert sent(desk, request, 4.0).choice.held_tokens == 0
 
@@ -125,7 +125,7 @@ def test_a_cleared_cache_is_forgotten_while_requests_run(placement: str) -> None
 def test_a_cleared_cache_costs_a_worker_no_history_of_its_load() -> None:
     """A gap in its events that cannot be filled says nothing about the work that it got."""
     policy = E2()
-    desk = Desk(RouterConfig(), policy)
+    desk = RouterState(RouterConfig(), policy)
     worker = desk.add_worker(WorkerConfig(url="http://w")).id
     desk.check_passed(worker, {"m": {"id": "m"}}, 100_000, 0.0)
     for number in range(3):

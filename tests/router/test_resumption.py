@@ -12,9 +12,9 @@ from support.routing import DONE, StubServer, greedy_events, routing, run, until
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.router.config import RouterConfig, WorkerConfig
-from stretto.router.desk import Desk
 from stretto.router.messages import Cut, RoutedRequest, Send
 from stretto.router.resumption import Resumption, resumable
+from stretto.router.router_state import RouterState
 
 FIELDS: dict[str, Any] = {
     "model": "m",
@@ -174,7 +174,7 @@ def test_the_rest_has_the_id_and_the_counts_of_the_whole() -> None:
 
 
 def test_the_desk_places_what_goes_on_and_cuts_it_when_all_attempts_are_used() -> None:
-    desk = Desk(RouterConfig(max_attempts=2), PLACEMENTS["round_robin"]())
+    desk = RouterState(RouterConfig(max_attempts=2), PLACEMENTS["round_robin"]())
     for number in range(3):
         desk.check_passed(desk.add_worker(WorkerConfig(url=f"http://w{number}")).id, {}, None, 0.0)
     ticket, (sent,) = desk.arrive(RoutedRequest(), 0.0)

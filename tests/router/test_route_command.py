@@ -15,7 +15,7 @@ import pytest
 from support.routing import EVENTS, WHOLE, StubServer, run, until
 
 from stretto.cli.route import route
-from stretto.errors import ConfigError, UserError
+from stretto.model.errors import ConfigError, UserError
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from support.emulated import MODEL, fleet_of
 from support.routing import WHOLE, routing, run
 
 from stretto.emulate.serve import EmulatedServers
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.config_file import read_router_config
 from stretto.router.serve import RunningRouter

@@ -10,7 +10,7 @@ import pytest
 from support.emulated import MODEL, emulating, fleet_of
 from support.routing import Routing, routing, run, until
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.serve import RunningRouter
 

@@ -17,13 +17,13 @@ from support.virtual_loop import VirtualLoop
 from support.worlds import LLM_ENGINES, World, worlds
 
 from stretto import Runtime
-from stretto.core import ABSENT, Document, Section
-from stretto.deployment import Deployment
-from stretto.errors import BadReply, EngineFailure
 from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.text import parse_graph
+from stretto.model.deployment import Deployment
+from stretto.model.errors import BadReply, EngineFailure
+from stretto.model.tasks import LLMTask, Task
+from stretto.model.values import ABSENT, Document, Section
 from stretto.sim.driver import VirtualDriver
-from stretto.tasks import LLMTask, Task
 from stretto.trace.recorder import Recorder, Span
 
 Queries = Sequence[tuple[App, tuple[str, ...]]]

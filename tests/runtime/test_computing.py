@@ -12,7 +12,7 @@ from support.virtual_loop import in_real_time
 from stretto import Runtime, Task, deploy
 from stretto.engines.computing import COMPUTING
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.tasks import LLMEvent
+from stretto.model.tasks import LLMEvent
 
 NOBODY = -1
 

@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import dataclass
 
 from stretto.apps import search_empowered
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.profile import Profile
 from stretto.runtime.conditions import idle_conditions
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from stretto.errors import ConfigError
-from stretto.runtime.devices import Sealed, claim, detect_machine
+from stretto.model.errors import ConfigError
+from stretto.runtime.devices import LazyPickle, claim, detect_machine
 
 
-def serve(connection: Connection, devices: tuple[str, ...], threads: int | None, sealed: Sealed) -> None:
+def serve(connection: Connection, devices: tuple[str, ...], threads: int | None, sealed: LazyPickle) -> None:
     """Claim, then open what is sealed, in a process of its own."""
     was_imported = "torch" in sys.modules
     try:
@@ -35,7 +35,7 @@ def in_a_process(
 
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, devices, threads, Sealed(report)))
+    process = context.Process(target=serve, args=(theirs, devices, threads, LazyPickle(report)))
     process.start()
     try:
         assert ours.poll(800)

@@ -30,9 +30,9 @@ from support.runtime_engines import (
 from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import Runtime
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import (
+from stretto.model.deployment import deploy
+from stretto.model.errors import (
     BadReply,
     ConfigError,
     EngineFailure,
@@ -44,7 +44,7 @@ from stretto.errors import (
     StrettoError,
     UserError,
 )
-from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
 PLACES = pytest.mark.parametrize("runs_in", ["loop", "thread"])
 
@@ -348,7 +348,7 @@ async def test_text_is_streamed_once_though_its_request_is_repeated() -> None:
         def __init__(self, config: object) -> None: ...
 
         async def generate(self, task: LLMTask, emit: Any, rank: tuple[float, ...] = ()) -> None:
-            from stretto.tasks import Done, Piece
+            from stretto.model.tasks import Done, Piece
 
             said: list[LLMEvent] = [Piece(task.id, word) for word in ("a ", "b ", "c")]
             for event in [*said, Done(task.id, "a b c")][: next(attempts)]:

@@ -14,7 +14,7 @@ import pytest
 from support.runtime_engines import SHOUT, acting, fake_llm
 
 from stretto import Runtime, programs
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 
 
 @programs.semantic_function

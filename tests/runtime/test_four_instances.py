@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from support.runtime_engines import graph
 
-import stretto.models
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
+import stretto.engines.models
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder, Span
 
@@ -29,7 +29,7 @@ APP = graph(
       return %answer
     """
 )
-TRAINED = Path(stretto.models.__path__[0]) / "mini"
+TRAINED = Path(stretto.engines.models.__path__[0]) / "mini"
 """The model that ships with the project."""
 NUM_GROUPS = 6
 ROUNDS = 5

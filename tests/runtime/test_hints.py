@@ -12,21 +12,21 @@ from support.runtime_engines import AtOnce, ServerEngine
 from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
-from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import EngineFailure
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Reply
-from stretto.observer import Observer, StepsDone
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import EngineFailure
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, LLMEvent, LLMTask, Started
+from stretto.sched.messages import Reply
+from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import as_max_tokens, filler_output
-from stretto.tasks import Done, LLMEvent, LLMTask, Started
 
 PROFILE = Profile(per_unit_s=0.001, max_efficient_batch=4, per_output_s=0.01)
 

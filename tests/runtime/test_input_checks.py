@@ -10,10 +10,10 @@ import pytest
 from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting, fake_llm
 
 from stretto.apps import naive_rag
-from stretto.errors import ConfigError, UserError
-from stretto.messages import Action, StartBatch
-from stretto.observer import Observer
+from stretto.model.errors import ConfigError, UserError
 from stretto.runtime.runtime import Runtime
+from stretto.sched.messages import Action, StartBatch
+from stretto.sched.observer import Observer
 
 
 class Evil:

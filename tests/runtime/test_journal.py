@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.errors import JournalError, NotSaved
+from stretto.model.errors import JournalError, NotSaved
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
-from stretto.runtime.journal.lines import Entry, entry_line, header_line, parse_entry, work_hash
+from stretto.runtime.journal.lines import JournalEntry, entry_line, header_line, parse_entry, work_hash
 
 WORK = work_hash(["app", {"custom_id": "1"}])
-ENTRIES = [Entry((str(at), "node", "0"), {"text": f"answer {at}\u2028\n"}) for at in range(4)]
+ENTRIES = [JournalEntry((str(at), "node", "0"), {"text": f"answer {at}\u2028\n"}) for at in range(4)]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -26,7 +26,7 @@ VALUES = st.recursive(
 )
 
 
-def written(path: Path, entries: list[Entry], work: str = WORK) -> list[Entry]:
+def written(path: Path, entries: list[JournalEntry], work: str = WORK) -> list[JournalEntry]:
     """Add entries to a journal; return those it had before."""
     with JournalFile(path, work) as journal:
         before = list(journal.entries())
@@ -34,8 +34,8 @@ def written(path: Path, entries: list[Entry], work: str = WORK) -> list[Entry]:
     return before
 
 
-@given(st.lists(st.builds(Entry, st.lists(st.text(), min_size=1).map(tuple), VALUES)))
-def test_every_entry_is_read_as_it_was_written(entries: list[Entry]) -> None:
+@given(st.lists(st.builds(JournalEntry, st.lists(st.text(), min_size=1).map(tuple), VALUES)))
+def test_every_entry_is_read_as_it_was_written(entries: list[JournalEntry]) -> None:
     lines = b"".join(map(entry_line, entries)).splitlines(keepends=True)
     assert [parse_entry(line) for line in lines] == entries
 
@@ -63,8 +63,8 @@ def test_a_line_that_the_disk_has_lost_is_skipped(tmp_path: Path) -> None:
     assert written(path, []) == [ENTRIES[0], *ENTRIES[2:]]
 
 
-@given(st.builds(Entry, st.lists(st.text(), min_size=1).map(tuple), VALUES), st.integers(min_value=0))
-def test_no_flipped_bit_comes_out_as_a_result(entry: Entry, bit: int) -> None:
+@given(st.builds(JournalEntry, st.lists(st.text(), min_size=1).map(tuple), VALUES), st.integers(min_value=0))
+def test_no_flipped_bit_comes_out_as_a_result(entry: JournalEntry, bit: int) -> None:
     line = bytearray(entry_line(entry))
     place, of_byte = divmod(bit % (8 * len(line)), 8)
     line[place] ^= 1 << of_byte

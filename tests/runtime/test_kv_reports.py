@@ -14,13 +14,13 @@ from stretto import Runtime
 from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.kv_events import BlockRemoved
 from stretto.cluster.messages import KVReport
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, RunsIn, deploy
 from stretto.engines.prompt_spaces import prompt_space
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import QueryCancelled
-from stretto.messages import Action, Admit, Event
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, RunsIn, deploy
+from stretto.model.errors import QueryCancelled
+from stretto.model.profile import Profile
+from stretto.sched.messages import Action, Admit, Event
+from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)
 

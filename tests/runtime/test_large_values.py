@@ -16,12 +16,12 @@ from support.large_values import FIND, READ, chunks, engines
 from support.virtual_loop import in_real_time
 
 from stretto import Runtime
-from stretto.messages import BatchDone, Event
-from stretto.observer import Observer
 from stretto.runtime import running
 from stretto.runtime.instances import outbox
 from stretto.runtime.instances.frames import Frames, framed
 from stretto.runtime.shared_memory import SharedMemory
+from stretto.sched.messages import BatchDone, Event
+from stretto.sched.observer import Observer
 
 NUM_VECTORS = 666
 QUESTION = "7 xxxxx"

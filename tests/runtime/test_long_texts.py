@@ -8,11 +8,11 @@ from support.line_counts import num_lines
 from support.machines import compiled
 from support.virtual_loop import in_virtual_time
 
-from stretto.messages import Reply
 from stretto.runtime.query import Query
 from stretto.runtime.session import Session
 from stretto.runtime.slots import Slots
-from stretto.sched.session import Session as Machine
+from stretto.sched.messages import Reply
+from stretto.sched.queries.session import SessionMachine as Machine
 
 SAY = compiled(
     """

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 import pytest
 from support.runtime_engines import SHOUT, acting
 
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import deploy
-from stretto.errors import DeadlineExceeded, EngineTimeout
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.text import parse_graph
+from stretto.model.deployment import deploy
+from stretto.model.errors import DeadlineExceeded, EngineTimeout
+from stretto.model.tasks import Task
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import Task
 
 FOREVER = parse_graph('graph forever(%x: text)\n%y = expand(%x) {body="forever"} : any\nreturn %y')
 

@@ -13,16 +13,16 @@ from support.runtime_engines import COMPLETE, ActingConfig, acting
 from support.virtual_loop import VirtualLoop, in_real_time
 
 from stretto.cluster.kv_events import BlockStored, KVEvent
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import BadReply
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Action, BatchDone, Event, Reply, StartBatch, Submit
-from stretto.observer import Observer, Observers, StepsDone
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import BadReply
+from stretto.model.tasks import LLMTask
 from stretto.runtime.runtime import Runtime
+from stretto.sched.messages import Action, BatchDone, Event, Reply, StartBatch, Submit
+from stretto.sched.observer import Observer, Observers, StepsDone
 from stretto.sim.driver import VirtualDriver
-from stretto.tasks import LLMTask
 from stretto.trace.run_file import RunRecorder
 
 DRIVERS = ("asyncio", "virtual time")
@@ -122,7 +122,7 @@ def test_an_observer_that_raises_is_dropped_and_the_run_goes_on(
     assert raising.names[-1] == at.__name__
     assert raising.names == before.names[: len(raising.names)]
     assert [(observer, str(error)) for observer, error in observers.dropped] == [(raising, "told to")]
-    (warning,) = [record for record in caplog.records if record.name == "stretto.observer"]
+    (warning,) = [record for record in caplog.records if record.name == "stretto.sched.observer"]
     assert warning.levelname == "WARNING"
     assert "Raising" in warning.getMessage()
     assert warning.exc_info is not None

@@ -12,8 +12,9 @@ from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting, graph, 
 from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import Failure, Runtime
-from stretto.core import ABSENT
-from stretto.errors import (
+from stretto.apps.template import Template
+from stretto.graph.compile import ExecutionGraph
+from stretto.model.errors import (
     ConfigError,
     DeadlineExceeded,
     EngineFailure,
@@ -22,11 +23,10 @@ from stretto.errors import (
     QueryEnded,
     UserError,
 )
-from stretto.frontend.template import Template
-from stretto.graph.compile import ExecutionGraph
-from stretto.messages import Event
+from stretto.model.values import ABSENT
 from stretto.runtime.session import Session
 from stretto.runtime.slots import Slots
+from stretto.sched.messages import Event
 from stretto.sched.snapshot import EnginePicture, InstancePicture
 
 TWICE = graph(

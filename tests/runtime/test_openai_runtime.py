@@ -13,11 +13,11 @@ from support.openai_stub import OpenAIStub, Reply
 from support.runtime_engines import COMPLETE, graph
 
 from stretto import Runtime
-from stretto.deployment import deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.errors import BadReply, EngineUnavailable
 from stretto.graph.compile import ExecutionGraph
+from stretto.model.deployment import deploy
+from stretto.model.errors import BadReply, EngineUnavailable
 
 ITEMS = graph(
     """

@@ -16,15 +16,15 @@ from collections.abc import Iterable, Iterator
 import pytest
 from support.virtual_loop import in_real_time
 
-from stretto.messages import BatchDone, Event, InstanceReady
+from stretto.model.tasks import Task
 from stretto.runtime import pickles
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
 from stretto.runtime.instances.mailbox import Mailbox
 from stretto.runtime.instances.outbox import Outbox
 from stretto.runtime.instances.process_worker import Mail
-from stretto.runtime.instances.reading import Reading
+from stretto.runtime.instances.reading import MessageReading
 from stretto.runtime.worker import CloseEngine, Command, ForgetQuery, RunBatch
-from stretto.tasks import Task
+from stretto.sched.messages import BatchDone, Event, InstanceReady
 
 
 def is_woken(mailbox: Mailbox[int]) -> bool:
@@ -119,7 +119,7 @@ async def test_a_foreign_object_that_unpickles_slowly_holds_up_its_instance_and_
         ends.append(error)
         ended.set()
 
-    reading = Reading(pickles.loads, receive, end, "reading")
+    reading = MessageReading(pickles.loads, receive, end, "reading")
     reading.read(batch_done(0, "own"))
     assert received == [0], "there is nothing to wait for"
     Slow.let_go.clear()

@@ -15,9 +15,9 @@ from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, Acting, ActingC
 from support.virtual_loop import in_real_time
 
 from stretto import Runtime
-from stretto.deployment import Deployment, deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
-from stretto.errors import BadReply, ConfigError, EngineFailure, EngineTimeout, EngineUnavailable
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import BadReply, ConfigError, EngineFailure, EngineTimeout, EngineUnavailable
 
 PASS_ON = graph(
     """

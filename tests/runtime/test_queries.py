@@ -25,14 +25,8 @@ from support.virtual_loop import in_real_time, in_virtual_time
 from stretto import ABSENT, Chunk, Document, Hit, Input, Runtime, Section, Template
 from stretto.cluster.machine import Machine
 from stretto.components import Synthesis, ToolCall
-from stretto.deployment import deploy
-from stretto.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    EngineFailure,
-    QueryCancelled,
-    UserError,
-)
+from stretto.model.deployment import deploy
+from stretto.model.errors import ConfigError, DeadlineExceeded, EngineFailure, QueryCancelled, UserError
 from stretto.trace.recorder import Recorder
 
 TYPED = graph(

@@ -8,9 +8,9 @@ from support.machines import compiled
 from support.virtual_loop import in_real_time
 
 from stretto import Runtime, deploy
-from stretto.costs.profile import Profile
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.tasks import LLMEvent, LLMTask, Started
+from stretto.model.profile import Profile
+from stretto.model.tasks import LLMEvent, LLMTask, Started
 
 Rank = tuple[float, ...]
 

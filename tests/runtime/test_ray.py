@@ -16,14 +16,14 @@ import pytest
 from support.runtime_engines import SHOUT, Acting, ActingConfig
 
 from stretto import Runtime
-from stretto.deployment import Deployment, Engine, Replica, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.refusals import wait_until_refusing
-from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
-from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady
-from stretto.references import Reference, load
+from stretto.model.deployment import Deployment, Engine, Replica, deploy
+from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable
+from stretto.model.references import Reference, load
+from stretto.model.tasks import Task
 from stretto.runtime.instances import ray_values
 from stretto.runtime.instances.ray_demand import (
     RayDemand,
@@ -35,8 +35,8 @@ from stretto.runtime.instances.ray_demand import (
 )
 from stretto.runtime.instances.ray_values import RayValues
 from stretto.runtime.instances.ray_worker import BatchWorker
-from stretto.runtime.worker import Job, RunBatch
-from stretto.tasks import Task
+from stretto.runtime.worker import InstanceJob, RunBatch
+from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady
 
 SMALL = RayNode("1", "10.0.0.1", {"CPU": 4.0, "node:10.0.0.1": 1.0})
 LARGE = RayNode("2", "10.0.0.2", {"CPU": 8.0, "GPU": 2.0, "node:10.0.0.2": 1.0})
@@ -216,7 +216,7 @@ def batch_events(worker: LocalWorker) -> list[Event]:
     events: list[Event] = []
 
     async def run() -> None:
-        job = Job("acting", 7, False, Acting, ActingConfig())
+        job = InstanceJob("acting", 7, False, Acting, ActingConfig())
         cluster: Any = LocalCluster(worker)
         instance = RayBatchInstance(job, events.append, cluster, RayDemand(1, 0))
         while not events:
@@ -272,7 +272,7 @@ def test_large_values_of_a_ray_worker_stay_in_the_object_that_it_returns(
     sizes: tuple[int, ...], num_left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = object.__new__(BatchWorker)  # a whole one ends this process when its parent ends
-    worker._job, worker._engine = Job("vectors", 7, False, Vectors, None), Vectors(ActingConfig())
+    worker._job, worker._engine = InstanceJob("vectors", 7, False, Vectors, None), Vectors(ActingConfig())
     answer, values = worker.run(3, (Task(1, "q", "step", "embed", {"sizes": sizes}, {}),))
     answer = pickle.loads(pickle.dumps(answer))
     assert isinstance(answer.event, BatchDone)
@@ -301,7 +301,7 @@ def test_what_a_ray_worker_cannot_fetch_is_sent() -> None:
     async def run() -> None:
         worker = LocalWorker(run=lambda batch, tasks: given.extend(tasks))
         cluster: Any = LocalCluster(worker)
-        job = Job("acting", 7, False, Acting, ActingConfig())
+        job = InstanceJob("acting", 7, False, Acting, ActingConfig())
         instance = RayBatchInstance(job, lambda event: None, cluster, RayDemand(1, 0))
         inputs = {"texts": [Reference(Here(), 5), there]}
         instance.send(RunBatch(3, (Task(1, "q", "step", "call", inputs, {}),)))

@@ -10,10 +10,10 @@ import pytest
 from support.runtime_engines import graph
 
 from stretto import Runtime
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.messages import Action, Admit
-from stretto.observer import Observer
+from stretto.model.deployment import deploy
+from stretto.sched.messages import Action, Admit
+from stretto.sched.observer import Observer
 
 TWO_TEXTS = graph(
     """

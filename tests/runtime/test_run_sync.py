@@ -17,8 +17,8 @@ from support.runtime_engines import SHOUT, ActingConfig, Log, acting
 from support.virtual_loop import in_real_time
 
 from stretto import Runtime
-from stretto.deployment import deploy
-from stretto.errors import ConfigError, DeadlineExceeded, EngineFailure, StrettoError, UserError
+from stretto.model.deployment import deploy
+from stretto.model.errors import ConfigError, DeadlineExceeded, EngineFailure, StrettoError, UserError
 from stretto.runtime.loop_thread import LoopThread, run_on
 
 
@@ -105,8 +105,8 @@ import sys
 import threading
 
 from stretto import Input, Runtime, Template
-from stretto.deployment import deploy
-from stretto.messages import Cancel
+from stretto.model.deployment import deploy
+from stretto.sched.messages import Cancel
 from support.runtime_engines import SHOUT, Acting, ActingConfig
 
 

@@ -32,12 +32,12 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.machine import Machine
 from stretto.cluster.messages import DrainHow, InstanceLoad
 from stretto.cluster.placements.least_seconds import LeastSeconds
-from stretto.deployment import Deployment, Engine, Replica, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import ConfigError, EngineUnavailable
-from stretto.messages import Event
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.tasks import Failed, LLMEvent, LLMTask
+from stretto.model.deployment import Deployment, Engine, Replica, deploy
+from stretto.model.errors import ConfigError, EngineUnavailable
+from stretto.model.tasks import Failed, LLMEvent, LLMTask
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Event
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.core import ABSENT, Chunk
-from stretto.errors import BadReply, EngineFailure
-from stretto.references import Reference, load, load_task
+from stretto.model.errors import BadReply, EngineFailure
+from stretto.model.references import Reference, load, load_task
+from stretto.model.tasks import Task
+from stretto.model.values import ABSENT, Chunk
 from stretto.runtime.shared_memory import LEAST_ANSWER_BYTES, Region, SharedMemory, Writer
-from stretto.tasks import Task
 
 
 def pair(memory: SharedMemory) -> tuple[Region, Writer]:

@@ -10,11 +10,11 @@ from support.graphs import NUM_READERS, readers_of
 from support.tiny_checkpoint import build_tiny_checkpoint
 
 from stretto import Runtime
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.messages import Action, Admit
-from stretto.observer import Observer
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.sched.messages import Action, Admit
+from stretto.sched.observer import Observer
 from stretto.trace.recorder import Recorder
 
 

@@ -11,9 +11,9 @@ from support.runtime_engines import COMPLETE, ServerEngine
 from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
-from stretto.deployment import Deployment, Engine, Replica
-from stretto.errors import BadReply, EngineBusy, EngineUnavailable
-from stretto.tasks import Done, LLMEvent, LLMTask, Started
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import BadReply, EngineBusy, EngineUnavailable
+from stretto.model.tasks import Done, LLMEvent, LLMTask, Started
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from support.runtime_engines import graph
 from support.virtual_loop import in_real_time
 
 from stretto import Runtime
-from stretto.deployment import Deployment, Engine, Replica, RunsIn
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
-from stretto.errors import EngineUnavailable
-from stretto.messages import Event, InstanceReady, InstanceSuspected
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, Engine, Replica, RunsIn
+from stretto.model.errors import EngineUnavailable
+from stretto.sched.messages import Event, InstanceReady, InstanceSuspected
+from stretto.sched.observer import Observer
 
 EMBED = graph(
     """

@@ -13,11 +13,11 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
 from stretto.cluster.messages import StopInstance
-from stretto.deployment import Deployment, Replica, RunsIn, deploy
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.messages import Action, Admit, Event, InstanceReady, InstanceStopped, Suspended
-from stretto.observer import Observer
-from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started
+from stretto.model.deployment import Deployment, Replica, RunsIn, deploy
+from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece, Started
+from stretto.sched.messages import Action, Admit, Event, InstanceReady, InstanceStopped, Suspended
+from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -19,15 +19,15 @@ from support.virtual_loop import in_virtual_time
 
 from benchmarks.common.vllm_server import NOT_INSTALLED, find_vllm, serving
 from stretto import Runtime
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Engine, Replica
+from stretto.engines.models import MINI
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import ConfigError, EngineUnavailable, EngineUnreachable
-from stretto.messages import Action, Admit, Event, InstanceReady, InstanceSuspected, LLMReport
-from stretto.models import MINI
-from stretto.observer import Observer
-from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import ConfigError, EngineUnavailable, EngineUnreachable
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece, Started
+from stretto.sched.messages import Action, Admit, Event, InstanceReady, InstanceSuspected, LLMReport
+from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)
 

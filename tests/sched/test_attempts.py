@@ -9,28 +9,26 @@ import pytest
 from support.machines import CheckedSystem, batch_engine, llm_engine
 from support.systems import error_of, started, steps, submit
 
-from stretto.costs.profile import Profile
-from stretto.default_vocabulary import DEFAULT
-from stretto.errors import BadReply, CapacityError, EngineFailure, EngineTimeout, InternalError, UserError
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import (
-    Action,
-    Admit,
-    BatchDone,
-    BatchFailed,
-    Cancel,
-    CancelTask,
-    LLMReport,
-    Wake,
+from stretto.model.errors import (
+    BadReply,
+    CapacityError,
+    EngineFailure,
+    EngineTimeout,
+    InternalError,
+    UserError,
 )
-from stretto.sched.attempts import Attempts
-from stretto.sched.engine_queue import EngineQueue
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, Failed
+from stretto.sched.engines.queue import EngineQueue
+from stretto.sched.messages import Action, Admit, BatchDone, BatchFailed, Cancel, CancelTask, LLMReport, Wake
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.arrival import PerInvocation
-from stretto.sched.request import Entry, Request
-from stretto.sched.results import Completed
-from stretto.tasks import Done, Failed
+from stretto.sched.queries.attempts import Attempts
+from stretto.sched.queries.request import QueueEntry, StepRequest
+from stretto.sched.queries.results import Completed
 
 DOWN = BadReply("no")
 
@@ -160,7 +158,7 @@ def requests_of(count: int, gap_s: float) -> tuple[Attempts, ExecutionGraph]:
     graph = compile_graph(parse_graph(embed('"timeout_s": 1.0, "retries": 1, "backoff_s": 0.1')), {})
     attempts = Attempts()
     for i in range(count):
-        request = Request("q", graph.nodes[0], "v", i, i + 1, {"texts": [str(i)]}, ("texts",))
+        request = StepRequest("q", graph.nodes[0], "v", i, i + 1, {"texts": [str(i)]}, ("texts",))
         attempts.sent(request, i * gap_s)
     return attempts, graph
 
@@ -214,8 +212,8 @@ def test_waiting_items_that_time_out_leave_the_queue_and_others_stay_there() -> 
     """The engine is busy with other work; of one request, one item was added later."""
     queue = EngineQueue(batch_engine("e").engine, Profile(), ORDERS)
     graph = compile_graph(parse_graph(embed('"timeout_s": 1.0')), {})
-    request = Request("q", graph.nodes[0], "v", 0, 5, {"texts": list("abcde")}, ("texts",))
-    queue.add(Entry(request, 0.0))
+    request = StepRequest("q", graph.nodes[0], "v", 0, 5, {"texts": list("abcde")}, ("texts",))
+    queue.add(QueueEntry(request, 0.0))
     assert queue.withdraw("q", 0, {1, 3, 9}) == 2
     assert sorted((entry.lo, entry.hi) for entry in queue) == [(0, 1), (2, 3), (4, 5)]
     assert queue.withdraw("q", 0, {7}) == 0
@@ -272,7 +270,7 @@ def test_an_effect_that_must_not_happen_twice_is_not_tried_again() -> None:
 class _Broken(PerInvocation):
     """An order with a bug that shows when work is withdrawn."""
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         raise ValueError("a bug")
 
 

@@ -10,10 +10,10 @@ import pytest
 from support.machines import batch_engine, batch_request, lost, serving, start_all
 
 from stretto.cluster.messages import StartInstance, StopInstance
-from stretto.core import Failure
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment
-from stretto.errors import (
+from stretto.graph.compile import compile_graph
+from stretto.graph.text import parse_graph
+from stretto.model.deployment import Deployment
+from stretto.model.errors import (
     BadReply,
     EffectInDoubt,
     EngineFailure,
@@ -21,12 +21,12 @@ from stretto.errors import (
     EngineUnavailable,
     StrettoError,
 )
-from stretto.graph.compile import compile_graph
-from stretto.graph.text import parse_graph
-from stretto.messages import Action, CancelTask, Release, StartBatch
-from stretto.sched.batch_scheduler import BatchScheduler
-from stretto.sched.request import Request
-from stretto.sched.results import Completed, Report
+from stretto.model.profile import Profile
+from stretto.model.values import Failure
+from stretto.sched.engines.batch_scheduler import BatchScheduler
+from stretto.sched.messages import Action, CancelTask, Release, StartBatch
+from stretto.sched.queries.request import StepRequest
+from stretto.sched.queries.results import Completed, Report
 
 Batch = list[tuple[str, str]]
 
@@ -50,7 +50,7 @@ class Machine(BatchScheduler):
         return self.failed(instance, self.batches[instance], error)
 
 
-def machine(*works: Request, engine: Deployment | None = None) -> Machine:
+def machine(*works: StepRequest, engine: Deployment | None = None) -> Machine:
     deployment = engine or batch_engine()
     scheduler = Machine(deployment.engine, deployment.profile, count(1))
     scheduler.batches = {}
@@ -328,12 +328,12 @@ def test_what_each_policy_starts(policy: str, first: list[Batch], second: list[B
     assert started() == second
 
 
-def effect(query: str, name: str, **settings: object) -> Request:
+def effect(query: str, name: str, **settings: object) -> StepRequest:
     """A call that changes something outside."""
     text = 'graph g(%x: text)\n%done = call(%x) {result="effect"} : effect @e'
     (node,) = compile_graph(parse_graph(text), {}).nodes
     node = replace(node, name=name, config={**node.config, **settings})
-    return Request(query=query, node=node, step=name, lo=0, hi=1, inputs={"texts": name})
+    return StepRequest(query=query, node=node, step=name, lo=0, hi=1, inputs={"texts": name})
 
 
 @pytest.mark.parametrize(

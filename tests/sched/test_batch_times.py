@@ -7,9 +7,9 @@ from itertools import count
 import pytest
 from support.machines import batch_engine, batch_request, serving
 
-from stretto.costs.profile import Profile
-from stretto.messages import StartBatch
-from stretto.sched.batch_scheduler import BatchScheduler
+from stretto.model.profile import Profile
+from stretto.sched.engines.batch_scheduler import BatchScheduler
+from stretto.sched.messages import StartBatch
 
 BY_LENGTH = Profile(0.1, 0.2, per_token_s=0.001, unit_tokens=200.0)
 LONG = "word " * 200

@@ -7,11 +7,11 @@ from itertools import count
 from support.machines import llm_engine, llm_request, serving
 
 from stretto.cluster.placements.stretto import Stretto
-from stretto.costs.profile import Profile
-from stretto.messages import Admit
-from stretto.sched.demand import Demand
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.tasks import Done, Piece, Usage
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, Piece, Usage
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Admit
+from stretto.sched.queries.demand import Demand
 
 PROFILE = Profile(per_unit_s=0.001, per_output_s=0.03, per_neighbour_s=0.001)
 LATENCY, BATCH = Demand("latency"), Demand("throughput")

@@ -7,9 +7,11 @@ import math
 import pytest
 from support.machines import CheckedSystem, batch_engine, batch_request, compiled, llm_engine
 
-from stretto.costs.profile import Profile
-from stretto.errors import EngineUnavailable
-from stretto.messages import (
+from stretto.model.errors import EngineUnavailable
+from stretto.model.profile import Profile
+from stretto.model.tasks import Criteria, Objective, QueryRecord, Started
+from stretto.sched.engines.queue import EngineQueue
+from stretto.sched.messages import (
     Admit,
     BatchDone,
     Close,
@@ -24,13 +26,11 @@ from stretto.messages import (
     Wake,
     Want,
 )
-from stretto.sched.demand import MOST_AT_ONCE, NOBODY, Demand
-from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Take
-from stretto.sched.request import Entry, Request
-from stretto.sched.session import Session
-from stretto.tasks import Criteria, Objective, QueryRecord, Started
+from stretto.sched.queries.demand import MOST_AT_ONCE, NOBODY, Demand
+from stretto.sched.queries.request import QueueEntry, StepRequest
+from stretto.sched.queries.session import SessionMachine
 
 SECOND_EACH = {"e": Profile(base_s=1.0)}
 STEP = compiled('graph s(%x: text)\n%y = call(%x) {result="text"} : text @e\nreturn %y', SECOND_EACH)
@@ -54,7 +54,7 @@ SAY = compiled(
 )
 
 
-def asked(session: Session) -> dict[str, Demand]:
+def asked(session: SessionMachine) -> dict[str, Demand]:
     """What is asked of each node, by name."""
     demands = session.graph.demands or {}
     return {node.name: demands[node.id] for node in session.graph.nodes.values() if node.id in demands}
@@ -64,7 +64,7 @@ def asked(session: Session) -> dict[str, Demand]:
 
 
 def test_the_strictest_criteria_of_all_readers_reach_what_their_variables_come_of() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(FORK, {})
     assert asked(session) == {}
     session.want("b", "throughput")
@@ -106,7 +106,7 @@ TWO_ANSWERS = compiled(
 def test_a_reader_of_text_asks_one_thing_of_what_comes_before_it_and_another_of_its_answer(
     criteria: Criteria, until_first: Objective, of_the_answer: Objective
 ) -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(TWO_ANSWERS, {})
     session.want("c", criteria)
     demands = asked(session)
@@ -125,7 +125,7 @@ def test_a_reader_of_text_asks_one_thing_of_what_comes_before_it_and_another_of_
 
 
 def test_deadlines_and_paths_go_back_through_several_graphs() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(STEP, {"x": "b", "y": "end"})
     session.want("end", deadline_s=10.0)
     session.want("c", deadline_s=5.0)
@@ -141,7 +141,7 @@ def test_deadlines_and_paths_go_back_through_several_graphs() -> None:
 
 
 def test_a_reader_leaves_with_what_that_reader_asked_and_nothing_else() -> None:
-    session = Session("q", QueryRecord(criteria="latency"))
+    session = SessionMachine("q", QueryRecord(criteria="latency"))
     session.extend(STEP, {})
     session.want("y")
     session.want("y", "throughput", 7.0)
@@ -156,7 +156,7 @@ def test_a_reader_leaves_with_what_that_reader_asked_and_nothing_else() -> None:
 
 
 def test_only_what_has_changed_is_passed_on() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(FORK, {})
     session.want("b", "latency")
     assert [(node.name, demand.criteria) for node, demand in session.want("c").demands] == [
@@ -168,7 +168,7 @@ def test_only_what_has_changed_is_passed_on() -> None:
 
 def test_a_stricter_get_on_a_long_chain_takes_milliseconds() -> None:
     """Counted in nodes looked at, so that a slow machine passes."""
-    session = Session("q")
+    session = SessionMachine("q")
     for number in range(2000):
         session.extend(STEP, {"x": str(number), "y": str(number + 1)})
     session.want("2000")
@@ -194,8 +194,10 @@ def test_a_stricter_get_on_a_long_chain_takes_milliseconds() -> None:
 # --- queues
 
 
-def entry(request: Request, criteria: Objective | None, arrival_s: float = 0.0, **asked: float) -> Entry:
-    made = Entry(request, arrival_s=arrival_s)
+def entry(
+    request: StepRequest, criteria: Objective | None, arrival_s: float = 0.0, **asked: float
+) -> QueueEntry:
+    made = QueueEntry(request, arrival_s=arrival_s)
     made.demand = made.sorted_as = Demand(criteria, **asked)
     return made
 
@@ -324,7 +326,7 @@ def test_a_reader_whose_deadline_has_passed_asks_for_nothing_more() -> None:
 
 
 def test_what_a_one_shot_query_asks_holds_for_all_of_it() -> None:
-    session = Session("q", QueryRecord(criteria="latency"))
+    session = SessionMachine("q", QueryRecord(criteria="latency"))
     (work,) = session.submit(FORK, {"x": "x"}).work
     assert work.demand == Demand("latency", math.inf, 2.0)
     assert session.want("b").demands == []

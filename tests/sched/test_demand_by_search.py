@@ -9,12 +9,12 @@ import pytest
 from support.line_counts import num_lines
 from support.machines import compiled
 
-from stretto.costs.profile import Profile
 from stretto.graph.compile import Node
-from stretto.sched.demand import Demand
-from stretto.sched.live_graph import LiveGraph
-from stretto.sched.session import Session
-from stretto.tasks import Objective
+from stretto.model.profile import Profile
+from stretto.model.tasks import Objective
+from stretto.sched.queries.demand import Demand
+from stretto.sched.queries.live_graph import LiveGraph
+from stretto.sched.queries.session import SessionMachine
 
 COSTS = {"e": Profile(base_s=1.0)}
 STEP = compiled('graph s(%x: text)\n%y = call(%x) {result="text"} : text @e\nreturn %y', COSTS)
@@ -103,7 +103,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        self.session = Session("q", expand=lambda body, inputs: BODY)
+        self.session = SessionMachine("q", expand=lambda body, inputs: BODY)
         self.names = ["x0"]
         self.wants: list[tuple[str, Objective | None, float | None]] = []
         self.work: list[tuple[int, int, int, bool]] = []
@@ -162,8 +162,8 @@ def test_demands_and_cancelled_nodes_are_those_of_a_search(seed: int) -> None:
         walk.check()
 
 
-def session_of(num_open: int) -> Session:
-    session = Session("q")
+def session_of(num_open: int) -> SessionMachine:
+    session = SessionMachine("q")
     for number in range(num_open):
         session.extend(STEP, {"y": f"y{number}"})
         session.want(f"y{number}")

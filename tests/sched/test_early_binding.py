@@ -22,13 +22,13 @@ from stretto.cluster.placement import (
     PlacementRequest,
     Unbound,
 )
-from stretto.costs.profile import Profile
-from stretto.errors import EngineUnavailable
-from stretto.messages import Admit, Reprioritise
-from stretto.sched.demand import NOBODY, Demand
-from stretto.sched.llm_scheduler import LLMScheduler
+from stretto.model.errors import EngineUnavailable
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, Started, Usage
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Admit, Reprioritise
 from stretto.sched.orders import ORDERS
-from stretto.tasks import Done, Started, Usage
+from stretto.sched.queries.demand import NOBODY, Demand
 
 NO_USAGE = Usage()
 PROFILE = Profile(per_unit_s=0.001, per_output_s=0.01)

@@ -13,15 +13,15 @@ from support.replicas import replica
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.probe_times import MAX_PROBE_S, ProbeTimes
-from stretto.core import Failure
-from stretto.deployment import Deployment
 from stretto.engines.openai_server import OpenAIServerConfig
-from stretto.errors import EngineBusy, EngineUnavailable, StrettoError
-from stretto.messages import Admit, StartBatch
-from stretto.sched.batch_scheduler import BatchScheduler
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.results import Completed, Report
-from stretto.tasks import Failed, Piece
+from stretto.model.deployment import Deployment
+from stretto.model.errors import EngineBusy, EngineUnavailable, StrettoError
+from stretto.model.tasks import Failed, Piece
+from stretto.model.values import Failure
+from stretto.sched.engines.batch_scheduler import BatchScheduler
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Admit, StartBatch
+from stretto.sched.queries.results import Completed, Report
 
 FAILED = EngineUnavailable("it answered 500")
 POLICIES = ("least_seconds", "least_loaded", "round_robin", "parrot", "stretto", "e2")

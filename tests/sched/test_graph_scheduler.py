@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from support.machines import compiled
 
-from stretto.core import ABSENT, KV, Failure, Segment
-from stretto.errors import BadReply, CapacityError, EngineFailure, GraphError, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph
-from stretto.sched import live_graph
-from stretto.sched.outcome import Outcome
-from stretto.sched.request import Request
-from stretto.sched.session import Session
+from stretto.model.errors import BadReply, CapacityError, EngineFailure, GraphError, StrettoError, UserError
+from stretto.model.values import ABSENT, KV, Failure, Segment
+from stretto.sched.queries import live_graph
+from stretto.sched.queries.outcome import Outcome
+from stretto.sched.queries.request import StepRequest
+from stretto.sched.queries.session import SessionMachine
 
 
 class Run:
     """A graph scheduler with its invariants checked, and what it hands out by step."""
 
     def __init__(self, text: str, expand: Any = None, **inputs: object) -> None:
-        self.session = Session("q", None, expand)
+        self.session = SessionMachine("q", None, expand)
         self.nodes = {node.name: node for node in compiled(text).nodes}
-        self.work: dict[str, list[Request]] = {}
+        self.work: dict[str, list[StepRequest]] = {}
         self.text: list[tuple[str, str]] = []
         self.withdrawn: list[str] = []
         self.ended = False
@@ -77,7 +77,7 @@ class Run:
         return dict(self._outputs)
 
 
-def prompt_of(work: Request, item: int = 0) -> str:
+def prompt_of(work: StepRequest, item: int = 0) -> str:
     return "".join(segment.text for segment in work.prompts[item])
 
 

@@ -12,17 +12,17 @@ from support.machines import llm_engine, llm_request, lost, serving, start_all
 
 from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.core import KV, Failure, Segment
-from stretto.costs.profile import Profile
-from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.messages import Admit, CancelTask, Release, Reprioritise
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.request import Request
-from stretto.sched.results import Completed, Delivered, Report
-from stretto.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
+from stretto.model.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
+from stretto.model.values import KV, Failure, Segment
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Admit, CancelTask, Release, Reprioritise
+from stretto.sched.queries.request import StepRequest
+from stretto.sched.queries.results import Completed, Delivered, Report
 
 
-def machine(*works: Request, **options: Any) -> LLMScheduler:
+def machine(*works: StepRequest, **options: Any) -> LLMScheduler:
     deployment = llm_engine(**options)
     placement = PLACEMENTS[deployment.engine.placement]()
     scheduler = serving(LLMScheduler(deployment.engine, deployment.profile, placement, count(1)), deployment)
@@ -115,7 +115,7 @@ def test_a_prefix_that_is_held_in_part_saves_that_part(num_held: int, place: int
     assert admit(scheduler) == [("next", place)]
 
 
-def ahead(node: int = 7, tokens: int = 100, **changes: Any) -> Request:
+def ahead(node: int = 7, tokens: int = 100, **changes: Any) -> StepRequest:
     """Return a request for a prefill without a decode, of `tokens` tokens."""
     request = llm_request("1", "ahead", tokens, **changes)
     prefill = replace(request.node, id=node, op="prefill")

@@ -9,14 +9,14 @@ import pytest
 from support.machines import add_ready, llm_engine, llm_request, serving
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.errors import EngineUnavailable
-from stretto.messages import Admit
-from stretto.sched.demand import Demand
-from stretto.sched.llm_scheduler import LLMScheduler
+from stretto.model.errors import EngineUnavailable
+from stretto.model.tasks import Done, Piece, Started
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Admit
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.least_work import LeastWork
 from stretto.sched.orders.order import Fits, Hold, Take
-from stretto.tasks import Done, Piece, Started
+from stretto.sched.queries.demand import Demand
 
 
 class Counted(LeastWork):

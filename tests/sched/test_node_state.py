@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.machines import compiled
 
-from stretto.errors import InternalError
-from stretto.sched.node_state import TRANSITIONS, NodeState, NodeStates
+from stretto.model.errors import InternalError
+from stretto.sched.queries.node_state import TRANSITIONS, NodeState, NodeStates
 
 (NODE,) = compiled("graph g(%x: text)\n%v = embed(%x) : vector @e\nreturn %v").nodes
 WAYS: dict[NodeState, tuple[NodeState, ...]] = {

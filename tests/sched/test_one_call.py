@@ -7,12 +7,15 @@ from copy import copy
 
 import pytest
 
-from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import CapacityError, EngineUnavailable, StrettoError
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import (
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import CapacityError, EngineUnavailable, StrettoError
+from stretto.model.tasks import Done, Failed, LLMEvent, Piece, Started, Usage
+from stretto.planner.running.call_graphs import CallGraphs, inputs_of
+from stretto.planner.running.requests import PromptMessage
+from stretto.sched.messages import (
     Action,
     AddInstance,
     Admit,
@@ -24,14 +27,11 @@ from stretto.messages import (
     Reply,
     Submit,
 )
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of
-from stretto.planner.running.requests import Message
-from stretto.sched.one_call import OneCall
-from stretto.sched.session import Session
+from stretto.sched.queries.one_call import OneCall
+from stretto.sched.queries.session import SessionMachine
 from stretto.sched.system import System
-from stretto.tasks import Done, Failed, LLMEvent, Piece, Started, Usage
 
-PROMPT = (Message("system", "be brief"), Message("user", "why?"))
+PROMPT = (PromptMessage("system", "be brief"), PromptMessage("user", "why?"))
 CALL = CallGraphs().of("llm", PROMPT, {"max_tokens": 9})
 GENERAL = copy(CALL)
 object.__setattr__(GENERAL, "is_one_call", False)
@@ -55,7 +55,7 @@ def actions_of(
     system.handle([InstanceReady("llm", 0)], 0.0)
     actions = system.handle([Submit("q", egraph, inputs, is_streamed=False)], 1.0)
     for kind in map(type, system.queries.values()):
-        assert kind is (OneCall if egraph is CALL else Session)
+        assert kind is (OneCall if egraph is CALL else SessionMachine)
     task = next((action.task.id for action in actions if isinstance(action, Admit)), -1)
     for now_s, event in enumerate(events, 2):
         actions += system.handle([event(task)], float(now_s))

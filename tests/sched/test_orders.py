@@ -6,27 +6,27 @@ from dataclasses import replace
 
 from support.machines import batch_request, llm_request
 
+from stretto.model.tasks import Decode, QueryRecord
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import MAX_ASKED, Hold, Order, OrderConfig
-from stretto.sched.request import Entry, Request
-from stretto.tasks import Decode, QueryRecord
+from stretto.sched.queries.request import QueueEntry, StepRequest
 
 CONFIG = OrderConfig(age_limit_s=10.0, fill_timeout_s=0.5)
 SECONDS = OrderConfig(age_limit_s=10.0, unit_s=0.1)
 
 
-def entries(*requests: Request | tuple[Request, float]) -> list[Entry]:
+def entries(*requests: StepRequest | tuple[StepRequest, float]) -> list[QueueEntry]:
     """Queue entries of requests, each with its time of arrival if that is not 0."""
     made = []
     for number, one in enumerate(requests):
         request, arrival_s = one if isinstance(one, tuple) else (one, 0.0)
         num_output = request.decode.max_tokens if request.decode else 0
-        made.append(Entry(request, arrival_s=arrival_s, num_output=num_output))
+        made.append(QueueEntry(request, arrival_s=arrival_s, num_output=num_output))
         made[-1].number = number
     return made
 
 
-def order_of(policy: str, queue: list[Entry], config: OrderConfig = CONFIG) -> Order:
+def order_of(policy: str, queue: list[QueueEntry], config: OrderConfig = CONFIG) -> Order:
     order = ORDERS[policy](config)
     for entry in queue:
         entry.lo = entry.request.lo
@@ -54,7 +54,7 @@ def fill(order: Order, budget: int, now_s: float) -> list[tuple[str, int]] | Hol
 
 
 def taken(
-    policy: str, queue: list[Entry], budget: int, now_s: float = 1.0, config: OrderConfig = CONFIG
+    policy: str, queue: list[QueueEntry], budget: int, now_s: float = 1.0, config: OrderConfig = CONFIG
 ) -> list[tuple[str, int]] | Hold:
     """Return what a batch takes from a queue that holds these entries."""
     return fill(order_of(policy, queue, config), budget, now_s)
@@ -227,9 +227,9 @@ def test_a_choice_changes_nothing() -> None:
 def test_no_order_asks_about_more_than_32_entries() -> None:
     queue = entries(*(batch_request(str(n // 3), "a", "x", depth=n % 3) for n in range(200)))
     for policy in ORDERS:
-        asked: list[Entry] = []
+        asked: list[QueueEntry] = []
 
-        def refuse(entry: Entry, asked: list[Entry] = asked) -> int:
+        def refuse(entry: QueueEntry, asked: list[QueueEntry] = asked) -> int:
             asked.append(entry)
             return 0
 

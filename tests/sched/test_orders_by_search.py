@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 import pytest
 from support.machines import batch_request, llm_request
 
+from stretto.model.tasks import Decode, QueryRecord
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import MAX_ASKED, Hold, OrderConfig, Take
-from stretto.sched.request import Entry, Request
-from stretto.tasks import Decode, QueryRecord
+from stretto.sched.queries.request import QueueEntry, StepRequest
 
 CONFIG = OrderConfig(age_limit_s=4.0, fill_timeout_s=0.5, unit_s=0.125, output_s=0.5)
 
 
-def since_s(entry: Entry) -> float:
+def since_s(entry: QueueEntry) -> float:
     return min(entry.arrival_s, entry.request.record.arrival_s)
 
 
@@ -25,13 +25,13 @@ def since_s(entry: Entry) -> float:
 class Model:
     """All entries that are not wholly started, and the items of each that have started."""
 
-    entries: list[Entry] = field(default_factory=list)
-    started: dict[Entry, set[int]] = field(default_factory=dict)
+    entries: list[QueueEntry] = field(default_factory=list)
+    started: dict[QueueEntry, set[int]] = field(default_factory=dict)
 
-    def waiting(self) -> list[Entry]:
+    def waiting(self) -> list[QueueEntry]:
         return sorted((e for e in self.entries if e.lo < e.hi), key=lambda e: (e.arrival_s, e.number))
 
-    def unstarted(self, query: str) -> list[Entry]:
+    def unstarted(self, query: str) -> list[QueueEntry]:
         return [e for e in self.entries if e.query == query and len(self.started[e]) < e.hi]
 
     def earliest(self, query: str) -> tuple[float, int]:
@@ -48,17 +48,17 @@ class Model:
             if item not in self.started[e]
         )
 
-    def round(self, entry: Entry, level: Callable[[Entry], float]) -> int:
+    def round(self, entry: QueueEntry, level: Callable[[QueueEntry], float]) -> int:
         levels = {level(e) for e in self.unstarted(entry.query)}
         return sum(one > level(entry) for one in levels)
 
 
-def by_arrival(model: Model) -> list[Entry]:
+def by_arrival(model: Model) -> list[QueueEntry]:
     return model.waiting()
 
 
-def least_work(model: Model) -> list[Entry]:
-    def key(entry: Entry) -> tuple[float, ...]:
+def least_work(model: Model) -> list[QueueEntry]:
+    def key(entry: QueueEntry) -> tuple[float, ...]:
         waits_since_s, number = model.waits_since(entry.query)
         seconds = model.seconds(entry.query) + 0.3 * waits_since_s
         return seconds, number, -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number
@@ -66,16 +66,16 @@ def least_work(model: Model) -> list[Entry]:
     return sorted(model.waiting(), key=key)
 
 
-def oldest_query(model: Model) -> list[Entry]:
-    def key(entry: Entry) -> tuple[float, ...]:
+def oldest_query(model: Model) -> list[QueueEntry]:
+    def key(entry: QueueEntry) -> tuple[float, ...]:
         return since_s(entry), -entry.path_s, -entry.request.node.depth, entry.number
 
     return sorted(model.waiting(), key=key)
 
 
-def rounds(level: Callable[[Entry], float]) -> Callable[[Model], list[Entry]]:
-    def ordered(model: Model) -> list[Entry]:
-        def key(entry: Entry) -> tuple[float, ...]:
+def rounds(level: Callable[[QueueEntry], float]) -> Callable[[Model], list[QueueEntry]]:
+    def ordered(model: Model) -> list[QueueEntry]:
+        def key(entry: QueueEntry) -> tuple[float, ...]:
             return model.round(entry, level), *model.earliest(entry.query), entry.arrival_s, entry.number
 
         return sorted(model.waiting(), key=key)
@@ -93,13 +93,15 @@ SEARCHES = {
 }
 
 
-def search(policy: str, model: Model, to_fill: int, fits: Callable[[Entry], int], now_s: float) -> object:
+def search(
+    policy: str, model: Model, to_fill: int, fits: Callable[[QueueEntry], int], now_s: float
+) -> object:
     """Return what `take` should answer, found by a search."""
     waiting = model.waiting()
     if not waiting:
         return None
     oldest = waiting[0]
-    considered: Sequence[Entry] = SEARCHES[policy](model)[:MAX_ASKED]
+    considered: Sequence[QueueEntry] = SEARCHES[policy](model)[:MAX_ASKED]
     if policy == "throughput":
         due_s = oldest.arrival_s + CONFIG.fill_timeout_s
         if sum(entry.units_of(entry.lo, entry.hi) for entry in waiting) < to_fill and now_s < due_s:
@@ -112,7 +114,7 @@ def search(policy: str, model: Model, to_fill: int, fits: Callable[[Entry], int]
     return None
 
 
-def random_request(draw: random.Random) -> Request:
+def random_request(draw: random.Random) -> StepRequest:
     query, step = f"q{draw.randrange(6)}", f"s{draw.randrange(4)}"
     depth, path_s = draw.randrange(4), draw.randrange(4) / 2
     is_session = query == "q5"
@@ -147,7 +149,7 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
         if act < 0.4:
             request = random_request(draw)
             num_output = request.decode.max_tokens if request.decode else 0
-            entry = Entry(request, arrival_s=now_s - draw.choice((0, 0, 0.5)), num_output=num_output)
+            entry = QueueEntry(request, arrival_s=now_s - draw.choice((0, 0, 0.5)), num_output=num_output)
             entry.number, number = number, number + 1
             order.add(entry)
             model.entries.append(entry)
@@ -156,7 +158,7 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
             room = draw.choice((0, 1, 4, 9, 30))
             to_fill = draw.choice((0, room))
 
-            def fits(entry: Entry, room: int = room) -> int:
+            def fits(entry: QueueEntry, room: int = room) -> int:
                 return entry.count_within(room)
 
             chosen = order.take(to_fill, fits, now_s)

@@ -10,17 +10,17 @@ import pytest
 from support.machines import compiled, llm_engine, llm_request, serving
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.core import Segment
-from stretto.costs.profile import Profile
-from stretto.errors import EngineUnavailable
 from stretto.graph.compile import Node, compile_graph
 from stretto.graph.reuse import find_reuse
 from stretto.graph.text import parse_graph
-from stretto.messages import Retain
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.request import Request
-from stretto.sched.reuse_forecasts import ReuseForecasts
-from stretto.tasks import Decode, Done, Failed, QueryRecord
+from stretto.model.errors import EngineUnavailable
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, Done, Failed, QueryRecord
+from stretto.model.values import Segment
+from stretto.sched.llm.reuse_forecasts import ReuseForecasts
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Retain
+from stretto.sched.queries.request import StepRequest
 
 ONE_SHOT = QueryRecord(arrival_s=0.0)
 SECOND = Profile(base_s=1.0, per_unit_s=0.0, per_output_s=0.1)
@@ -42,14 +42,14 @@ def nodes(text: str) -> dict[str, Node]:
     return {node.name: node for node in compile_graph(parse_graph(text), {"llm": SECOND}).nodes}
 
 
-def request(node: Node, *texts: str, query: str = "q", num: int = 1, **changes: object) -> Request:
+def request(node: Node, *texts: str, query: str = "q", num: int = 1, **changes: object) -> StepRequest:
     """A request of `node`, in whose prompt the texts in capitals are constants."""
     prompt = tuple(Segment(text, None if text.isupper() else "v") for text in texts)
     options = {"record": ONE_SHOT, "decode": Decode(), **changes}
-    return Request(query, node, "answer", 0, num, {}, prompts=(prompt,) * num, **options)  # type: ignore[arg-type]
+    return StepRequest(query, node, "answer", 0, num, {}, prompts=(prompt,) * num, **options)  # type: ignore[arg-type]
 
 
-def uses(forecasts: ReuseForecasts, one: Request, answer: object = "yes", at_s: float = 0.0) -> object:
+def uses(forecasts: ReuseForecasts, one: StepRequest, answer: object = "yes", at_s: float = 0.0) -> object:
     """Let a request arrive and end at `at_s`; return the forecast uses."""
     forecasts.arrived(one, at_s)
     reuse = forecasts.ended(one, one.prompts[0], answer, at_s)

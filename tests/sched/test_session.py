@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 
-from stretto.core import ABSENT, Failure
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import Deployment
-from stretto.errors import DeadlineExceeded, EngineFailure, InternalError, QueryCancelled, UserError
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Graph, Ref
-from stretto.messages import (
+from stretto.model.deployment import Deployment
+from stretto.model.errors import DeadlineExceeded, EngineFailure, InternalError, QueryCancelled, UserError
+from stretto.model.tasks import Done, QueryRecord
+from stretto.model.values import ABSENT, Failure
+from stretto.sched.messages import (
     Action,
     Admit,
     BatchDone,
@@ -33,12 +34,11 @@ from stretto.messages import (
     Wake,
     Want,
 )
-from stretto.sched.demand import NOBODY, Demand
 from stretto.sched.orders.arrival import PerInvocation
 from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take
-from stretto.sched.request import Entry
-from stretto.sched.session import Session
-from stretto.tasks import Done, QueryRecord
+from stretto.sched.queries.demand import NOBODY, Demand
+from stretto.sched.queries.request import QueueEntry
+from stretto.sched.queries.session import SessionMachine
 
 EMBED = compiled("graph g(%x: text)\n%v = embed(%x) : vector @e\nreturn %v")
 CHAIN = compiled(
@@ -65,7 +65,7 @@ def failure(message: str) -> Failure:
 
 
 def test_a_variable_settles_once() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     assert session.provide("x", 1).settled == [("x", 1)]
     assert session.provide("x", 2).settled == []
     (work,) = session.extend(EMBED, {}).work
@@ -100,7 +100,7 @@ PAIR = compiled(
 @pytest.mark.parametrize("back", [COPY, CALL])
 def test_a_variable_that_would_come_of_itself_fails(forth: ExecutionGraph, back: ExecutionGraph) -> None:
     """Otherwise its readers would wait for ever; a circle of copies was followed without end."""
-    session = Session("q")
+    session = SessionMachine("q")
     session.want("one")
     assert not session.extend(forth, {"x": "one", "y": "two"}).settled
     found = dict(session.extend(back, {"x": "two", "y": "one"}).settled)
@@ -113,7 +113,7 @@ def test_a_variable_that_would_come_of_itself_fails(forth: ExecutionGraph, back:
 
 
 def test_a_step_does_not_wait_for_one_before_it_that_waits_for_its_value() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(BEHIND, {"x": "one", "y": "two"})
     session.provide("z", "z")
     outcome = session.extend(CALL, {"x": "two", "y": "one"})
@@ -124,7 +124,7 @@ def test_a_step_does_not_wait_for_one_before_it_that_waits_for_its_value() -> No
 
 def test_graphs_may_read_what_others_produce_in_both_directions() -> None:
     """Outputs of one graph come of different inputs, so these variables do not come of themselves."""
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(PAIR, {})
     session.extend(CALL, {"x": "c", "y": "b"})
     outcome, found = session.provide("a", "a"), {}
@@ -136,7 +136,7 @@ def test_graphs_may_read_what_others_produce_in_both_directions() -> None:
 
 
 def test_values_inside_a_graph_are_freed_after_their_last_reader() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(CHAIN, {})
     outcome = session.provide("x", "x")
     for result in ("a", "b", "c"):
@@ -152,7 +152,7 @@ def test_values_inside_a_graph_are_freed_after_their_last_reader() -> None:
 
 
 def test_what_is_wanted_is_told_from_what_is_not_whenever_that_changes() -> None:
-    session = Session("q", QueryRecord(tenant="acme"))
+    session = SessionMachine("q", QueryRecord(tenant="acme"))
     session.provide("x", "x")
     (work,) = session.extend(EMBED, {}).work
     assert work.demand == NOBODY
@@ -216,7 +216,7 @@ def test_closing_settles_what_is_open_and_replies_with_nothing() -> None:
 
 
 def test_dropping_cancels_what_only_serves_that_variable() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.provide("x", "x")
     (work,) = session.extend(CHAIN, {}).work
     session.extend(EMBED, {"x": "c"})
@@ -232,7 +232,7 @@ def test_dropping_cancels_what_only_serves_that_variable() -> None:
 
 def test_a_variable_that_is_an_item_of_a_dropped_one_still_gets_its_value() -> None:
     rows = 'call(%x) {result="list[list[text]]"} : list[list[text]] @e'
-    session = Session("q")
+    session = SessionMachine("q")
     session.provide("x", "x")
     (work,) = session.extend(
         compiled(f"graph rows(%x: text)\n%y = {rows}\nreturn %y[0]"), {"y[0]": "row"}
@@ -245,7 +245,7 @@ def test_a_variable_that_is_an_item_of_a_dropped_one_still_gets_its_value() -> N
 
 def test_a_dropped_item_takes_the_work_behind_it_along() -> None:
     rows = 'call(%x) {result="list[list[text]]"} : list[list[text]] @e'
-    session = Session("q")
+    session = SessionMachine("q")
     session.provide("x", "x")
     session.extend(compiled(f"graph rows(%x: text)\n%y = {rows}\nreturn %y[0]"), {"y[0]": "row"})
     session.extend(compiled("graph first(%x: list[text])\nreturn %x[0]"), {"x": "row", "x[0]": "item"})
@@ -255,7 +255,7 @@ def test_a_dropped_item_takes_the_work_behind_it_along() -> None:
 
 def test_text_of_a_dropped_variable_is_not_shown_under_its_name() -> None:
     """Another graph reads it, so it goes on; a new variable has the name."""
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(compiled('graph r(%b: text)\n%c = call(%b) {result="text"} : text @e\nreturn %c'), {})
     answer = compiled("graph a(%q: text)\n%k = prefill([%q]) : kv @l\n%b = decode(%k) : text @l\nreturn %b")
     session.extend(answer, {})
@@ -269,7 +269,7 @@ def test_text_of_a_dropped_variable_is_not_shown_under_its_name() -> None:
 
 
 def test_dropping_an_input_that_never_came_fails_its_readers() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(EMBED, {})
     outcome = session.drop("x")
     assert [name for name, _ in outcome.settled] == ["x", "v"]
@@ -277,7 +277,7 @@ def test_dropping_an_input_that_never_came_fails_its_readers() -> None:
 
 
 def test_an_effect_is_not_cancelled() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.provide("x", "x")
     saving = compiled('graph s(%x: text)\n!s = call(%x) {result="effect"} : effect @e\nreturn %s')
     (work,) = session.extend(saving, {}).work
@@ -287,7 +287,7 @@ def test_an_effect_is_not_cancelled() -> None:
 
 
 def test_failures_flow_past_select_and_through_all_else() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     graph = compiled(
         """
         graph f(%x: text, %y: text, %z: list[text])
@@ -313,14 +313,14 @@ def test_failures_flow_past_select_and_through_all_else() -> None:
 def test_text_of_what_a_step_expands_to_streams_under_the_variables_name() -> None:
     body = compiled("graph b(%x: text)\n%k = prefill([%x]) : kv @llm\n%y = decode(%k) : text @llm\nreturn %y")
     grows = compiled('graph g(%x: text)\n%y = expand(%x) {body="b", result="text"} : text\nreturn %y')
-    session = Session("q", expand=lambda name, inputs: body)
+    session = SessionMachine("q", expand=lambda name, inputs: body)
     session.extend(grows, {"x": "question", "y": "answer"})
     (request,) = session.provide("question", "Who?").work
     assert session.deliver(request.node.id, 0, "Hel").text == [("answer", "Hel")]
 
 
 def test_two_graphs_do_not_produce_one_variable() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(EMBED, {})
     with pytest.raises(UserError, match="two graphs produce the variable 'v'"):
         session.extend(EMBED, {"x": "other"})
@@ -373,7 +373,7 @@ class Raising(PerInvocation):
         super().__init__(config)
         self._method = method
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         self._raise_at("add", entry)
         super().add(entry)
 
@@ -383,23 +383,23 @@ class Raising(PerInvocation):
             self._raise_at("take", chosen.entry)
         return chosen
 
-    def taken(self, entry: Entry, num_items: int) -> None:
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
         self._raise_at("taken", entry)
         super().taken(entry, num_items)
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         self._raise_at("started", entry)
         super().started(entry, lo, hi)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         self._raise_at("remove", entry)
         super().remove(entry)
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         self._raise_at("rank", entry)
         return super().rank(entry)
 
-    def _raise_at(self, method: str, entry: Entry) -> None:
+    def _raise_at(self, method: str, entry: QueueEntry) -> None:
         if method == self._method and entry.query == "bad":
             raise ZeroDivisionError("a bug")
 

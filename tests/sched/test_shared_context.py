@@ -12,14 +12,14 @@ from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import PlacementRequest, PromptKey, Purpose
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES, PromptSpace, no_space, token_space
-from stretto.core import Prompt, Segment
-from stretto.costs.profile import Profile
-from stretto.deployment import Replica
-from stretto.messages import Admit
-from stretto.sched.demand import Demand
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.shared_context import SharedContext
-from stretto.tasks import Decode, Done, Usage
+from stretto.model.deployment import Replica
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, Done, Usage
+from stretto.model.values import Prompt, Segment
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.llm.shared_context import SharedContext
+from stretto.sched.messages import Admit
+from stretto.sched.queries.demand import Demand
 
 SHARED, OWN, OUTPUT = 600, 40, 40
 PROFILE = Profile(per_unit_s=0.001, per_output_s=0.03, per_neighbour_s=0.001)

@@ -11,13 +11,13 @@ from support.replicas import replica
 
 from stretto.cluster.messages import StartInstance
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.core import Failure
-from stretto.deployment import Deployment
-from stretto.errors import EngineUnavailable, UserError
-from stretto.messages import Admit
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.results import Completed, Report
-from stretto.tasks import Piece
+from stretto.model.deployment import Deployment
+from stretto.model.errors import EngineUnavailable, UserError
+from stretto.model.tasks import Piece
+from stretto.model.values import Failure
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Admit
+from stretto.sched.queries.results import Completed, Report
 
 GONE = UserError("its weights are gone")
 """Ends a replica for good."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stretto.sorted_queue import SortedQueue
+from stretto.model.sorted_queue import SortedQueue
 
 
 class Counted(float):

@@ -7,12 +7,12 @@ from itertools import count
 from support.machines import llm_engine, llm_request, serving
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.core import Failure
-from stretto.errors import EngineUnavailable, EngineUnreachable
-from stretto.messages import Admit
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.results import Completed, Report
-from stretto.tasks import Failed, Piece
+from stretto.model.errors import EngineUnavailable, EngineUnreachable
+from stretto.model.tasks import Failed, Piece
+from stretto.model.values import Failure
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Admit
+from stretto.sched.queries.results import Completed, Report
 
 REFUSED = EngineUnavailable("refused")
 

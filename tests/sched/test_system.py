@@ -10,8 +10,7 @@ from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 from support.systems import KV_HELLO, error_of, started, steps, submit
 
 from stretto.cluster.messages import StartInstance, StopInstance
-from stretto.core import ABSENT
-from stretto.errors import (
+from stretto.model.errors import (
     BadReply,
     ConfigError,
     DeadlineExceeded,
@@ -23,7 +22,9 @@ from stretto.errors import (
     StrettoError,
     UserError,
 )
-from stretto.messages import (
+from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Started
+from stretto.model.values import ABSENT
+from stretto.sched.messages import (
     Action,
     Admit,
     BatchDone,
@@ -39,7 +40,6 @@ from stretto.messages import (
     Submit,
     Wake,
 )
-from stretto.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Started
 
 CALL = "graph g(%q: text)\n%A = prefill([%q]) : kv @llm\n%B = decode(%A) : text @llm\nreturn %B"
 

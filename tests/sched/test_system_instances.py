@@ -9,9 +9,11 @@ from support.systems import KV_HELLO, error_of, started, steps, submit
 from stretto.cluster.kv_events import BlockStored
 from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport, StartInstance, StopInstance
 from stretto.cluster.placements.least_seconds import LeastSeconds
-from stretto.deployment import Deployment
-from stretto.errors import EngineFailure, EngineUnavailable
-from stretto.messages import (
+from stretto.model.deployment import Deployment
+from stretto.model.errors import EngineFailure, EngineUnavailable
+from stretto.model.tasks import Done, Failed, Piece
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import (
     AddInstance,
     Admit,
     BatchDone,
@@ -28,8 +30,6 @@ from stretto.messages import (
     Suspended,
     Wake,
 )
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.tasks import Done, Failed, Piece
 
 
 def test_nothing_starts_by_itself_and_work_waits_for_an_instance_that_is_ready() -> None:

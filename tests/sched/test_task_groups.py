@@ -8,12 +8,12 @@ from collections import defaultdict
 import pytest
 from support.machines import CheckedSystem, compiled, llm_engine
 
-from stretto.core import KV, Failure, Segment
-from stretto.errors import EngineFailure
-from stretto.messages import Admit, Close, Extend, LLMReport, Open, Provide, Want
-from stretto.sched.outcome import Outcome
-from stretto.sched.session import Session
-from stretto.tasks import Done, QueryRecord, Usage
+from stretto.model.errors import EngineFailure
+from stretto.model.tasks import Done, QueryRecord, Usage
+from stretto.model.values import KV, Failure, Segment
+from stretto.sched.messages import Admit, Close, Extend, LLMReport, Open, Provide, Want
+from stretto.sched.queries.outcome import Outcome
+from stretto.sched.queries.session import SessionMachine
 
 CALL = compiled(
     """
@@ -51,15 +51,15 @@ def told(outcome: Outcome) -> dict[str, tuple[str | None, str, str]]:
     }
 
 
-def groups(session: Session) -> list[tuple[str | None, str]]:
+def groups(session: SessionMachine) -> list[tuple[str | None, str]]:
     """The class and group of each decode that has not ended, in order."""
     graph = session.graph
     found = [graph._demand(node) for node in graph.nodes.values() if node.op == "decode"]
     return [(demand.preference, demand.group) for demand in found]
 
 
-def map_reduce() -> Session:
-    session = Session("q")
+def map_reduce() -> SessionMachine:
+    session = SessionMachine("q")
     session.extend(CALL, {"x": "one", "y": "a"})
     session.extend(CALL, {"x": "two", "y": "b"})
     session.extend(JOIN, {"y": "end"})
@@ -94,7 +94,7 @@ def test_a_late_stricter_get_makes_a_group_and_its_end_undoes_it() -> None:
 
 
 def test_a_sibling_that_comes_later_makes_a_group_of_the_one_that_waits() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(JOIN, {"y": "end"})
     session.want("end", "latency")
     session.extend(CALL, {"x": "one", "y": "a"})
@@ -116,14 +116,14 @@ def test_the_last_request_of_a_group_is_still_in_it() -> None:
 
 
 def test_a_step_for_each_item_is_a_group_by_itself() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     session.extend(EACH, {})
     session.want("ys", "latency")
     assert groups(session) == [("throughput", "ys#1")]
 
 
 def test_two_jobs_of_a_session_are_two_groups() -> None:
-    session = Session("q")
+    session = SessionMachine("q")
     for job in "xy":
         session.extend(CALL, {"x": f"{job}1", "y": f"{job}a"})
         session.extend(CALL, {"x": f"{job}2", "y": f"{job}b"})
@@ -152,7 +152,7 @@ def test_one_stage_of_two_wanted_values_belongs_to_the_first() -> None:
 def test_groups_agree_with_a_search_of_all_stages(seed: int) -> None:
     """Random graphs and wants in random order; nothing has ended."""
     draw = random.Random(seed)
-    session = Session("q", QueryRecord(criteria="latency"))
+    session = SessionMachine("q", QueryRecord(criteria="latency"))
     names = ["x0", "x1"]
     wants: list[str] = []
     for number in range(2, 20):

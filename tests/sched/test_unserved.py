@@ -9,10 +9,11 @@ from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 from support.systems import error_of, started, submit
 
 from stretto.cluster.messages import StartInstance
-from stretto.core import Failure
-from stretto.deployment import Deployment
-from stretto.errors import EngineUnavailable
-from stretto.messages import (
+from stretto.model.deployment import Deployment
+from stretto.model.errors import EngineUnavailable
+from stretto.model.tasks import QueryRecord
+from stretto.model.values import Failure
+from stretto.sched.messages import (
     AddInstance,
     Admit,
     BatchDone,
@@ -26,7 +27,6 @@ from stretto.messages import (
     Wake,
 )
 from stretto.sched.system import System
-from stretto.tasks import QueryRecord
 
 CALL = compiled("graph g(%q: text)\n%A = prefill([%q]) : kv @llm\n%B = decode(%A) : text @llm\nreturn %B")
 EMBED_ONE = compiled("graph g(%x: text)\n%v = embed(%x) : vector @e\nreturn %v")

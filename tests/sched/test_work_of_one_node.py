@@ -10,13 +10,13 @@ from support.early_placement import SoonestStart
 from support.line_counts import num_lines
 from support.machines import llm_engine, llm_request, serving
 
-from stretto.messages import CancelTask
-from stretto.sched.demand import NOBODY
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.request import Request
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import CancelTask
+from stretto.sched.queries.demand import NOBODY
+from stretto.sched.queries.request import StepRequest
 
 
-def request_of(node: int) -> Request:
+def request_of(node: int) -> StepRequest:
     request = llm_request("q", f"step {node}", 20)
     return replace(request, node=replace(request.node, id=node))
 

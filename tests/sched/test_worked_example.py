@@ -8,17 +8,17 @@ from zlib import crc32
 import pytest
 from support.graphs import ADVANCED_RAG
 
-from stretto.core import Document, Section
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.compile import compile_graph
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph
-from stretto.messages import Admit, Reply, StartBatch
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.model.values import Document, Section
+from stretto.sched.messages import Admit, Reply, StartBatch
 from stretto.sim.driver import VirtualDriver
-from stretto.tasks import Decode, LLMTask
 from stretto.trace.recorder import Span
 
 PROFILES = {

@@ -8,11 +8,11 @@ import pickle
 import pytest
 
 from stretto.apps import naive_rag
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
+from stretto.apps.plan_cache import PlanCache
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import DeadlineTooClose
-from stretto.frontend.plan_cache import PlanCache
+from stretto.model.deployment import deploy
+from stretto.model.errors import DeadlineTooClose
+from stretto.model.profile import Profile
 from stretto.runtime.query import Query
 from stretto.service.apps.admission import Admission, share_of, work_s
 from stretto.service.apps.query_table import QueryTable

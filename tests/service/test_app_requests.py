@@ -12,8 +12,8 @@ import pytest
 
 from stretto import Component, Input, Template
 from stretto.apps import APPS, advanced_rag, naive_rag, search_empowered
-from stretto.core import ABSENT, Chunk, Hit, Mark
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.model.values import ABSENT, Chunk, Hit, Mark
 from stretto.service.apps.answers import as_json, outputs_as_json
 from stretto.service.apps.deployed_app import READY_MADE, deploy_app, load_apps
 from stretto.service.apps.inputs import checked_inputs
@@ -290,7 +290,7 @@ def test_sources_quote_what_supports_the_answer() -> None:
 FILE = """
 from stretto.apps import naive_rag
 from beside import SIZE
-from stretto.components.rag import MODES
+from stretto.apps.components.rag import MODES
 
 rag = naive_rag()
 

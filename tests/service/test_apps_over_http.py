@@ -17,19 +17,19 @@ from support.services import served
 
 from stretto import Input, Template
 from stretto.apps import advanced_rag, naive_rag
-from stretto.components.llm_call import LLMCall
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
+from stretto.apps.components.llm_call import LLMCall
 from stretto.documents import load_documents
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import BadReply
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import BadReply
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.answers import outputs_as_json
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.apps.limits import AppLimits
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
-from stretto.tasks import Decode, LLMTask
 
 TEXTS = {"a.txt": "The inn is near a cove. The captain lived at the inn.", "b.txt": "He drank rum."}
 QUESTION = "Where did the captain live?"

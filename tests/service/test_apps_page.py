@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from support.services import served
 
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.engines_file.fields import build
+from stretto.model.deployment import deploy
+from stretto.schema.fields import build
 from stretto.service.apps.deployed_app import load_apps
 from stretto.service.apps.limits import AppLimits
 

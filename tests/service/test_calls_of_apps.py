@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from stretto import Input, Template
-from stretto.components.llm_call import LLMCall
-from stretto.errors import StrettoError
+from stretto.apps.components.llm_call import LLMCall
+from stretto.model.errors import StrettoError
 from stretto.service.calls import Works
 from stretto.service.schema import CallBody
 

@@ -15,10 +15,9 @@ from support.programs import Desk, desk_llm
 from support.services import MortalLLM, served
 
 from stretto import programs as P
-from stretto.core import Chunk, Document, Failure, Hit, Mark, Section
-from stretto.deployment import deploy
 from stretto.engines.catalogue import transforms_engine
-from stretto.errors import (
+from stretto.model.deployment import deploy
+from stretto.model.errors import (
     BadReply,
     ConfigError,
     DeadlineExceeded,
@@ -27,6 +26,7 @@ from stretto.errors import (
     QueryEnded,
     UserError,
 )
+from stretto.model.values import Chunk, Document, Failure, Hit, Mark, Section
 from stretto.programs import http_calls
 from stretto.programs.wire.values import value_from_wire, value_to_wire
 from stretto.service.config import ServiceConfig, TenantConfig

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stretto.errors import ConfigError, DocumentError
+from stretto.model.errors import ConfigError, DocumentError
 from stretto.service.apps.fetching import Fetcher, FetchRules
 from stretto.service.apps.inputs import Upload
 

@@ -14,9 +14,9 @@ from support.programs import Desk, desk_llm
 from support.services import served
 
 from stretto.apps import naive_rag
-from stretto.deployment import deploy
 from stretto.engines.catalogue import transforms_engine
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
+from stretto.model.deployment import deploy
 from stretto.programs.ledger import Ledger
 from stretto.programs.prompt_text import parse
 from stretto.service.apps.deployed_app import deploy_app

@@ -9,7 +9,7 @@ from support.virtual_loop import in_virtual_time
 
 pytest.importorskip("httptools")
 
-from stretto.service.joined_writes import JoinedWrites
+from stretto.http.joined_writes import JoinedWrites
 
 
 class Noted(asyncio.Transport):

@@ -9,19 +9,19 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stretto.documents.parser_process import ParseLimits, ParserProcess
+from stretto.http.server import HttpServer
 from stretto.service.app import ServiceApp
 from stretto.service.apps.inputs import Upload
 from stretto.service.apps.parsing import DocumentParsers
 from stretto.service.config import ServiceConfig
-from stretto.service.http_server import HttpServer
-from stretto.service.request import Request
+from stretto.service.request import ServiceRequest
 from stretto.service.routes import Route
 
 GET = b"GET /%s HTTP/1.%d\r\nHost: x\r\n%s\r\n"
 
 
 async def with_server(
-    handler: Callable[[Request], Awaitable[None]], client: Callable[[int], Awaitable[bytes]]
+    handler: Callable[[ServiceRequest], Awaitable[None]], client: Callable[[int], Awaitable[bytes]]
 ) -> bytes:
     app = ServiceApp(ServiceConfig())
     app.routes.add(Route("GET", "/a", handler))
@@ -43,7 +43,7 @@ def finals(answer: bytes) -> bytes:
 def test_a_client_that_closes_its_half_gets_its_answers(version: int, number: int) -> None:
     asked = asyncio.Event()
 
-    async def answer(request: Request) -> None:
+    async def answer(request: ServiceRequest) -> None:
         async def wait() -> None:
             if number == 1:
                 await asyncio.wait_for(asked.wait(), 30)
@@ -71,7 +71,7 @@ def test_a_client_that_closes_its_half_gets_its_answers(version: int, number: in
 def test_the_work_for_a_client_that_has_left_is_cancelled(begins: bool) -> None:
     ended = asyncio.Event()
 
-    async def answer(request: Request) -> None:
+    async def answer(request: ServiceRequest) -> None:
         if begins:
             await request.send_event({"text": "a"})
         try:
@@ -94,7 +94,7 @@ def test_the_work_for_a_client_that_has_left_is_cancelled(begins: bool) -> None:
 
 
 def test_head_has_the_headers_of_get_and_no_body() -> None:
-    async def answer(request: Request) -> None:
+    async def answer(request: ServiceRequest) -> None:
         await request.answer(b"fine")
 
     async def client(port: int) -> bytes:
@@ -114,7 +114,7 @@ def test_few_of_many_requests_are_parsed_at_once() -> None:
     """Hundreds of requests fit into one read; the others wait unparsed until the first are answered."""
     most = 0
 
-    async def answer(request: Request) -> None:
+    async def answer(request: ServiceRequest) -> None:
         nonlocal most
         most = max(most, max(len(one.pipeline) for one in server.state.connections))  # type: ignore[attr-defined]
         await request.answer(b"fine")

@@ -13,8 +13,8 @@ from support.programs import Desk, desk_llm
 from support.services import served
 
 from stretto.engines.catalogue import transforms_engine
-from stretto.messages import Unwant, Want
-from stretto.observer import Observer
+from stretto.sched.messages import Unwant, Want
+from stretto.sched.observer import Observer
 from stretto.service.config import Limits, ServiceConfig
 from stretto.service.service import Service
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stretto import Input, Template
-from stretto.components.llm_call import LLMCall
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
+from stretto.apps.components.llm_call import LLMCall
+from stretto.apps.plan_cache import PlanCache
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import DeadlineTooClose
-from stretto.frontend.plan_cache import PlanCache
-from stretto.messages import Event, Reply, Submit
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import DeadlineTooClose
+from stretto.model.profile import Profile
+from stretto.sched.messages import Event, Reply, Submit
 from stretto.service.apps.admission import Admission, Estimate
 from stretto.sim.driver import VirtualDriver
 

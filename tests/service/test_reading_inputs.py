@@ -16,11 +16,11 @@ import pytest
 from support.services import served
 
 from stretto.apps import naive_rag
-from stretto.core import Document
-from stretto.deployment import deploy
 from stretto.documents.parser_process import ParseLimits
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import DocumentError
+from stretto.model.deployment import deploy
+from stretto.model.errors import DocumentError
+from stretto.model.values import Document
 from stretto.service.apps import parsing
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.apps.fetching import FetchRules

@@ -13,8 +13,8 @@ from support.programs import Desk, desk_llm
 from support.services import served
 
 from stretto.engines.catalogue import transforms_engine
+from stretto.model.tasks import Criteria
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
-from stretto.tasks import Criteria
 
 DESK = Desk()
 TENANTS = (

@@ -16,8 +16,8 @@ import pytest
 from stretto import programs as P
 from stretto.cli.served_engines import with_usual_engines
 from stretto.engines.catalogue import llm_engine
-from stretto.engines_file.tables import Tables
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.schema.tables import Tables
 from stretto.service.config import Limits, ServiceConfig, read_service_config
 
 DOCS = Path(__file__).parents[2] / "docs" / "service.md"

@@ -19,10 +19,10 @@ import pytest
 
 import stretto
 from stretto.apps import advanced_rag, naive_rag, search_empowered
-from stretto.deployment import Deployment
+from stretto.apps.template import Template
 from stretto.documents import load_documents
 from stretto.engines.catalogue import STAND_IN, llm_engine, local_engines, search_engines
-from stretto.frontend.template import Template
+from stretto.model.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.answers import outputs_as_json
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from stretto.http.server import HttpServer
 from stretto.service.app import ServiceApp
 from stretto.service.config import ServiceConfig
-from stretto.service.http_server import HttpServer
-from stretto.service.request import Request
+from stretto.service.request import ServiceRequest
 from stretto.service.routes import Route
 
 BEGIN = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
@@ -19,7 +19,7 @@ BEGIN = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
 def exchange(*pieces: bytes, pause_s: float = 0.0, head_s: float = 30.0) -> bytes:
     """Send pieces to a service whose bodies may take 0.2 s; return all that comes until it hangs up."""
 
-    async def echo(request: Request) -> None:
+    async def echo(request: ServiceRequest) -> None:
         await request.answer(bytes(await request.body()))
 
     async def program() -> bytes:
@@ -78,7 +78,7 @@ def test_a_head_without_end_is_cut(pieces: list[bytes]) -> None:
 def test_a_reader_of_a_stream_that_reads_nothing_is_cut() -> None:
     ended: list[int] = []
 
-    async def stream(request: Request) -> None:
+    async def stream(request: ServiceRequest) -> None:
         try:
             while True:
                 ended.append(1)

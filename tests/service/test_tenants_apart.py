@@ -11,10 +11,10 @@ from support.services import served
 
 from stretto import programs as P
 from stretto.cli.served_engines import with_usual_engines
-from stretto.messages import Event, LLMReport
-from stretto.observer import Observer
+from stretto.model.tasks import Done, Usage
+from stretto.sched.messages import Event, LLMReport
+from stretto.sched.observer import Observer
 from stretto.service.config import ServiceConfig, TenantConfig
-from stretto.tasks import Done, Usage
 
 pytest_plugins = ("support.llm_fixtures",)
 

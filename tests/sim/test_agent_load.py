@@ -10,17 +10,17 @@ from random import Random
 import pytest
 from support.virtual_loop import in_virtual_time
 
-from stretto.agent_traces.live_load import LoadAnswer, run_live
-from stretto.agent_traces.load_report import RequestTimes, summarise
-from stretto.agent_traces.requests import After, AgentRequest, ChatPrompt, SizedPrompt, checked_trace
-from stretto.costs.profile import Profile
-from stretto.deployment import Replica, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.model.deployment import Replica, deploy
+from stretto.model.profile import Profile
 from stretto.sim.agent_load import simulate_agents
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import OutputSource
+from stretto.trace.agents.live_load import LoadAnswer, run_live
+from stretto.trace.agents.load_report import RequestTimes, summarise
+from stretto.trace.agents.requests import After, AgentRequest, ChatPrompt, SizedPrompt, checked_trace
 
 # A prefill takes 1 s and 1/64 s for each token that is not cached; a decode step takes 1/8 s.
 PROFILE = Profile(base_s=1.0, per_unit_s=1 / 64, per_output_s=1 / 8)

@@ -8,16 +8,16 @@ from statistics import fmean
 
 from support.machines import compiled
 
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.messages import Admit, Emit, Extend, Open, Provide, Settled, Want
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Objective
+from stretto.sched.messages import Admit, Emit, Extend, Open, Provide, Settled, Want
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
-from stretto.tasks import Objective
 
 NUM_MAPS = 20
 CHAT_TOKENS = 120

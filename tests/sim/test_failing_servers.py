@@ -18,23 +18,21 @@ from support.failing_servers import CallWatch
 from support.fleets import FleetWatch
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Engine, Replica, deploy
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
-from stretto.errors import EngineFailure
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import (
-    Submit,
-)
+from stretto.model.deployment import Deployment, Engine, Replica, deploy
+from stretto.model.errors import EngineFailure
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.sched.messages import Submit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Outage, OutageKind, Slowness
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
-from stretto.tasks import Decode, LLMTask
 
 RUNS_ALL = int(os.environ.get("STRETTO_FAULT_RUNS", "0")) > 0
 PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbour_s=0.0005)

@@ -15,17 +15,18 @@ from support.fleets import FleetWatch
 
 from benchmarks.common.virtual_engines import PROFILES, documents, question
 from stretto.apps import APPS
+from stretto.apps.plan_cache import PlanCache
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.kv_events import BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.messages import StopInstance
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import BadReply, ConfigError, EngineFailure, QueryEnded
-from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import (
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import BadReply, ConfigError, EngineFailure, QueryEnded
+from stretto.model.tasks import Decode, Done, LLMTask
+from stretto.sched.messages import (
     Action,
     Admit,
     BatchDone,
@@ -35,7 +36,7 @@ from stretto.messages import (
     LLMReport,
     StartBatch,
 )
-from stretto.observer import Observer, StepsDone
+from stretto.sched.observer import Observer, StepsDone
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Outage, Refusal, Slowness, draw_faults
@@ -43,7 +44,6 @@ from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.run_log import RunLog
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
-from stretto.tasks import Decode, Done, LLMTask
 
 NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "20"))
 ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")

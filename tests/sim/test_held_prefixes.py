@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from support.machines import compiled
 
-from stretto.core import Segment
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Admit
-from stretto.sched.llm_scheduler import LLMScheduler
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.model.values import Segment
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Admit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost

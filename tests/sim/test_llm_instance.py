@@ -12,11 +12,12 @@ from support.machines import compiled
 from support.simulated_llm import GRAPHS, HEAD, ITEMS, PROFILE, TEXT, model
 
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import CapacityError, ConfigError
-from stretto.messages import Reprioritise
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import CapacityError, ConfigError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.sched.messages import Reprioritise
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
@@ -28,7 +29,6 @@ from stretto.sim.synthetic_output import (
     filler_output,
     output_as_of,
 )
-from stretto.tasks import Decode, LLMTask
 
 MAPPED = compiled(
     'graph m(%xs: list[text])\n%ks = prefill([c"Read ", each %xs]) : list[kv] @llm\n'

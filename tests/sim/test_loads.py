@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.sim.published_workloads import ARRIVALS, WORKLOADS, workload
 from stretto.sim.synthetic_workloads import prompt_text
 from stretto.trace.lines import TraceError

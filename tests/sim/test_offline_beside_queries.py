@@ -9,16 +9,16 @@ import pytest
 from support.machines import compiled
 
 from stretto.costs.offline import OfflineLimits
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.messages import Admit, CancelTask
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Objective
+from stretto.sched.messages import Admit, CancelTask
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
-from stretto.tasks import Objective
 
 PROFILE = Profile(base_s=0.0005, per_unit_s=0.0002, per_output_s=0.02, per_neighbour_s=0.001)
 MODEL = SimulatedModel(

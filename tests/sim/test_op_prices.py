@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stretto.costs.profile import Profile
-from stretto.default_vocabulary import DEFAULT
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.ops import OpSpec, Port
-from stretto.messages import StartBatch
+from stretto.model.profile import Profile
+from stretto.model.tasks import Task
+from stretto.sched.messages import StartBatch
 from stretto.sim.op_prices import Prices
-from stretto.tasks import Task
 
 TRANSLATE = OpSpec(
     "translate", (Port("texts", "text"),), "text", units=lambda inputs: len(str(inputs["texts"]))

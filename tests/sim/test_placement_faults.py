@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pytest
 from support.fleets import FleetWatch
 
+from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.load_order import Load
@@ -33,19 +34,18 @@ from stretto.cluster.placement import (
 from stretto.cluster.placements.e2 import E2
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.scored_placement import ScoredPlacement
-from stretto.costs.profile import Profile
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.observer import Observer
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Objective
+from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, draw_faults
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler, filler_output, lengths_by_query
 from stretto.sim.synthetic_workloads import request_graph
-from stretto.tasks import Objective
 
 NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "12"))
 PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbour_s=0.001)

@@ -14,17 +14,17 @@ from support.machines import compiled
 
 from benchmarks.common.virtual_engines import Lengths, inputs, profiles_of, virtual_engines
 from stretto.apps import APPS
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Engine, Replica
+from stretto.apps.plan_cache import PlanCache
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import ConfigError, UserError
-from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
-from stretto.messages import Event, Open, Submit
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import ConfigError, UserError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.sched.messages import Event, Open, Submit
+from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.replay import WhatIf, _fit_llm, _model_of, _Repeats, replay, replay_engines
-from stretto.tasks import Decode, LLMTask
 from stretto.trace.run_file import RecordedReplica, RecordedSpan, RunRecorder
 from stretto.trace.run_reading import read_run
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from support.machines import compiled
 
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Action, Event, LLMReport, Retain
-from stretto.observer import Observer
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done
+from stretto.sched.messages import Action, Event, LLMReport, Retain
+from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
-from stretto.tasks import Done
 
 PROFILE = Profile(base_s=0.25, per_unit_s=0.0078125, per_output_s=0.0625)
 READ_TWICE = compiled(

@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stretto.core import Failure
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import EngineFailure, QueryEnded
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Close, Drop, Extend, Open, Provide, Reply, Settled, Unwant, Want
+from stretto.model.deployment import deploy
+from stretto.model.errors import EngineFailure, QueryEnded
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask, Objective, QueryRecord
+from stretto.model.values import Failure
+from stretto.sched.messages import Close, Drop, Extend, Open, Provide, Reply, Settled, Unwant, Want
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import draw_faults
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
-from stretto.tasks import Decode, LLMTask, Objective, QueryRecord
 
 NUM_RUNS = int(os.environ.get("STRETTO_SESSION_FAULT_RUNS", "60"))
 PROFILE = Profile(base_s=0.02, per_unit_s=0.001, per_output_s=0.02)

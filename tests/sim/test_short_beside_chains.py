@@ -13,10 +13,10 @@ import pytest
 from support.chains import chain
 
 from stretto.costs.presets import load_preset
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import preset_models
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output

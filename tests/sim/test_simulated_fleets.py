@@ -20,14 +20,15 @@ from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
 from stretto.cluster.placement import Placement, PlacementEvent
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.costs.presets import load_preset
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Engine, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import EngineUnavailable, StrettoError
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Admit, Event, InstanceReady, Reprioritise, StartBatch
-from stretto.observer import Observer
-from stretto.sched.llm_scheduler import LLMScheduler
+from stretto.model.deployment import Deployment, Engine, deploy
+from stretto.model.errors import EngineUnavailable, StrettoError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Admit, Event, InstanceReady, Reprioritise, StartBatch
+from stretto.sched.observer import Observer
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Order, OrderConfig
 from stretto.sim.driver import VirtualDriver
@@ -36,7 +37,6 @@ from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.simulated_model import preset_models
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
-from stretto.tasks import Decode, LLMTask
 
 PROFILE = Profile(base_s=0.125, per_unit_s=0.015625, max_efficient_batch=4, per_output_s=0.0625)
 EMBED = compiled("graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v")

@@ -6,12 +6,12 @@ import random
 
 from support.machines import compiled
 
-from stretto.costs.profile import Profile
-from stretto.deployment import deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Admit
+from stretto.model.deployment import deploy
+from stretto.model.profile import Profile
+from stretto.sched.messages import Admit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.simulated_llm import GRAPHS, HEAD, PROFILE, TEXT, model
 
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.profile import Profile
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.run_log import RunLog
 from stretto.sim.synthetic_output import drawn_lengths, filler, filler_output

@@ -6,15 +6,15 @@ import pytest
 
 from benchmarks.common.virtual_engines import Lengths, documents, inputs, profiles_of, virtual_engines
 from stretto.apps import APPS
-from stretto.core import Chunk, Hit
-from stretto.deployment import Deployment
+from stretto.apps.plan_cache import PlanCache
 from stretto.engines.scripted.fake import FakeBatch
-from stretto.errors import BadReply
-from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
+from stretto.model.deployment import Deployment
+from stretto.model.errors import BadReply
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_batches import SyntheticBatch, SyntheticConfig
-from stretto.tasks import Task
 
 
 def synthetic_engines() -> list[Deployment]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stretto.core import Segment
 from stretto.costs.tokens import num_tokens
+from stretto.model.values import Segment
 from stretto.sim.synthetic_output import filler, prompt_ids, token_ids
 from stretto.sim.synthetic_workloads import (
     bursts,

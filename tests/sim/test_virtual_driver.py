@@ -9,17 +9,23 @@ from support.fleets import FleetWatch
 from support.machines import compiled
 
 from stretto.cluster.messages import StopInstance
-from stretto.core import KV, Segment
-from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import ConfigError, DeadlineExceeded, EngineFailure, EngineUnavailable, QueryCancelled
-from stretto.messages import Admit, Release, StartBatch, WakeAt
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    EngineFailure,
+    EngineUnavailable,
+    QueryCancelled,
+)
+from stretto.model.profile import Profile
+from stretto.model.tasks import LLMTask, Task
+from stretto.model.values import KV, Segment
+from stretto.sched.messages import Admit, Release, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Refusal
 from stretto.sim.profiled_llm import ProfiledLLM
-from stretto.tasks import LLMTask, Task
 
 EMBED = "graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v"
 ANSWER = (

@@ -19,20 +19,21 @@ from support.fleets import FleetWatch
 from support.runtime_engines import ServerEngine, graph
 from support.virtual_loop import in_virtual_time
 
-from stretto import Runtime, messages
+from stretto import Runtime
 from stretto.cluster.machine import Machine, check_free
 from stretto.cluster.messages import DrainHow, InstanceId, StartInstance
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Engine, Replica
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Action, Admit, Event, InstanceReady, InstanceStopped, Reply
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Started
+from stretto.sched import messages
+from stretto.sched.messages import Action, Admit, Event, InstanceReady, InstanceStopped, Reply
+from stretto.sched.observer import Observer
 from stretto.sched.system import System
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import SyntheticOutput
-from stretto.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Started
 
 # --- a plan
 

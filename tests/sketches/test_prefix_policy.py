@@ -39,18 +39,18 @@ from stretto.cluster.placement import (
     Unbound,
 )
 from stretto.cluster.prompt_keys import BYTES
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Action, Admit, Reply
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.profile import Profile
+from stretto.sched.messages import Action, Admit, Reply
+from stretto.sched.observer import Observer
+from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
-from stretto.vocabulary import Vocabulary
 
 
 class LongestPrefix(Placement):

@@ -15,15 +15,15 @@ import time
 from dataclasses import dataclass, field
 
 from stretto import Failure, Runtime, deploy
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import EngineFailure
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Close, Extend, Open, Provide, Reprioritise, Settled, Unwant, Want
+from stretto.model.deployment import Deployment
+from stretto.model.errors import EngineFailure
+from stretto.model.profile import Profile
+from stretto.model.tasks import LLMEvent, LLMTask, Started
+from stretto.sched.messages import Close, Extend, Open, Provide, Reprioritise, Settled, Unwant, Want
 from stretto.sim.driver import VirtualDriver
-from stretto.tasks import LLMEvent, LLMTask, Started
 
 PROFILE = Profile(base_s=1.0, per_output_s=0.1)
 """A second for a prompt, one prompt at a time, and a tenth of a second for each word of an answer."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stretto.costs.profile import Profile
 from stretto.graph.compile import ExecutionGraph
+from stretto.model.profile import Profile
 from support.machines import compiled
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stretto.cluster.messages import StopInstance
-from stretto.messages import (
+from stretto.model.tasks import Done, Failed
+from stretto.sched.messages import (
     Action,
     Admit,
     Event,
@@ -15,8 +16,7 @@ from stretto.messages import (
     LLMReport,
     Reply,
 )
-from stretto.observer import Observer
-from stretto.tasks import Done, Failed
+from stretto.sched.observer import Observer
 
 
 @dataclass

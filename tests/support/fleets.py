@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from stretto.cluster.messages import StartInstance, StopInstance
-from stretto.messages import (
+from stretto.model.tasks import Done, Failed
+from stretto.sched.messages import (
     Action,
     Admit,
     BatchDone,
@@ -23,8 +24,7 @@ from stretto.messages import (
     Submit,
     Suspended,
 )
-from stretto.observer import Observer
-from stretto.tasks import Done, Failed
+from stretto.sched.observer import Observer
 
 Key = tuple[str, int]
 

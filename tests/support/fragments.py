@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stretto.core import Failure
-from stretto.errors import GraphError
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Graph, Primitive, Ref
 from stretto.graph.ops import OPS
 from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.verify import verify
+from stretto.model.errors import GraphError
+from stretto.model.values import Failure
 from support.random_apps import App
 
 

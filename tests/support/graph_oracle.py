@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from zlib import crc32
 
-from stretto.core import ABSENT, KV, Failure, Prompt, Segment, as_text
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import BadReply
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import Constant, Graph, Primitive, Ref
 from stretto.graph.ops import OPS
-from stretto.tasks import Done, LLMTask, Task
+from stretto.model.errors import BadReply
+from stretto.model.tasks import Done, LLMTask, Task
+from stretto.model.values import ABSENT, KV, Failure, Prompt, Segment, as_text
 from support.random_apps import expand_body
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from stretto.engines.scripted.fake import FakeLLM
-from stretto.tasks import LLMEvent
+from stretto.model.tasks import LLMEvent
 from support.openai_stub import EVENT_STREAM, Reply
 
 SOAK_S = float(os.environ.get("STRETTO_SOAK_S", "0"))

@@ -7,18 +7,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from stretto.deployment import Replica
 from stretto.engines.catalogue import llm_replica
-from stretto.planner.application import Application, Node, Request
+from stretto.model.deployment import Replica
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.run import Job, run_job
-from stretto.planner.running.run_request import Message, RunRequest
+from stretto.planner.running.run import PlanJob, run_job
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 
-APP = Application("pair", [Node("writer", "mini", 16, calls=2), Node("judge", "mini", 8, inputs=("writer",))])
+APP = Application(
+    "pair", [ModelNode("writer", "mini", 16, calls=2), ModelNode("judge", "mini", 8, inputs=("writer",))]
+)
 REQUESTS = [
     RunRequest(
-        Request(f"r{at}", 8), (Message(None, f"Question {at}: what does a scheduler do with step {at}?"),)
+        AppRequest(f"r{at}", 8),
+        (PromptMessage(None, f"Question {at}: what does a scheduler do with step {at}?"),),
     )
     for at in range(24)
 ]
@@ -32,7 +35,8 @@ def main(folder: Path) -> None:
     replica = Replica(mini.executable, mini.config, runs_in="process", threads=1, num_slots=4)
     files = (folder / name for name in ("out", "failed", "journal"))
     run_job(
-        Job(APP, stored(REQUESTS), "mini", lambda book: _PLAN, lambda one: replica, *files), lambda *_: None
+        PlanJob(APP, stored(REQUESTS), "mini", lambda book: _PLAN, lambda one: replica, *files),
+        lambda *_: None,
     )
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from stretto.core import Chunk, Hit, as_text
-from stretto.deployment import Deployment, RunsIn, deploy
-from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.tasks import Task
+from stretto.model.deployment import Deployment, RunsIn, deploy
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit, as_text
 from support.runtime_engines import graph
 
 FIND = graph(
@@ -74,7 +74,7 @@ class Embed:
 
     def close(self) -> None: ...
 
-    def _embed(self, applications: Sequence[Application]) -> list[object]:
+    def _embed(self, applications: Sequence[OpApplication]) -> list[object]:
         return [self._vector(as_text(one.require("texts", object))) for one in applications]
 
     def _vector(self, text: str) -> Any:
@@ -103,7 +103,7 @@ class Rerank:
 
     def close(self) -> None: ...
 
-    def _rerank(self, applications: Sequence[Application]) -> list[object]:
+    def _rerank(self, applications: Sequence[OpApplication]) -> list[object]:
         return [
             [
                 replace(hit, score=float(len(hit.chunk.text)))

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stretto.core import Prompt
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import Api
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask
+from stretto.model.values import Prompt
 from support.openai_stub import OpenAIStub, Reply
 
 

@@ -12,26 +12,26 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from stretto.apps import advanced_rag, naive_rag, search_empowered
-from stretto.components.map_reduce import MapReduce
-from stretto.components.splitting import Splitting
-from stretto.core import Document, Section
-from stretto.costs.profile import Profile
+from stretto.apps.components.component import Input
+from stretto.apps.components.map_reduce import MapReduce
+from stretto.apps.components.splitting import Splitting
+from stretto.apps.plan_cache import PlanCache
+from stretto.apps.template import Template
 from stretto.costs.shape import StepShape
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
-from stretto.frontend.component import Input
-from stretto.frontend.plan_cache import PlanCache
-from stretto.frontend.template import Template
 from stretto.graph.ops import OPS
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.messages import Event, Submit
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.model.values import Document, Section
 from stretto.runtime.conditions import idle_conditions
+from stretto.sched.messages import Event, Submit
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.op_prices import Prices
 from stretto.sim.shared_cores import SharedCoresDriver
 from stretto.sim.synthetic_output import output_as_of
-from stretto.tasks import Decode, LLMTask
 
 CORES = 2
 _CHUNK_TOKENS = 256

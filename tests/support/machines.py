@@ -8,24 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.messages import StartInstance
-from stretto.core import Segment
-from stretto.costs.profile import Profile
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import Deployment, Replica, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph, Node, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Action, AddInstance, Event, InstanceReady, Reply, WakeAt
-from stretto.sched.batch_scheduler import BatchScheduler
-from stretto.sched.demand import Demand
-from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.request import Request
-from stretto.sched.results import Report
+from stretto.model.deployment import Deployment, Replica, deploy
+from stretto.model.errors import StrettoError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode
+from stretto.model.values import Segment
+from stretto.sched.engines.batch_scheduler import BatchScheduler
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Action, AddInstance, Event, InstanceReady, Reply, WakeAt
+from stretto.sched.queries.demand import Demand
+from stretto.sched.queries.request import StepRequest
+from stretto.sched.queries.results import Report
 from stretto.sched.system import ExpandWith, System
-from stretto.tasks import Decode
-from stretto.vocabulary import Vocabulary
+from stretto.sched.vocabulary import Vocabulary
 
 _EMBED, _DECODE = compile_graph(
     parse_graph(
@@ -37,10 +37,10 @@ _EMBED, _DECODE = compile_graph(
 
 def batch_request(
     query: str, name: str, items: Sequence[object], *, depth: int = 0, path_s: float = 0.0, **changes: Any
-) -> Request:
+) -> StepRequest:
     """An `embed` of `items` that waits at a batch engine."""
     node = replace(_EMBED, name=name, depth=depth, path_s=path_s)
-    return Request(
+    return StepRequest(
         **{
             "query": query,
             "node": node,
@@ -57,7 +57,7 @@ def batch_request(
 
 def llm_request(
     query: str, name: str, tokens: int, *, depth: int = 0, num: int = 1, **changes: Any
-) -> Request:
+) -> StepRequest:
     """`num` requests of `tokens` each, up to half of them to be decoded; a hint is to the whole prompt.
 
     No more are decoded than are expected of a step that nothing is known of.
@@ -73,7 +73,7 @@ def llm_request(
     num_prompt = tokens - (decode.max_tokens if decode else 0)
     if "hint" in changes:
         changes.setdefault("num_held_tokens", num_prompt)
-    return Request(
+    return StepRequest(
         **{
             "query": query,
             "node": node,

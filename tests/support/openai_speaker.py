@@ -7,16 +7,11 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from stretto.engines.openai_wire import metrics, paths
-from stretto.engines.openai_wire.errors import (
-    RequestRefused,
-    prompt_too_long,
-    too_many_tokens_asked,
-    unknown_model,
-)
-from stretto.engines.openai_wire.metrics import Family, Histogram, Sample
-from stretto.engines.openai_wire.models import ModelCard, models_json, tokenize_json
-from stretto.engines.openai_wire.requests import (
+from stretto.wire import metrics, paths
+from stretto.wire.errors import RequestRefused, prompt_too_long, too_many_tokens_asked, unknown_model
+from stretto.wire.metrics import Family, Histogram, Sample
+from stretto.wire.models import ModelCard, models_json, tokenize_json
+from stretto.wire.requests import (
     DEFAULT_COMPLETION_TOKENS,
     ChatRequest,
     CompletionRequest,

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stretto.engines.openai_wire import paths, sse
-from stretto.engines.openai_wire.answers import Answer, Choice, TokenCounts, chunk_json, whole_json
-from stretto.engines.openai_wire.errors import ApiError, RequestRefused, no_such_path
-from stretto.engines.openai_wire.fields import read_body
-from stretto.engines.openai_wire.logprobs import TokenLogprob
-from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, GenerateRequest
+from stretto.wire import paths, sse
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json, whole_json
+from stretto.wire.errors import ApiError, RequestRefused, no_such_path
+from stretto.wire.fields import read_body
+from stretto.wire.logprobs import TokenLogprob
+from stretto.wire.paths import Api
+from stretto.wire.requests import ChatRequest, CompletionRequest, GenerateRequest
 
 MODEL = "stub-model"
 EVENT_STREAM = {"Content-Type": f"{sse.CONTENT_TYPE}; charset=utf-8"}
@@ -156,7 +156,7 @@ class OpenAIStub:
         await asyncio.sleep(reply.delta_s * len(reply.deltas))
         num_choices = _num_choices(request)
         self.num_output_tokens += num_choices * len(reply.deltas)
-        choice = Choice(
+        choice = AnswerChoice(
             text="".join(reply.deltas),
             finish=reply.finish or "stop",
             stop_reason=reply.stop_reason,
@@ -177,10 +177,10 @@ class OpenAIStub:
         head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\nConnection: close"
         writer.write(f"{head}\r\n\r\n".encode())
         num_choices = _num_choices(request)
-        choices = [Choice(role="assistant")] if api == "chat" else []
-        choices += [Choice(text=delta, logprobs=_logprobs(request, (delta,))) for delta in reply.deltas]
+        choices = [AnswerChoice(role="assistant")] if api == "chat" else []
+        choices += [AnswerChoice(text=delta, logprobs=_logprobs(request, (delta,))) for delta in reply.deltas]
         if reply.finish is not None:
-            choices.append(Choice(finish=reply.finish, stop_reason=reply.stop_reason))
+            choices.append(AnswerChoice(finish=reply.finish, stop_reason=reply.stop_reason))
         for choice in choices:
             answer = _answer(choice, num_choices)
             await _send_event(writer, sse.encode_event(chunk_json(api, answer)))
@@ -192,7 +192,7 @@ class OpenAIStub:
             self.aborted.set()
         elif reply.ending == "done":
             if request.options.include_usage:
-                last = Answer(model=MODEL, counts=_counts(reply, num_choices))
+                last = ModelAnswer(model=MODEL, counts=_counts(reply, num_choices))
                 await _send_event(writer, sse.encode_event(chunk_json(api, last)))
             await _send_event(writer, sse.DONE)
         if reply.ending != "cut":
@@ -204,9 +204,9 @@ def _num_choices(request: GenerateRequest) -> int:
     return request.options.n * (len(request.prompts) if isinstance(request, CompletionRequest) else 1)
 
 
-def _answer(choice: Choice, num_choices: int) -> Answer:
+def _answer(choice: AnswerChoice, num_choices: int) -> ModelAnswer:
     choices = tuple(replace(choice, index=index) for index in range(num_choices))
-    return Answer(id="stub-1", model=MODEL, choices=choices)
+    return ModelAnswer(id="stub-1", model=MODEL, choices=choices)
 
 
 def _counts(reply: Reply, num_choices: int) -> TokenCounts:

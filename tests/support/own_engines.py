@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.tasks import Decode, LLMTask, Task
+from stretto.model.tasks import Decode, LLMTask, Task
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Shouting:
 
     def close(self) -> None: ...
 
-    def _shout(self, applications: Sequence[Application]) -> list[object]:
+    def _shout(self, applications: Sequence[OpApplication]) -> list[object]:
         return [Loud(one.require("texts", str).upper() + self._mark) for one in applications]
 
 

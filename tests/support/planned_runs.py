@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from stretto.planner.application import Application, Node, Request
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
-from stretto.planner.running.run_request import Message, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 APP = Application(
     "app",
     [
-        Node("draft", "m", 9, calls=2),
-        Node("sum", "m", 9, chain=True, prompt="{so_far} then {chunk}"),
-        Node("judge", "n", 9, inputs=("draft", "sum")),
+        ModelNode("draft", "m", 9, calls=2),
+        ModelNode("sum", "m", 9, chain=True, prompt="{so_far} then {chunk}"),
+        ModelNode("judge", "n", 9, inputs=("draft", "sum")),
     ],
 )
 PLAN = Plan(
@@ -27,8 +27,8 @@ def run_requests(num: int) -> list[RunRequest]:
     """Return requests of one to three chunks each; the fifth asks nothing of `draft`."""
     return [
         RunRequest(
-            Request(f"r{at}", 1, (1,) * (at % 3 + 1), ("sum", "judge") if at == 4 else ()),
-            (Message(None, f"question {at}"),),
+            AppRequest(f"r{at}", 1, (1,) * (at % 3 + 1), ("sum", "judge") if at == 4 else ()),
+            (PromptMessage(None, f"question {at}"),),
             tuple(f"chunk {at} {number}" for number in range(at % 3 + 1)),
         )
         for at in range(num)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.tasks import Decode, LLMTask
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.tasks import Decode, LLMTask
 from support.runtime_engines import AtOnce
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "parrot"

@@ -13,14 +13,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from stretto.core import Document, Section
-from stretto.default_vocabulary import DEFAULT
+from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, PromptParts, Ref, Slot, config_items
 from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph
 from stretto.graph.verify import verify
+from stretto.model.values import Document, Section
 
 ENGINES = {
     "chunk": "cpu",

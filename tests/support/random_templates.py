@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from stretto.apps.components.component import Component, Input, OutPort, Source
+from stretto.apps.template import Template
 from stretto.components import Agent, Condition, FirstPresent, LLMCall, MapReduce, Tool, ToolCall
-from stretto.frontend.component import Component, Input, OutPort, Source
-from stretto.frontend.template import Template
 from support.random_apps import App, query_inputs
 
 TOOLS = (Tool("look", "look around", str), Tool("ask", "ask somebody", str))

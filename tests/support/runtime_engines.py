@@ -16,12 +16,12 @@ from typing import Any
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import EngineUnavailable
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started, Task
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import EngineUnavailable
+from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece, Started, Task
 
 LET_GO = threading.Event()
 """Hung threads end when it is set."""

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stretto import Runtime
-from stretto.deployment import Deployment
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment
+from stretto.model.tasks import LLMEvent
+from stretto.sched.observer import Observer
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
-from stretto.service.places import Places
+from stretto.service.places import LastInstances
 from stretto.service.service import Service
-from stretto.tasks import LLMEvent
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def served(
     observers: Sequence[Observer] = (),
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
-    places = Places()
+    places = LastInstances()
     with Runtime(deployments, observers=[places, *observers]) as runtime:
         service = Service(runtime, config or ServiceConfig(port=0), apps, places)
         runtime.run_on_loop(service.__aenter__)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stretto.costs.profile import Profile
 from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
-from stretto.tasks import Decode, LLMTask
 from support.machines import compiled
 
 PROFILE = Profile(base_s=0.25, per_unit_s=0.0078125, per_output_s=0.0625)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.deployment import Deployment
 from stretto.engines.contract import SteppedLLM
-from stretto.messages import (
+from stretto.model.deployment import Deployment
+from stretto.sched.messages import (
     Action,
     AddInstance,
     Admit,

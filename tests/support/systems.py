@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.core import KV, Segment
-from stretto.errors import StrettoError
-from stretto.messages import Action, Admit, StartBatch, Submit
+from stretto.model.errors import StrettoError
+from stretto.model.values import KV, Segment
+from stretto.sched.messages import Action, Admit, StartBatch, Submit
 from support.machines import CheckedSystem, compiled
 
 KV_HELLO = KV((Segment("Say hello"),))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stretto.costs.profile import Profile
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import Deployment, deploy
+from stretto.apps.plan_cache import PlanCache
+from stretto.apps.template import Template
+from stretto.apps.vocabulary import DEFAULT
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.scripted.engine import AnswerFunction, ScriptedLLM
-from stretto.frontend.plan_cache import PlanCache
-from stretto.frontend.template import Template
-from stretto.messages import Emit
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode, LLMTask
+from stretto.sched.messages import Emit
+from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import VirtualDriver
-from stretto.tasks import Decode, LLMTask
-from stretto.vocabulary import Vocabulary
 
 LLM = Profile(base_s=0.001, per_unit_s=0.001, per_output_s=0.02)
 

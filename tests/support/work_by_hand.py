@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from stretto.core import KV, Failure
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.sched.outcome import Outcome
-from stretto.sched.request import Request
-from stretto.tasks import Done, LLMTask, Task
+from stretto.model.tasks import Done, LLMTask, Task
+from stretto.model.values import KV, Failure
+from stretto.sched.queries.outcome import Outcome
+from stretto.sched.queries.request import StepRequest
 from support.graph_oracle import fails, nonsense
 
 
@@ -16,7 +16,7 @@ class WorkByHand:
     """The work that a query has handed out and is waiting for, as (work, item)."""
 
     def __init__(self, failing: Collection[str] = ()) -> None:
-        self.waiting: list[tuple[Request, int]] = []
+        self.waiting: list[tuple[StepRequest, int]] = []
         self._failing = failing
         self._engine = FakeBatch(FakeBatchConfig())
 
@@ -31,7 +31,7 @@ class WorkByHand:
         work, item = self.waiting.pop(place % len(self.waiting))
         return work.node.id, item, [self._result(work, item)]
 
-    def _result(self, work: Request, item: int) -> object:
+    def _result(self, work: StepRequest, item: int) -> object:
         node = work.node
         if node.spec.runs_on == "llm":
             return self._complete(work, item)
@@ -43,7 +43,7 @@ class WorkByHand:
             return Failure(nonsense(work.step))
         return self._engine.run([Task(1, work.query, node.name, node.op, inputs, node.config)])[0]
 
-    def _complete(self, work: Request, item: int) -> object:
+    def _complete(self, work: StepRequest, item: int) -> object:
         prompt = work.prompts[item - work.lo]
         if work.decode is None:
             return KV(prompt, 0)

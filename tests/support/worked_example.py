@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stretto.costs.profile import Profile
 from stretto.graph.graph import Graph
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph
+from stretto.model.profile import Profile
 
 TEXT = """
 graph advanced_rag(%question: text, %files: list[document])

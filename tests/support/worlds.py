@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import EngineUnavailable
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.passes.pipeline import PASSES, apply_pass
-from stretto.messages import Reply
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import EngineUnavailable
+from stretto.model.profile import Profile
+from stretto.model.tasks import LLMTask, Task
+from stretto.sched.messages import Reply
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.profiled_llm import ProfiledLLM
-from stretto.tasks import LLMTask, Task
 from support.random_apps import App, expander
 
 BATCH_ENGINES = ("cpu", "embedding", "vectors", "rerank", "web")

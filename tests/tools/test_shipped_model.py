@@ -11,13 +11,13 @@ import torch
 from safetensors import safe_open
 from support.llm_running import drain, task
 
-from stretto.core import Prompt, Segment
+from stretto.apps.components.prompt_segments import load_prompt, parse_prompt
 from stretto.engines.catalogue import SMALL_MODEL, llm_engine
+from stretto.engines.models import MINI
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.frontend.prompts import load_prompt, parse_prompt
 from stretto.graph.graph import Constant
-from stretto.models import MINI
-from stretto.tasks import Decode, Done
+from stretto.model.tasks import Decode, Done
+from stretto.model.values import Prompt, Segment
 
 CONTEXT = (
     "The lighthouse on Gull Rock was built in 1832 by Anna Merridew. Its lamp burned whale oil until 1871. "

@@ -10,13 +10,13 @@ import torch
 from support.llm_running import value
 from tokenizers import Tokenizer
 
-from stretto.core import Segment
+from stretto.apps.components.prompt_segments import load_prompt, parse_prompt, prompt_names
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import ConfigError
-from stretto.frontend.prompts import load_prompt, parse_prompt, prompt_names
 from stretto.graph.graph import Constant
-from stretto.tasks import Decode
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode
+from stretto.model.values import Segment
 from tools.training.commands import main
 from tools.training.corpus import load_corpus
 from tools.training.network import NetworkConfig

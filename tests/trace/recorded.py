@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from support.worked_example import PROFILES, e_graph
 
-from stretto.core import Document, Section
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import compile_graph
+from stretto.model.deployment import deploy
+from stretto.model.tasks import Task
+from stretto.model.values import Document, Section
 from stretto.sim.driver import VirtualDriver
-from stretto.tasks import Task
 
 
 def driver(

@@ -11,11 +11,12 @@ from support.runtime_engines import SHOUT, acting
 from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
-from stretto.core import Segment
-from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
-from stretto.errors import ConfigError, EngineFailure
-from stretto.messages import (
+from stretto.model.deployment import deploy
+from stretto.model.errors import ConfigError, EngineFailure
+from stretto.model.tasks import LLMTask
+from stretto.model.values import Segment
+from stretto.sched.messages import (
     Admit,
     BatchDone,
     BatchFailed,
@@ -27,7 +28,6 @@ from stretto.messages import (
     Suspended,
 )
 from stretto.sim.driver import VirtualDriver
-from stretto.tasks import LLMTask
 from stretto.trace.recorder import MAX_SPANS, Recorder
 from stretto.trace.run_file import RunRecorder
 from stretto.trace.run_reading import read_run

@@ -12,12 +12,12 @@ from typing import Any
 from recorded import driver
 from support.worked_example import e_graph, p_graph
 
-from stretto.errors import BadReply
 from stretto.graph.compile import compile_graph
 from stretto.graph.passes.weigh import Verdict
+from stretto.model.errors import BadReply
 from stretto.trace.drawing import draw_graph
 from stretto.trace.html import graph_page, trace_page, write_trace
-from stretto.trace.recorder import Part, QuerySpan, Recorder, Span
+from stretto.trace.recorder import QuerySpan, Recorder, Span, SpanPart
 
 NASTY = '</script><script>alert("1")</script><img src=x onerror=alert(1)>&\'"'
 
@@ -59,7 +59,9 @@ def _data(page: str) -> Any:
 def _nasty_recorder() -> Recorder:
     recorder = Recorder()
     recorder.queries[NASTY] = QuerySpan(NASTY, NASTY, 0.0, 1.0, f"failed: {NASTY}")
-    recorder.spans = [Span(NASTY, 0, (Part(NASTY, NASTY, NASTY, 1),), 0.0, 1.0, outcome=f"failed: {NASTY}")]
+    recorder.spans = [
+        Span(NASTY, 0, (SpanPart(NASTY, NASTY, NASTY, 1),), 0.0, 1.0, outcome=f"failed: {NASTY}")
+    ]
     return recorder
 
 

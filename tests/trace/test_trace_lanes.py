@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from recorded import driver
 
 from stretto.cluster.messages import StopInstance
-from stretto.messages import Admit, CancelTask, LLMReport, StartBatch
-from stretto.tasks import Decode, LLMTask, Started
+from stretto.model.tasks import Decode, LLMTask, Started
+from stretto.sched.messages import Admit, CancelTask, LLMReport, StartBatch
 from stretto.trace.lanes import covered, horizon_s, lanes, pack, running_s
 from stretto.trace.recorder import Recorder
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 from recorded import driver
 
-from stretto.tasks import Usage
-from stretto.trace.recorder import Part, QuerySpan, Recorder, Span
+from stretto.model.tasks import Usage
+from stretto.trace.recorder import QuerySpan, Recorder, Span, SpanPart
 from stretto.trace.summary import critical_chain, summarise
 
 
 def _span(engine: str, start_s: float, end_s: float | None, *, marks_s: tuple[float, ...] = ()) -> Span:
-    return Span(engine, 0, (Part("q", f"{engine}@{start_s:g}", "op", 2),), start_s, end_s, marks_s=[*marks_s])
+    return Span(
+        engine, 0, (SpanPart("q", f"{engine}@{start_s:g}", "op", 2),), start_s, end_s, marks_s=[*marks_s]
+    )
 
 
 def _recorder(*spans: Span, end_s: float | None = 10.0) -> Recorder:

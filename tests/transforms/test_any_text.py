@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.core import as_text
-from stretto.errors import BadReply, CapacityError, ConfigError
+from stretto.model.errors import BadReply, CapacityError, ConfigError
+from stretto.model.values import as_text
 from stretto.transforms.table import TRANSFORMS, chain, steps_of
 
 ARGUMENTS = {

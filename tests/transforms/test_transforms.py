@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from stretto.core import Chunk
 from stretto.engines.batch.transforms import Transforms, TransformsConfig
-from stretto.errors import BadReply, CapacityError, ConfigError
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, CapacityError, ConfigError
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk
 from stretto.transforms.table import chain, steps_of
 
 

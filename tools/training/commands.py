@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch.multiprocessing.spawn import spawn
 
-from stretto.errors import ConfigError, StrettoError
+from stretto.model.errors import ConfigError, StrettoError
 from tools.training.corpus import Corpus, load_corpus, read_corpus, save_corpus
 from tools.training.evaluate import HELD_OUT, evaluate
 from tools.training.export import export

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.core import Section
 from stretto.documents.load import load_documents
 from stretto.documents.markdown import parse_markdown
 from stretto.documents.rst import parse_rst
 from stretto.documents.sentences import split_sentences
 from stretto.documents.text import parse_text
+from stretto.model.values import Section
 
 # Share of the examples that are made from each set. Plain folders of documents count as `documents`.
 SHARES: Mapping[str, float] = {

@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from stretto.core import Document, Prompt, Section, Segment, as_text
+from stretto.apps.components.prompt_segments import load_prompt, parse_prompt
 from stretto.documents.sentences import split_sentences
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import ConfigError
-from stretto.frontend.prompts import load_prompt, parse_prompt
 from stretto.graph.graph import Constant
-from stretto.tasks import Decode, Done, LLMTask, Task
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode, Done, LLMTask, Task
+from stretto.model.values import Document, Prompt, Section, Segment, as_text
 from tools.training.baselines import BM25
 from tools.training.corpus import paragraph_sentences
 from tools.training.examples import NO_ANSWER

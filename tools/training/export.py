@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from tools.training.network import Network
 from tools.training.tokenizer import BOS, EOS, save_tokenizer, token_id
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from stretto.frontend.prompts import load_prompt, parse_prompt
+from stretto.apps.components.prompt_segments import load_prompt, parse_prompt
 from stretto.graph.graph import Constant
 
 BOS, EOS = "<|begin|>", "<|end|>"

@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from tools.training.batches import Batch, block_of_batches
 from tools.training.corpus import Corpus
 from tools.training.examples import MAX_CHUNK_WORDS, ExampleMaker

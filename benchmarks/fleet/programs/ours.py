@@ -12,13 +12,13 @@ from benchmarks.fleet.apps import APPS, VOCABULARY
 from benchmarks.fleet.programs.ours_engines import Passages, document_of, passage_of
 from benchmarks.fleet.programs.running import Answer, Ask, run_program
 from benchmarks.fleet.work import Asked, Passage, Work
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, Engine, Replica, deploy
 from stretto.engines.batch.server.config import INSTANCES_PER_SERVER, BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
 from stretto.engines.batch.server.reranking import RerankingServer
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.model.deployment import Deployment, Engine, Replica, deploy
+from stretto.model.profile import Profile
 from stretto.runtime.runtime import Runtime
 
 _MAX_QUERIES = 100_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.fleet.work import Passage, SourceText
-from stretto.core import Chunk, Document, Hit, Section
-from stretto.engines.batch.applications import Application, answer_batch
-from stretto.tasks import Task
+from stretto.engines.batch.applications import OpApplication, answer_batch
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Document, Hit, Section
 
 
 class Passages:
@@ -38,7 +38,7 @@ def passage_of(hit: Hit) -> Passage:
     return Passage(hit.chunk.source, hit.chunk.index, hit.chunk.text)
 
 
-def _cut(application: Application) -> list[Chunk]:
+def _cut(application: OpApplication) -> list[Chunk]:
     document = application.require("files", Document)
     return [
         Chunk(document.source, index, section.text, num_chunks=len(document.sections))

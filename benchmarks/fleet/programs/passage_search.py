@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.fleet.work import Passage
-from stretto.core import Chunk, Hit
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig, Vector
-from stretto.tasks import Task
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit
 
 
 class PassageSearch:

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
-from stretto.deployment import RunsIn, deploy
-from stretto.frontend.component import Builder, Component, Input, Source
-from stretto.frontend.template import Template
+from stretto.apps.components.component import Builder, Component, Input, Source
+from stretto.apps.template import Template
 from stretto.graph.graph import Ref
 from stretto.graph.ops import Port
-from stretto.observer import Observer
+from stretto.model.deployment import RunsIn, deploy
+from stretto.model.tasks import Task
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import Task
+from stretto.sched.observer import Observer
 
 
 class AddOne(Component):

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.rag.hand_written.servers import Servers
-from stretto.core import ABSENT, Document, Hit, Prompt, Segment, as_text
-from stretto.frontend.prompts import load_prompt, parse_prompt
+from stretto.apps.components.prompt_segments import load_prompt, parse_prompt
 from stretto.graph.graph import Constant
 from stretto.graph.ops import OPS
-from stretto.tasks import Decode
+from stretto.model.tasks import Decode
+from stretto.model.values import ABSENT, Document, Hit, Prompt, Segment, as_text
 
 CHUNKING = {"tokens": 256, "overlap": 30}
 NUM_QUERIES = 3

@@ -12,11 +12,11 @@ from itertools import count
 from threading import Thread
 from typing import Any
 
-from stretto.core import Prompt
-from stretto.deployment import Deployment
 from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, SteppedLLM
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Task
+from stretto.model.deployment import Deployment
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Task
+from stretto.model.values import Prompt
 
 
 def batch_units(deployment: Deployment) -> int:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.markup import escape
 
-from stretto.cli.ask.sources import Source, source_of
+from stretto.cli.ask.sources import AnswerSource, source_of
 from stretto.cli.terminal import shown
-from stretto.core import ABSENT, Hit
-from stretto.errors import StrettoError
-from stretto.tasks import Ending
+from stretto.model.errors import StrettoError
+from stretto.model.tasks import Ending
+from stretto.model.values import ABSENT, Hit
 
 _NOTHING_FOUND = "No passage was found."
 _NO_ANSWER = "The LLM gave no answer."
@@ -42,7 +42,7 @@ class PrintedAnswer:
 
     question: str
     answer: str | None
-    sources: Sequence[Source]
+    sources: Sequence[AnswerSource]
     error: str | None = None
     ending: Ending | None = None
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from stretto.apps.template import Template
+from stretto.apps.vocabulary import DEFAULT
 from stretto.cli import parsing
 from stretto.cli.ask.request import AskRequest, Settings
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
-from stretto.core import Document
-from stretto.default_vocabulary import DEFAULT
 from stretto.engines.catalogue import SMALL_MODEL, web_engine
-from stretto.errors import UserError
-from stretto.extras import check_installed
-from stretto.frontend.template import Template
+from stretto.model.errors import UserError
+from stretto.model.extras import check_installed
+from stretto.model.values import Document
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,20 @@ from pathlib import Path
 
 from rich.console import Console
 
+from stretto.apps.template import Configuration, Template
 from stretto.cli.ask.answers import PrintedAnswer, Printer
 from stretto.cli.ask.saved_answers import Saved, entry_of
 from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
-from stretto.core import Document
-from stretto.deployment import Deployment
-from stretto.errors import NotSaved, StrettoError
-from stretto.frontend.template import Configuration, Template
+from stretto.model.deployment import Deployment
+from stretto.model.errors import NotSaved, StrettoError
+from stretto.model.tasks import Ending
+from stretto.model.values import Document
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
-from stretto.tasks import Ending
 from stretto.trace.run_file import RunRecorder
 
 

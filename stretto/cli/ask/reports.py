@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from stretto.apps.plan_cache import PlanCache
+from stretto.apps.vocabulary import DEFAULT
 from stretto.cli.ask.questions import Questions
 from stretto.cli.indexing import NAME, indexing_template
-from stretto.default_vocabulary import DEFAULT
-from stretto.deployment import Deployment
-from stretto.frontend.plan_cache import PlanCache
+from stretto.model.deployment import Deployment
 from stretto.runtime.conditions import idle_conditions
 from stretto.trace.chrome import chrome_trace
 from stretto.trace.html import write_trace

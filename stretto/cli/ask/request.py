@@ -8,7 +8,7 @@ from pathlib import Path
 from stretto.cli import options, parsing
 from stretto.cli.engines import EngineOptions
 from stretto.cli.names import SEARCH
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 
 Settings = dict[str, dict[str, object]]
 

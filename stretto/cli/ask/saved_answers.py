@@ -16,11 +16,11 @@ from typing import Any
 from stretto.cli.ask.check import Checked
 from stretto.cli.engines import EngineOptions
 from stretto.cli.indexing import recipe_before
-from stretto.core import ABSENT, Chunk, Hit, Mark
-from stretto.errors import UserError
+from stretto.model.errors import UserError
+from stretto.model.tasks import Ending
+from stretto.model.values import ABSENT, Chunk, Hit, Mark
 from stretto.runtime.journal.file import JournalFile
-from stretto.runtime.journal.lines import Entry, work_hash
-from stretto.tasks import Ending
+from stretto.runtime.journal.lines import JournalEntry, work_hash
 
 Outputs = Mapping[str, object]
 Saved = tuple[Outputs, Ending | None]
@@ -70,16 +70,18 @@ def _text_of(file: Path | None) -> str:
         raise UserError(f"{file}: {error}") from error
 
 
-def entry_of(number: int, question: str, outputs: Outputs, ending: Ending | None = None) -> Entry:
+def entry_of(number: int, question: str, outputs: Outputs, ending: Ending | None = None) -> JournalEntry:
     """Return the entry of the answer to a question: outputs of the app's run, and how the answer ended."""
     text, sources = outputs["answer"], outputs["sources"]
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
     saved = [[hit.score, asdict(hit.chunk)] for hit in hits]
     ended = [] if ending is None else [[ending.step, ending.finish, ending.num_tokens]]
-    return Entry((_mark(question), str(number)), [None if text is ABSENT else str(text), saved, *ended])
+    return JournalEntry(
+        (_mark(question), str(number)), [None if text is ABSENT else str(text), saved, *ended]
+    )
 
 
-def saved_in(entries: Iterable[Entry], questions: Sequence[str]) -> dict[int, Saved]:
+def saved_in(entries: Iterable[JournalEntry], questions: Sequence[str]) -> dict[int, Saved]:
     """Return the outputs that entries hold for these questions, and how the answers have ended, by number of
     the question.
     """
@@ -89,9 +91,11 @@ def saved_in(entries: Iterable[Entry], questions: Sequence[str]) -> dict[int, Sa
     found: dict[int, Saved] = {}
     for entry in entries:
         match entry:
-            case Entry((mark, _), value):
+            case JournalEntry((mark, _), value):
                 asked = numbers.get(mark, [])
-            case Entry((number,), value):  # of a journal without checksums, which has these very questions
+            case JournalEntry(
+                (number,), value
+            ):  # of a journal without checksums, which has these very questions
                 asked = [int(number)]
             case _:
                 continue

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from stretto.core import Chunk, Hit
 from stretto.documents.quotes import Citation, cite
 from stretto.documents.text import decode
+from stretto.model.values import Chunk, Hit
 
 _MAX_FILE_BYTES = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AnswerSource:
     """A passage that an answer was made from.
 
     Attributes:
@@ -58,9 +58,9 @@ class Source:
         }
 
 
-def source_of(hit: Hit, name: str, answer: str, question: str = "") -> Source:
+def source_of(hit: Hit, name: str, answer: str, question: str = "") -> AnswerSource:
     """Return the source of an answer that a hit is. Its document's file is read to number lines."""
-    return Source(hit, name, lines_of(hit.chunk), cite(hit.chunk, answer, question))
+    return AnswerSource(hit, name, lines_of(hit.chunk), cite(hit.chunk, answer, question))
 
 
 def lines_of(chunk: Chunk) -> tuple[int, int] | None:

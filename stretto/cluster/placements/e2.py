@@ -34,7 +34,7 @@ from stretto.cluster.placement import (
 )
 from stretto.cluster.prefix_index import Held, PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
-from stretto.record import record
+from stretto.model.record import record
 
 HISTORY = 300
 """Number of requests whose load counts (H)."""

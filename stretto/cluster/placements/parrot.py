@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.cluster.classes_aboard import ClassesAboard, latency_room
+from stretto.cluster.class_loads import ClassLoads, latency_room
+from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import (
@@ -33,7 +34,6 @@ from stretto.cluster.placement import (
     PlacementRequest,
 )
 from stretto.cluster.prefix_index import Held, PrefixIndex
-from stretto.cluster.together import Together
 
 
 class Parrot(Placement):
@@ -45,8 +45,8 @@ class Parrot(Placement):
 
     def __init__(self) -> None:
         self._index = PrefixIndex()
-        self._aboard = ClassesAboard()
-        self._together = Together()
+        self._aboard = ClassLoads()
+        self._together = GroupLocations()
 
     def load(self, instance: InstanceView) -> Load:
         """Return the load by which instances are sorted: the tokens and requests that run there."""

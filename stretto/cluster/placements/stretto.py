@@ -35,14 +35,14 @@ from typing import TypeAlias
 
 from stretto.cluster.class_prices import ClassPrices
 from stretto.cluster.eviction import victims
+from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
 from stretto.cluster.prefix_index import Held, PrefixIndex
 from stretto.cluster.renewal import renewal_speeds
 from stretto.cluster.scored_placement import ScoredPlacement
-from stretto.cluster.together import Together
-from stretto.costs.profile import UNKNOWN_LLM, Profile
+from stretto.model.profile import UNKNOWN_LLM, Profile
 
 _STRAGGLER = 2.0
 """Slowness of an instance, relative to the other instances, from which it counts. Less is due to the load."""
@@ -93,7 +93,7 @@ class Stretto(ScoredPlacement):
     def __init__(self, index: PrefixIndex | None = None) -> None:
         super().__init__(index)
         self._classes = ClassPrices()
-        self._together = Together()
+        self._together = GroupLocations()
         self._siblings: Collection[InstanceId] = ()
         self._options: Sequence[InstanceView] = ()
         self._renewal: Mapping[InstanceId, float] | None = None

@@ -16,7 +16,7 @@ from stretto.cluster.placements.prefix_threshold import PrefixThreshold
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.cluster.placements.scorers import Scorers
 from stretto.cluster.placements.stretto import Stretto
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 PLACEMENTS: Mapping[str, Callable[[], Placement]] = {
     "least_seconds": LeastSeconds,

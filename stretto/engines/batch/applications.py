@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import TypeAlias, TypeVar
 
-from stretto.core import ABSENT
-from stretto.errors import BadReply, ConfigError, QueryCancelled
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, ConfigError, QueryCancelled
+from stretto.model.tasks import Task
+from stretto.model.values import ABSENT
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class OpApplication:
     """One application of a task's op (kind of step, such as "embed"). A task may apply its op to each item of
     a list; each of these is an application.
 
@@ -59,15 +59,15 @@ class Application:
         return value
 
 
-def unwanted(application: Application) -> QueryCancelled:
+def unwanted(application: OpApplication) -> QueryCancelled:
     """Return what stands in place of an answer that nobody wants any more."""
     return QueryCancelled("nobody waits for the answer any more", step=application.task.step)
 
 
-Op: TypeAlias = Callable[[Sequence[Application]], Sequence[object]]
+Op: TypeAlias = Callable[[Sequence[OpApplication]], Sequence[object]]
 
 
-def applications(task: Task) -> list[Application]:
+def applications(task: Task) -> list[OpApplication]:
     """Split a task into its applications: one, or one for each item of the lists that the task's op is
     applied to.
 
@@ -75,7 +75,7 @@ def applications(task: Task) -> list[Application]:
         BadReply: a port (named input) in `each` has no list of `num_items`.
     """
     if task.num_items is None:
-        return [Application(task, task.inputs)]
+        return [OpApplication(task, task.inputs)]
     lists: dict[str, Sequence[object]] = {}
     for port in task.each:
         items = task.inputs.get(port)
@@ -83,7 +83,7 @@ def applications(task: Task) -> list[Application]:
             raise BadReply(f"{task.op}: port {port!r} wants {task.num_items} items", step=task.step)
         lists[port] = items
     return [
-        Application(task, {**task.inputs, **{port: items[i] for port, items in lists.items()}})
+        OpApplication(task, {**task.inputs, **{port: items[i] for port, items in lists.items()}})
         for i in range(task.num_items)
     ]
 

@@ -6,7 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 
-from stretto.components.tools import Tool
+from stretto.model.tools import Tool
 
 _BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,

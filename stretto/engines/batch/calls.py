@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from stretto.engines.batch.applications import Application, answer_batch, setting
+from stretto.engines.batch.applications import OpApplication, answer_batch, setting
 from stretto.engines.batch.python_results import Awaiter
-from stretto.errors import ConfigError, EngineFailure
-from stretto.foreign import RAISED, described
-from stretto.tasks import Task
+from stretto.model.errors import ConfigError, EngineFailure
+from stretto.model.foreign import RAISED, described
+from stretto.model.tasks import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Calls:
             raise ConfigError(f"there is no function {name!r}; there are: {known}", step=task.step)
         return self._functions[name]
 
-    def _call(self, applications: Sequence[Application]) -> list[object]:
+    def _call(self, applications: Sequence[OpApplication]) -> list[object]:
         return [self._apply(application) for application in applications]
 
-    def _apply(self, application: Application) -> object:
+    def _apply(self, application: OpApplication) -> object:
         task = application.task
         try:
             return self._awaiter.value(self._function(task)(**application.inputs))

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stretto.core import Chunk, Document
-from stretto.engines.batch.applications import Application, answer_batch, setting, unwanted
+from stretto.engines.batch.applications import OpApplication, answer_batch, setting, unwanted
 from stretto.engines.batch.embedding import MINILM, model_file
 from stretto.engines.batch.pieces import DocumentText, Piece, gap_tokens, pieces_of
-from stretto.errors import ConfigError, QueryCancelled
-from stretto.extras import imports_of
-from stretto.tasks import Task
+from stretto.model.errors import ConfigError, QueryCancelled
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Document
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -86,10 +86,10 @@ class Chunking:
     def close(self) -> None:
         """Do nothing: this engine holds only memory, which is freed with the object."""
 
-    def _chunk(self, applications: Sequence[Application]) -> list[object]:
+    def _chunk(self, applications: Sequence[OpApplication]) -> list[object]:
         return [self._chunks(application) for application in applications]
 
-    def _chunks(self, application: Application) -> list[Chunk] | QueryCancelled:
+    def _chunks(self, application: OpApplication) -> list[Chunk] | QueryCancelled:
         document, task = application.require("files", Document), application.task
 
         def is_unwanted() -> bool:

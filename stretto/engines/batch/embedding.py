@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.core import as_text
-from stretto.engines.batch.applications import Application, answer_batch, unwanted
+from stretto.engines.batch.applications import OpApplication, answer_batch, unwanted
 from stretto.engines.batch.side_by_side import SideBySide
 from stretto.engines.computing import COMPUTING, Computing
 from stretto.engines.loading import one_load
 from stretto.engines.processor import has_bfloat16, num_cores
-from stretto.errors import BadReply, ConfigError, EngineFailure
-from stretto.extras import imports_of
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, ConfigError, EngineFailure
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Task
+from stretto.model.values import as_text
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -97,7 +97,7 @@ class Embedding:
         self._model = _load(config)
         self._computing = computing
         self._is_unwanted: Callable[[int], bool] = lambda _: False
-        self._one_by_one: SideBySide[Application, object] | None = None
+        self._one_by_one: SideBySide[OpApplication, object] | None = None
         if self._model.device.type == "cpu":
             num_helpers = (config.num_threads or num_cores()) - 1
             self._one_by_one = SideBySide(self._answer, num_helpers, _use_one_thread)
@@ -123,7 +123,7 @@ class Embedding:
         if self._one_by_one is not None:
             self._one_by_one.close()
 
-    def _embed(self, applications: Sequence[Application]) -> list[object]:
+    def _embed(self, applications: Sequence[OpApplication]) -> list[object]:
         texts = [text_of(application) for application in applications]
         if self._one_by_one is None:
             if all(self._is_unwanted(application.task.id) for application in applications):
@@ -132,7 +132,7 @@ class Embedding:
         own = threading.get_ident()
         return self._one_by_one.map(applications, lambda: not self._computing.is_any_but(own))
 
-    def _answer(self, application: Application) -> object:
+    def _answer(self, application: OpApplication) -> object:
         if self._is_unwanted(application.task.id):
             return unwanted(application)
         return self._encode([text_of(application)])[0]
@@ -180,7 +180,7 @@ def model_file(model: str, name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def text_of(application: Application) -> str:
+def text_of(application: OpApplication) -> str:
     """Return the text to embed. Raises BadReply if there is none."""
     value = application.require("texts", object)
     try:

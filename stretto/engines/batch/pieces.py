@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from stretto.core import Mark, Section
 from stretto.documents.sentences import split_sentences
+from stretto.model.values import Mark, Section
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from stretto.core import Chunk, Document, Hit, Mark
-from stretto.engines.batch.applications import Application, answer_batch, setting
+from stretto.engines.batch.applications import OpApplication, answer_batch, setting
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
 from stretto.engines.batch.vectors import (
     OWNED,
@@ -25,9 +24,10 @@ from stretto.engines.batch.vectors import (
     vector_at,
     wrong_dimension,
 )
-from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
-from stretto.extras import imports_of
-from stretto.tasks import Task
+from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Document, Hit, Mark
 
 with imports_of("postgres", "PostgreSQL"):
     import psycopg
@@ -209,7 +209,7 @@ class PostgresVectors:
             present = set(connection.execute(_PRESENT, [collection, sources, recipe]))
         return [document for document in documents if (document.source, document.sha256) not in present]
 
-    def _ingest(self, applications: Sequence[Application]) -> list[object]:
+    def _ingest(self, applications: Sequence[OpApplication]) -> list[object]:
         versions: dict[Version, list[_Row]] = {}
         for application in applications:
             row = _Row.of(application)
@@ -218,7 +218,7 @@ class PostgresVectors:
             _store(connection, versions)
         return [True] * len(applications)
 
-    def _search(self, applications: Sequence[Application]) -> list[object]:
+    def _search(self, applications: Sequence[OpApplication]) -> list[object]:
         with self._session() as connection:
             return [_hits(connection, application) for application in applications]
 
@@ -264,7 +264,7 @@ class _Row:
     step: str
 
     @classmethod
-    def of(cls, application: Application) -> _Row:
+    def of(cls, application: OpApplication) -> _Row:
         return cls(
             _collection(application),
             setting(application.task, "recipe", str, ""),
@@ -284,7 +284,7 @@ class _Row:
         return *fields, Jsonb(chunk.marks), self.vector
 
 
-def _collection(application: Application) -> str:
+def _collection(application: OpApplication) -> str:
     name = collection_name(application)
     if name is None:
         task = application.task
@@ -323,7 +323,7 @@ def _check_dimensions(connection: Connection, rows: Sequence[_Row]) -> None:
             raise wrong_dimension(len(row.vector), stored[row.collection], row.step)
 
 
-def _hits(connection: Connection, application: Application) -> list[Hit]:
+def _hits(connection: Connection, application: OpApplication) -> list[Hit]:
     query, k = vector_at(application, "queries"), num_wanted(application.task)
     rows = connection.execute(_SEARCH, [query, _collection(application), k])
     return [Hit(_chunk(*row[:-1]), -row[-1]) for row in rows]

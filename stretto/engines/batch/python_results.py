@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from stretto.core import as_text, whole_characters
+from stretto.model.values import as_text, whole_characters
 
 
 class Awaiter:

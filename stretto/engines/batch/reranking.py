@@ -30,12 +30,12 @@ from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import TypeAlias
 
-from stretto.core import Hit, document_order
 from stretto.documents.sentences import split_sentences
-from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.embedding import DTYPES, loading_model
-from stretto.errors import BadReply, ConfigError
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, ConfigError
+from stretto.model.tasks import Task
+from stretto.model.values import Hit, document_order
 
 Pair: TypeAlias = tuple[str, Hit]
 
@@ -94,7 +94,7 @@ class Reranking:
     def close(self) -> None:
         """Do nothing: this engine holds only memory, which is freed with the object."""
 
-    def _rerank(self, applications: Sequence[Application]) -> list[object]:
+    def _rerank(self, applications: Sequence[OpApplication]) -> list[object]:
         lists = [hits_of(application) for application in applications]
         questions = [application.require("question", str) for application in applications]
         pairs = [(question, hit) for question, hits in zip(questions, lists, strict=True) for hit in hits]
@@ -107,7 +107,7 @@ class Reranking:
         ]
 
 
-def hits_of(application: Application) -> list[Hit]:
+def hits_of(application: OpApplication) -> list[Hit]:
     """Return the hits to rerank. Raises BadReply if there is no list of hits."""
     hits = application.require("hits", list)
     if not all(isinstance(hit, Hit) for hit in hits):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.components.tools import Tool
-from stretto.core import whole_characters
-from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.python_results import Awaiter, result_text
-from stretto.errors import BadReply, EngineFailure
-from stretto.foreign import RAISED, described
 from stretto.llm.output.tool_calls import read_tool_call
-from stretto.tasks import Task
+from stretto.model.errors import BadReply, EngineFailure
+from stretto.model.foreign import RAISED, described
+from stretto.model.tasks import Task
+from stretto.model.tools import Tool
+from stretto.model.values import whole_characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Tools:
         """End the event loop of tools that are coroutine functions."""
         self._awaiter.close()
 
-    def _call(self, applications: Sequence[Application]) -> list[object]:
+    def _call(self, applications: Sequence[OpApplication]) -> list[object]:
         return [
             self._act(application)
             if application.task.config.get("result") == "effect"
@@ -82,7 +82,7 @@ class Tools:
             return f"{written}\nThis failed: {described(error)}"
         return f"{written}\n{text[: self._max_chars] or 'Nothing was found.'}"
 
-    def _act(self, application: Application) -> object:
+    def _act(self, application: OpApplication) -> object:
         try:
             call = read_tool_call(application.require("call", str))
         except BadReply:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.engines.batch.applications import Application, answer_batch
-from stretto.errors import ConfigError, StrettoError
-from stretto.tasks import Task
+from stretto.engines.batch.applications import OpApplication, answer_batch
+from stretto.model.errors import ConfigError, StrettoError
+from stretto.model.tasks import Task
 from stretto.transforms.table import chain
 
 
@@ -39,11 +39,11 @@ class Transforms:
     def close(self) -> None:
         """Do nothing: this engine, which transforms values, holds nothing that has to be freed."""
 
-    def _transform(self, applications: Sequence[Application]) -> list[object]:
+    def _transform(self, applications: Sequence[OpApplication]) -> list[object]:
         return [_applied(application) for application in applications]
 
 
-def _applied(application: Application) -> object:
+def _applied(application: OpApplication) -> object:
     task = application.task
     steps = task.config.get("steps", ())
     if not isinstance(steps, tuple) or not all(isinstance(step, str) for step in steps):

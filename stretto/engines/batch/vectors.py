@@ -16,10 +16,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.core import Chunk, Hit, document_order
-from stretto.engines.batch.applications import Application, answer_batch, setting
-from stretto.errors import BadReply, ConfigError
-from stretto.tasks import Task
+from stretto.engines.batch.applications import OpApplication, answer_batch, setting
+from stretto.model.errors import BadReply, ConfigError
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit, document_order
 
 Vector: TypeAlias = NDArray[np.float32]
 ChunkKey: TypeAlias = tuple[str, int, str]
@@ -39,7 +39,7 @@ class MemoryVectorsConfig:
         shelves: the stored collections. They are here so that they outlive an instance of the engine.
     """
 
-    shelves: Shelves = field(default_factory=lambda: Shelves())
+    shelves: Collections = field(default_factory=lambda: Collections())
 
 
 class MemoryVectors:
@@ -76,26 +76,26 @@ class MemoryVectors:
     def close(self) -> None:
         """Do nothing: the collections belong to the configuration, and their memory is freed with it."""
 
-    def _ingest(self, applications: Sequence[Application]) -> list[object]:
+    def _ingest(self, applications: Sequence[OpApplication]) -> list[object]:
         for application in applications:
             chunk, vector = application.require("chunks", Chunk), vector_at(application, "vectors")
             collection = self._shelf(application).setdefault(shelf_key(application), _Collection())
             collection.put(chunk, vector, step=application.task.step)
         return [True] * len(applications)
 
-    def _search(self, applications: Sequence[Application]) -> list[object]:
+    def _search(self, applications: Sequence[OpApplication]) -> list[object]:
         return [self._hits(application) for application in applications]
 
-    def _hits(self, application: Application) -> list[Hit]:
+    def _hits(self, application: OpApplication) -> list[Hit]:
         query, k = vector_at(application, "queries"), num_wanted(application.task)
         collection = self._shelf(application).get(shelf_key(application))
         return [] if collection is None else collection.best(query, k, step=application.task.step)
 
-    def _shelf(self, application: Application) -> dict[str, _Collection]:
+    def _shelf(self, application: OpApplication) -> dict[str, _Collection]:
         return self._private if collection_name(application) is None else self._named
 
 
-def collection_name(application: Application) -> str | None:
+def collection_name(application: OpApplication) -> str | None:
     """Return the name under which the collection of documents that a task names is stored; None for the
     unnamed collection of the task's own query (run of an app).
 
@@ -112,14 +112,14 @@ def collection_name(application: Application) -> str | None:
     return f"{tenant}{OWNED}{name}" if tenant else name
 
 
-def shelf_key(application: Application) -> str:
+def shelf_key(application: OpApplication) -> str:
     """Return the key under which a task's collection of documents is stored: the collection's name, or if it
     has none the task's query (run of an app).
     """
     return collection_name(application) or application.task.query
 
 
-def vector_at(application: Application, port: str) -> Vector:
+def vector_at(application: OpApplication, port: str) -> Vector:
     """Return the vector at a port (named input) of a task, as float32.
 
     Raises:
@@ -184,7 +184,7 @@ class _Collection:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shelves:
+class Collections:
     """All collections of documents in memory: named ones by name, and those without a name by their query
     (run of an app).
 

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stretto.core import Chunk, Hit
-from stretto.engines.batch.applications import Application, answer_batch, setting
-from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.extras import imports_of
-from stretto.tasks import Task
+from stretto.engines.batch.applications import OpApplication, answer_batch, setting
+from stretto.model.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Task
+from stretto.model.values import Chunk, Hit
 
 if TYPE_CHECKING:
     from httpx import AsyncClient
@@ -106,7 +106,7 @@ class WebSearch:
     def close(self) -> None:
         """Do nothing: this engine keeps no connections or data between batches."""
 
-    def _search(self, applications: Sequence[Application]) -> list[object]:
+    def _search(self, applications: Sequence[OpApplication]) -> list[object]:
         asked = [(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]
         return asyncio.run(self._ask_all(asked))
 

@@ -12,16 +12,12 @@ from typing import Any
 
 from stretto.engines.decoding import BASIC, changed
 from stretto.engines.openai_server.prompt import SentPrompt
-from stretto.engines.openai_wire.options import Options
-from stretto.engines.openai_wire.output_form import OutputForm
-from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import (
-    ChatRequest,
-    CompletionRequest,
-    GenerateRequest,
-)
-from stretto.errors import ConfigError
-from stretto.tasks import Decode
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode
+from stretto.wire.options import Options
+from stretto.wire.output_form import OutputForm
+from stretto.wire.paths import Api
+from stretto.wire.requests import ChatRequest, CompletionRequest, GenerateRequest
 
 # What a request calls a setting that is sent only if it is not the default.
 _NAMES: Mapping[str, str] = {

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import get_args
 
 from stretto.engines.openai_server.request_fields import MAX_TOKENS, RequestFields
-from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.server_url import read_server_url
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.wire.paths import Api
+from stretto.wire.server_url import read_server_url
 
 
 @dataclass(frozen=True, slots=True)

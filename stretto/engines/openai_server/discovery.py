@@ -8,20 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stretto.core import Segment
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.http import Http, read_json
 from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
-from stretto.engines.openai_wire import paths
-from stretto.engines.openai_wire.models import (
-    ModelCard,
-    choose_model,
-    read_models,
-    read_tokens,
-    tokenize_request,
-)
-from stretto.errors import BadReply, ConfigError, EngineFailure
-from stretto.extras import is_installed
+from stretto.model.errors import BadReply, ConfigError, EngineFailure
+from stretto.model.extras import is_installed
+from stretto.model.values import Segment
+from stretto.wire import paths
+from stretto.wire.models import ModelCard, choose_model, read_models, read_tokens, tokenize_request
 
 if TYPE_CHECKING:
     from stretto.engines.prompt_tokens import PromptTokenizer

@@ -20,20 +20,11 @@ from urllib.request import getproxies
 
 import httpx
 
-from stretto.engines.http_client.address import Address
-from stretto.engines.http_client.by_httpx import HttpxClient
-from stretto.engines.http_client.client import Answer, Client, Target
-from stretto.engines.http_client.direct import DirectClient
-from stretto.engines.openai_wire import sse
-from stretto.engines.openai_wire.errors import (
-    is_passing,
-    raise_for_event,
-    read_param,
-    read_reason,
-    read_retry_after,
-)
-from stretto.engines.openai_wire.server_url import read_server_url
-from stretto.errors import (
+from stretto.http.client.address import Address
+from stretto.http.client.by_httpx import HttpxClient
+from stretto.http.client.client import HttpAnswer, HttpClient, Target
+from stretto.http.client.direct import DirectClient
+from stretto.model.errors import (
     BadReply,
     ConfigError,
     EngineBusy,
@@ -42,6 +33,9 @@ from stretto.errors import (
     EngineUnreachable,
     NotFound,
 )
+from stretto.wire import sse
+from stretto.wire.errors import is_passing, raise_for_event, read_param, read_reason, read_retry_after
+from stretto.wire.server_url import read_server_url
 
 _MAX_BODY_BYTES = 8_000_000
 _NOT_FOUND = 404
@@ -194,7 +188,7 @@ class Http:
         is_retried: bool,
         others_serve: bool,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[HttpAnswer]:
         """Yield a successful answer, not yet read. Nothing is tried again once it is there."""
         num_retries = self._config.max_retries if is_retried else 0
         answer = await self._respond(path, body, num_retries, wait, others_serve=others_serve)
@@ -211,7 +205,7 @@ class Http:
         wait: Callable[[float], Awaitable[None]],
         *,
         others_serve: bool,
-    ) -> Answer:
+    ) -> HttpAnswer:
         try:
             data = None if body is None else _JSON.encode(body).encode()
         except ValueError as wrong:  # NaN, or half of a surrogate pair
@@ -239,7 +233,7 @@ class Http:
             num_retries -= 1
             backoff_s *= 2
 
-    async def _send(self, path: str, body: bytes | None) -> Answer | _Refusal:
+    async def _send(self, path: str, body: bytes | None) -> HttpAnswer | _Refusal:
         """Do what `_attempt` does; learn from the first answer whether paths of the API begin with `v1/`."""
         url = self._url
         try:
@@ -253,7 +247,7 @@ class Http:
             self._url = replace(url, is_guess=False)
         return found
 
-    async def _attempt(self, path: str, body: bytes | None) -> Answer | _Refusal:
+    async def _attempt(self, path: str, body: bytes | None) -> HttpAnswer | _Refusal:
         """Return a successful answer, or why to try again."""
         sent_s = time.monotonic()
         try:
@@ -301,7 +295,7 @@ class Http:
         if time.monotonic() - last_s > self._config.timeout_s:
             raise self._silence()
 
-    async def _read(self, answer: Answer) -> bytes:
+    async def _read(self, answer: HttpAnswer) -> bytes:
         body = bytearray()
         begun_s = time.monotonic()
         async for received in answer.parts():
@@ -311,7 +305,7 @@ class Http:
                 raise BadReply(f"{self.name} sent more than {_MAX_BODY_BYTES} bytes")
         return bytes(body)
 
-    async def _events(self, answer: Answer, is_complete: Callable[[], bool]) -> AsyncIterator[Any]:
+    async def _events(self, answer: HttpAnswer, is_complete: Callable[[], bool]) -> AsyncIterator[Any]:
         """Yield the events up to `[DONE]`, or to the end of an answer that is complete.
 
         Comments, which proxies send to keep a connection, count as silence.
@@ -330,7 +324,7 @@ class Http:
             raise EngineUnavailable(f"{self.name} ended its answer early, after {rest!r}")
 
 
-def _client_of(target: Target) -> Client:
+def _client_of(target: Target) -> HttpClient:
     """Return the client for a target. Raises what `HttpxClient` raises."""
     by_httpx, url = HttpxClient(target), target.url
     if url.scheme != "http" or url.userinfo or not {"http", "all"}.isdisjoint(getproxies()):

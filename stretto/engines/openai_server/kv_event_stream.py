@@ -14,14 +14,9 @@ import zmq.asyncio
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.engines.openai_wire.kv_events import KVEventReader, Sequencer
-from stretto.engines.openai_wire.kv_frames import (
-    ends_replay,
-    read_batch,
-    split_message,
-    write_replay_request,
-)
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.wire.kv_events import KVEventReader, Sequencer
+from stretto.wire.kv_frames import ends_replay, read_batch, split_message, write_replay_request
 
 
 class KVEventStream:

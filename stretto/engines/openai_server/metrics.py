@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.cluster.messages import InstanceLoad
-from stretto.engines.openai_wire.metrics import CACHE_CONFIG, NUM_RUNNING, NUM_WAITING, read_samples
-from stretto.errors import BadReply
+from stretto.model.errors import BadReply
+from stretto.wire.metrics import CACHE_CONFIG, NUM_RUNNING, NUM_WAITING, read_samples
 
 _RUNNING = (NUM_RUNNING.name, "sglang:num_running_reqs")
 _WAITING = (NUM_WAITING.name, "sglang:num_queue_reqs")

@@ -6,14 +6,14 @@ import asyncio
 from types import TracebackType
 
 
-class Place:
+class ServerSlot:
     """One of the places for requests at a server, held while the context lasts."""
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places = places
         self._is_held = False
 
-    async def __aenter__(self) -> Place:
+    async def __aenter__(self) -> ServerSlot:
         await self._acquire()
         return self
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.core import Prompt
 from stretto.engines.openai_server.discovery import ServerFacts
-from stretto.engines.openai_wire.requests import Message, WirePrompt
-from stretto.errors import UserError
-from stretto.tasks import LLMTask
+from stretto.model.errors import UserError
+from stretto.model.tasks import LLMTask
+from stretto.model.values import Prompt
+from stretto.wire.requests import ChatMessage, WirePrompt
 
 CHARS_PER_TOKEN = 4
 """Number of characters that count as a token where the tokenizer is unknown."""
@@ -34,7 +34,7 @@ class SentPrompt:
     content: WirePrompt
     elements: Sequence[int]
     tenant: str
-    messages: tuple[Message, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -77,7 +77,7 @@ def _characters(text: str) -> Sequence[int]:
     return array("q", np.frombuffer(text.encode("utf-32-le"), "<u4").astype("<i8").tobytes())
 
 
-def messages_of(prompt: Prompt) -> tuple[Message, ...]:
+def messages_of(prompt: Prompt) -> tuple[ChatMessage, ...]:
     """Return the messages of a prompt. What has no role before it is a message of the user.
 
     Raises:
@@ -88,4 +88,4 @@ def messages_of(prompt: Prompt) -> tuple[Message, ...]:
         if segment.role is not None or not found:
             found.append((segment.role or "user", []))
         found[-1][1].append(segment.text)
-    return tuple(Message(role, "".join(texts)) for role, texts in found) or (Message("user", ""),)
+    return tuple(ChatMessage(role, "".join(texts)) for role, texts in found) or (ChatMessage("user", ""),)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN
-from stretto.engines.openai_wire.answers import Answer, Choice, TokenCounts
-from stretto.errors import BadReply
-from stretto.tasks import Finish, Usage
+from stretto.model.errors import BadReply
+from stretto.model.tasks import Finish, Usage
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts
 
-_NOTHING = Choice()
+_NOTHING = AnswerChoice()
 
 
 class AnswerReader:
@@ -46,7 +46,7 @@ class AnswerReader:
             return self.counts.num_output
         return max(self.num_deltas, self._num_chars // CHARS_PER_TOKEN)
 
-    def read(self, part: Answer) -> bool:
+    def read(self, part: ModelAnswer) -> bool:
         """Read the whole answer or the next chunk of it; return whether no more of it is wanted.
 
         Raises:

@@ -17,9 +17,9 @@ from __future__ import annotations
 import logging
 import re
 
-from stretto.engines.openai_wire.paths import Api
-from stretto.llm.output.output import Output
+from stretto.llm.output.output import DecodeOutput
 from stretto.llm.output.thoughts import Opening, Thoughts
+from stretto.wire.paths import Api
 
 _log = logging.getLogger(__name__)
 _THINKERS = re.compile(r"\br1\b|qwq|glm-z1|nemotron|think|reason", re.IGNORECASE)
@@ -54,7 +54,7 @@ class ReplyOpenings:
         may_wait = self._is_chat and self._lacks_opening is None
         return "maybe" if may_wait and (is_list or self._is_thinker) else "none"
 
-    def observe(self, output: Output, value: object, *, has_reasoning: bool) -> None:
+    def observe(self, output: DecodeOutput, value: object, *, has_reasoning: bool) -> None:
         """Learn from a reply that has ended, with what its value is.
 
         Args:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 _NEEDED = ("model", "prompt", "messages", "stream", MAX_TOKENS, MAX_COMPLETION_TOKENS)

@@ -25,15 +25,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from stretto.cluster.kv_events import AllBlocksCleared, KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.core import answer_segment
 from stretto.engines.decoding import refuse_others, without_wishes
 from stretto.engines.openai_server.api import UNDERSTOOD, build_request
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
-from stretto.engines.openai_server.held_prefixes import HeldPrefixes
+from stretto.engines.openai_server.held_blocks import HeldByServer
 from stretto.engines.openai_server.http import Http, read_json
 from stretto.engines.openai_server.metrics import read_load
-from stretto.engines.openai_server.places import Place
+from stretto.engines.openai_server.places import ServerSlot
 from stretto.engines.openai_server.priority import priority_of
 from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN, SentPrompt, encode
 from stretto.engines.openai_server.reading import AnswerReader
@@ -41,10 +40,9 @@ from stretto.engines.openai_server.reply_openings import ReplyOpenings
 from stretto.engines.openai_server.request_fields import RequestFields
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.openai_server.whole_answers import WholeAnswers
-from stretto.engines.openai_wire import paths
-from stretto.engines.openai_wire.answers import TokenCounts, read_chunk, read_whole
-from stretto.engines.openai_wire.sse import EventDecoder
-from stretto.errors import (
+from stretto.llm.output.output import DecodeOutput
+from stretto.llm.output.sampling import check_sampling
+from stretto.model.errors import (
     BadReply,
     CapacityError,
     ConfigError,
@@ -53,10 +51,12 @@ from stretto.errors import (
     NotFound,
     StrettoError,
 )
-from stretto.extras import imports_of
-from stretto.llm.output.output import Output
-from stretto.llm.output.sampling import check_sampling
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.model.values import answer_segment
+from stretto.wire import paths
+from stretto.wire.answers import TokenCounts, read_chunk, read_whole
+from stretto.wire.sse import EventDecoder
 
 if TYPE_CHECKING:
     from stretto.engines.openai_server.kv_event_stream import KVEventStream
@@ -89,7 +89,7 @@ class OpenAIServer:
         self._asking = asyncio.Lock()
         self._facts: ServerFacts | None = None
         self._problem: StrettoError | None = None
-        self._held = HeldPrefixes(1)
+        self._held = HeldByServer(1)
         self._warming = WarmingPolicy()
         self._whole = WholeAnswers(config.token_s)
         self._openings = ReplyOpenings(config.api, "")
@@ -116,7 +116,7 @@ class OpenAIServer:
             emit(Started(task.id))
             emit(Done(task.id, None, await self._prefill(task, rank)))
             return
-        async with Place(self._places) as place:
+        async with ServerSlot(self._places) as place:
             emit(Started(task.id))
             try:
                 done = await self._complete(task, task.decode, emit, rank, place)
@@ -174,7 +174,7 @@ class OpenAIServer:
         decode: Decode,
         emit: Callable[[LLMEvent], None],
         rank: tuple[float, ...],
-        place: Place,
+        place: ServerSlot,
     ) -> Done:
         decode = without_wishes(decode)  # whether a server can is not known
         refuse_others(decode, UNDERSTOOD, "an OpenAI-compatible server")
@@ -183,7 +183,7 @@ class OpenAIServer:
             decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
         facts = await self._known(others_serve=task.others_serve)
         opening = self._openings.of_next(is_list=decode.items is not None, is_read=task.silence_s == 0)
-        output = Output(decode, task.prompt, opening)
+        output = DecodeOutput(decode, task.prompt, opening)
         prompt = encode(facts, task)
         if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
             num_in_all = len(prompt.content) + decode.max_tokens
@@ -257,7 +257,7 @@ class OpenAIServer:
                 whole = prompt.elements[:num_whole]
                 prompt = SentPrompt(tuple(whole), whole, prompt.tenant)
             timeout_s = self._warming.timeout_s(num_missing)
-            async with Place(self._places) as place:
+            async with ServerSlot(self._places) as place:
                 try:
                     async with asyncio.timeout(timeout_s):
                         reader = await self._ask(
@@ -278,7 +278,7 @@ class OpenAIServer:
         decode: Decode,
         feed: Callable[[str], bool],
         rank: tuple[float, ...],
-        place: Place,
+        place: ServerSlot,
         *,
         is_retried: bool = True,
         others_serve: bool = False,
@@ -341,7 +341,7 @@ class OpenAIServer:
         self,
         body: dict[str, object],
         reader: AnswerReader,
-        place: Place,
+        place: ServerSlot,
         *,
         is_whole: bool,
         is_retried: bool,
@@ -432,7 +432,7 @@ class OpenAIServer:
                 block_len, num_blocks = facts.cache.block_tokens, facts.cache.num_blocks
                 if facts.tokenizer is None:
                     block_len *= CHARS_PER_TOKEN
-                self._held = HeldPrefixes(block_len, num_blocks)
+                self._held = HeldByServer(block_len, num_blocks)
                 if self._events is not None:
                     if facts.tokenizer is None:
                         raise ConfigError("KV events are of token ids: the server's tokenizer is needed")

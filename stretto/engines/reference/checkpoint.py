@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from stretto.engines.loading import one_load
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 def load_checkpoint(folder: Path, dtype: str, device: str) -> tuple[PromptTokenizer, PreTrainedModel]:

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.core import Segment, answer_segment
 from stretto.engines.decoding import BASIC, refuse_others, without_wishes
 from stretto.engines.loading import one_load
 from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.engines.written import as_written
-from stretto.errors import CapacityError, StrettoError, UserError
-from stretto.llm.output.output import Output
+from stretto.llm.output.output import DecodeOutput
 from stretto.llm.output.thoughts import Opening
-from stretto.tasks import Done, Failed, Finish, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.model.errors import CapacityError, StrettoError, UserError
+from stretto.model.tasks import Done, Failed, Finish, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.model.values import Segment, answer_segment
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +75,7 @@ class _Sequence:
     num_prompt_tokens: int
     num_cached_tokens: int
     cache: DynamicCache
-    output: Output | None
+    output: DecodeOutput | None
     sampler: torch.Generator
     logits: torch.Tensor | None = None
     generated: list[int] = field(default_factory=list)
@@ -187,7 +187,7 @@ class ReferenceLLM:
         if task.decode is not None:
             refuse_others(without_wishes(task.decode), BASIC, "the reference engine")
             opening: Opening = "certain" if self._tokenizer.opens_thoughts(task.prompt) else "none"
-            output, max_tokens = Output(task.decode, task.prompt, opening), task.decode.max_tokens
+            output, max_tokens = DecodeOutput(task.decode, task.prompt, opening), task.decode.max_tokens
             sampler.manual_seed(task.decode.seed)
             tokens += self._tokenizer.end_of(task.prompt)
             if not tokens:

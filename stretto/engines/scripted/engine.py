@@ -14,12 +14,12 @@ from operator import eq
 from typing import TypeAlias
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.core import Prompt, Segment, answer_segment
 from stretto.engines.decoding import BASIC, refuse_others, without_wishes
 from stretto.engines.scripted.task_queue import TaskQueue
-from stretto.errors import StrettoError
-from stretto.llm.output.output import Output
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.llm.output.output import DecodeOutput
+from stretto.model.errors import StrettoError
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.model.values import Prompt, Segment, answer_segment
 
 AnswerFunction: TypeAlias = Callable[[LLMTask, Decode], str]
 
@@ -117,7 +117,7 @@ class ScriptedLLM:
                 yield [Done(task.id, None, Usage(len(tokens), num_cached))]
                 return
             refuse_others(without_wishes(task.decode), BASIC, "an engine without a model")
-            output = Output(task.decode, task.prompt)
+            output = DecodeOutput(task.decode, task.prompt)
             text = [*_TOKEN.findall(self._answer(task, task.decode)), _END][: task.decode.max_tokens]
             pieces: list[str] = []
             for num_output, token in enumerate(text, start=1):

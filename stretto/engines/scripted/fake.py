@@ -13,10 +13,10 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeAlias
 
-from stretto.core import Chunk, Document, Hit, as_text, document_order
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.errors import BadReply, StrettoError
-from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Task
+from stretto.model.errors import BadReply, StrettoError
+from stretto.model.tasks import Decode, Failed, LLMEvent, LLMTask, Task
+from stretto.model.values import Chunk, Document, Hit, as_text, document_order
 
 Vector: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = Mapping[str, object]

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from stretto.core import Prompt
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.tasks import Decode, LLMTask
+from stretto.model.tasks import Decode, LLMTask
+from stretto.model.values import Prompt
 
 NO_ANSWER = "The context does not answer this question."
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stretto.sorted_queue import SortedQueue
-from stretto.tasks import LLMTask
+from stretto.model.sorted_queue import SortedQueue
+from stretto.model.tasks import LLMTask
 
 
 class TaskQueue:

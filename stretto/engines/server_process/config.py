@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from stretto.cluster.devices import cores_of
-from stretto.deployment import Replica
-from stretto.engines.openai_wire.paths import Api
-from stretto.errors import ConfigError
+from stretto.model.deployment import Replica
+from stretto.model.devices import cores_of
+from stretto.model.errors import ConfigError
+from stretto.wire.paths import Api
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.launched import Launched, LaunchedServer
-from stretto.errors import EngineUnavailable
-from stretto.tasks import LLMEvent, LLMTask
+from stretto.model.errors import EngineUnavailable
+from stretto.model.tasks import LLMEvent, LLMTask
 
 
 class ServerProcess:

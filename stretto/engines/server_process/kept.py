@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stretto.errors import EngineUnavailable
+from stretto.model.errors import EngineUnavailable
 
 GRACE_S = 15.0
 _KEEPER = Path(__file__).with_name("keeper.py")

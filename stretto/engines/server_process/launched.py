@@ -9,11 +9,11 @@ from typing import Protocol
 
 import httpx
 
-from stretto.cluster.devices import cores_of, environment_of
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.kept import KeptProcess, take_port
 from stretto.engines.server_process.programs import command_line
-from stretto.errors import EngineTimeout, EngineUnavailable
+from stretto.model.devices import cores_of, environment_of
+from stretto.model.errors import EngineTimeout, EngineUnavailable
 
 _LOOK_S = 0.1
 _HEALTH_TIMEOUT_S = 5.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from stretto.engines.server_process.config import ServerProcessConfig

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _MAX_SIZES = {"num_hidden_layers": 10_000, "max_position_embeddings": 2**24}

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
-from stretto.core import Prompt
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.running_task import TransformerUsage
-from stretto.errors import ConfigError, QueryCancelled, StrettoError, UserError
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.errors import ConfigError, QueryCancelled, StrettoError, UserError
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.model.values import Prompt
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 
 def device_of(name: str) -> torch.device:

@@ -19,14 +19,14 @@ from stretto.engines.transformer.running_task import RunningTask
 from stretto.engines.transformer.structured import Structure, Structures, is_structured
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice
-from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
-from stretto.extras import imports_of
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
-from stretto.llm.output.output import Output
+from stretto.llm.output.output import DecodeOutput
 from stretto.llm.output.sampling import check_sampling, ending_tokens
 from stretto.llm.output.thoughts import Opening
 from stretto.llm.sequence import TokenSequence
-from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Reuse, Started
+from stretto.model.errors import CapacityError, ConfigError, StrettoError, UserError
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Decode, Failed, LLMEvent, LLMTask, Reuse, Started
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class TransformerLLM:
         output, structure, ending, max_new_tokens = None, None, frozenset[int](), 0
         if decode is not None:
             opening: Opening = "certain" if self.tokenizer.opens_thoughts(task.prompt) else "none"
-            output = Output(decode, task.prompt, opening)
+            output = DecodeOutput(decode, task.prompt, opening)
             check_sampling(decode, self.runner.config.vocabulary)
             ending, max_new_tokens = ending_tokens(decode, self._eos), decode.max_tokens
             structure = self._structure(decode)

@@ -22,10 +22,10 @@ from stretto.engines.transformer.paged_decodes import Group, PagedDecodes
 from stretto.engines.transformer.sampler import choose
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice
 from stretto.engines.transformer.weights import load_weights
-from stretto.errors import ConfigError
 from stretto.llm.sequence import TokenSequence
 from stretto.llm.shared_prefixes import group_by_prefix
 from stretto.llm.step_batch import Slice, StepBatch
+from stretto.model.errors import ConfigError
 
 MIN_SHARED_TOKENS = 128
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

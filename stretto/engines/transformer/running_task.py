@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stretto.core import Segment, answer_segment
 from stretto.engines.transformer.structured import Structure
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice, TokenLogprobs
 from stretto.engines.written import as_written
-from stretto.errors import StrettoError
-from stretto.llm.output.output import Output
+from stretto.llm.output.output import DecodeOutput
 from stretto.llm.output.sampling import is_plain_greedy
 from stretto.llm.sequence import TokenSequence
-from stretto.tasks import Done, Failed, Finish, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.model.errors import StrettoError
+from stretto.model.tasks import Done, Failed, Finish, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.model.values import Segment, answer_segment
 
 _HELD_TOKENS = 32
 """Tokens whose text is one piece if nobody reads it before its end: telling costs as much as a small step."""
@@ -45,7 +45,7 @@ class RunningTask:
 
     task: LLMTask
     sequence: TokenSequence
-    output: Output | None
+    output: DecodeOutput | None
     text: TextStream
     ending: frozenset[int]
     structure: Structure | None

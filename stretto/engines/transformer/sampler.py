@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice, TokenLogprobs
 from stretto.llm.output.sampling import noise_seed
-from stretto.tasks import Decode
+from stretto.model.tasks import Decode
 
 
 def choose(logits_SV: Tensor, choices: list[TokenChoice | None]) -> list[Chosen]:

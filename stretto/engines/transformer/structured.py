@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, mark_of
-from stretto.errors import ConfigError, EngineFailure, StrettoError
-from stretto.extras import imports_of
-from stretto.tasks import Decode
+from stretto.model.errors import ConfigError, EngineFailure, StrettoError
+from stretto.model.extras import imports_of
+from stretto.model.tasks import Decode
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from stretto.tasks import Decode
+from stretto.model.tasks import Decode
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stretto.engines.packed_matrix import can_pack, multiply, pack
 from stretto.engines.transformer.config import ModelConfig
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 
 NUM_ROWS = 16
 """Number of rows of a step that weights are laid out for."""

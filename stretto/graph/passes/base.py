@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.graph.graph import Constant, Graph, Primitive, PromptParts
 from stretto.graph.ops import Ops
+from stretto.model.profile import Profile
 
 Profiles: TypeAlias = Mapping[str, Profile]
 """Mapping from engine name to profile; an engine that is missing has `DEFAULT_PROFILE`."""

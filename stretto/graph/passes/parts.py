@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from stretto.graph.graph import Graph
 from stretto.graph.passes.base import DEFAULT_PROFILE
-from stretto.graph.passes.steps import Step, Steps, num_items
+from stretto.graph.passes.steps import PredictedStep, Steps, num_items
 
 
-class Part:
+class StepPart:
     """A part of a step of an app.
 
     Attributes:
@@ -22,7 +22,7 @@ class Part:
 
     __slots__ = ("num_items", "num_waits", "readers", "share", "step")
 
-    def __init__(self, step: Step, num_items: int = 1, share: float = 1.0) -> None:
+    def __init__(self, step: PredictedStep, num_items: int = 1, share: float = 1.0) -> None:
         self.step = step
         self.num_items = num_items
         self.share = share
@@ -30,7 +30,7 @@ class Part:
         self.readers: list[int] = []
 
 
-def cut(graph: Graph, steps: Steps) -> list[Part]:
+def cut(graph: Graph, steps: Steps) -> list[StepPart]:
     """Cut each step of a graph into parts, as its streamed arguments allow.
 
     Lengths of lists that are not known before a query runs are assumed: a document has two efficient batches
@@ -41,7 +41,7 @@ def cut(graph: Graph, steps: Steps) -> list[Part]:
 
 class _Cutter:
     def __init__(self, graph: Graph, steps: Steps) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[StepPart] = []
         self._lengths: dict[str, int] = {}
         """Assumed lengths of the values of steps that are applied to lists or make them, by name."""
         self._whole: dict[str, int] = {}
@@ -49,7 +49,7 @@ class _Cutter:
         self._pieces: dict[str, list[tuple[int, int, int]]] = {}
         """Half-open range of items, and place of the part that yields them, by name of the other steps."""
         known = [steps.of(primitive) for primitive in graph.primitives]
-        readers: dict[str, Step] = {}
+        readers: dict[str, PredictedStep] = {}
         """The first of the steps that are applied to each item of a value, by name of the value."""
         streamed: set[str] = set()
         for step in known:
@@ -68,9 +68,9 @@ class _Cutter:
             for part in self._places(after):
                 self._wait(part, before)
 
-    def _add_whole(self, step: Step) -> None:
+    def _add_whole(self, step: PredictedStep) -> None:
         place = len(self.parts)
-        part = Part(step)
+        part = StepPart(step)
         if step.each:
             part.num_items = self._lengths[step.name] = self._input_length(step)
         self.parts.append(part)
@@ -82,21 +82,21 @@ class _Cutter:
                 self._wait(place, name)
         self._whole[step.name] = place
 
-    def _add_streamed(self, step: Step) -> None:
+    def _add_streamed(self, step: PredictedStep) -> None:
         """Add a decode whose items leave it while it runs."""
         length = 1 if step.each else num_items(step.primitive)
         self._lengths[step.name] = length
         pieces = self._pieces[step.name] = []
         for item in range(length):
             place = len(self.parts)
-            self.parts.append(Part(step, 1, 1 / length))
+            self.parts.append(StepPart(step, 1, 1 / length))
             if item:
                 self._wait_for(place, place - 1)
             for name, piece in step.reads:
                 self._wait(place, name, (item, item + 1) if piece else None)
             pieces.append((item, item + 1, place))
 
-    def _add_pieces(self, step: Step, reader: Step | None) -> None:
+    def _add_pieces(self, step: PredictedStep, reader: PredictedStep | None) -> None:
         """Add a step that is applied to the pieces of lists, or makes a list for each item.
 
         `reader` is the first step that is applied to each item of its value.
@@ -107,7 +107,7 @@ class _Cutter:
         for lo in range(0, length, piece):
             hi = min(lo + piece, length)
             place = len(self.parts)
-            self.parts.append(Part(step, hi - lo))
+            self.parts.append(StepPart(step, hi - lo))
             for name, own in step.reads:
                 self._wait(place, name, (lo, hi) if own else None)
             pieces.append((lo, hi, place))
@@ -117,7 +117,7 @@ class _Cutter:
             pieces[:] = [(0, length, place) for *_, place in pieces]
         self._lengths[step.name] = length
 
-    def _input_length(self, step: Step) -> int:
+    def _input_length(self, step: PredictedStep) -> int:
         """Return the assumed number of items that a step is applied to."""
         lengths = []
         for name, _ in step.each:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from stretto.errors import GraphError
-from stretto.foreign import RAISED, described
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import Pass, Profiles
@@ -17,6 +15,8 @@ from stretto.graph.passes.share_prefix import share_prefix
 from stretto.graph.passes.split_prefill import split_prefill
 from stretto.graph.passes.split_stages import split_stages
 from stretto.graph.verify import verify
+from stretto.model.errors import GraphError
+from stretto.model.foreign import RAISED, described
 
 PASSES: Mapping[str, Pass] = MappingProxyType(
     {

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 from stretto.graph.graph import Graph
-from stretto.graph.passes.parts import Part, cut
+from stretto.graph.passes.parts import StepPart, cut
 from stretto.graph.passes.steps import EngineUse, PromptLength, Steps
 
 _Running: TypeAlias = list[tuple[int, list[int]]]
@@ -182,7 +182,7 @@ class _Schedule:
         if engine is not None and (decodes := self._decodes.get(id(engine))) is not None:
             decodes.delay_ps += round(seconds / engine.num_instances * _PER_S)
 
-    def _joins(self, part: Part, batch: list[int]) -> bool:
+    def _joins(self, part: StepPart, batch: list[int]) -> bool:
         """Return whether the engine takes a part into a batch that starts now."""
         first = self._parts[batch[0]].step
         if part.step.is_llm or first.is_llm:
@@ -198,7 +198,7 @@ class _Schedule:
     def _num_items(self, batch: list[int]) -> int:
         return sum([self._parts[place].num_items for place in batch])
 
-    def _acquire(self, engine: EngineUse, part: Part) -> bool:
+    def _acquire(self, engine: EngineUse, part: StepPart) -> bool:
         """Take an instance of an engine and its cores, if they are free. An LLM decodes many at once."""
         is_batch = not part.step.is_decode
         if is_batch and engine.num_batches >= engine.num_instances:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.graph.graph import HINT, Constant, Primitive, PromptParts, Ref
 from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, TOKENS_PER_SLOT, texts_of
 from stretto.graph.passes.conditions import Conditions
-from stretto.tasks import Decode
+from stretto.model.profile import Profile
+from stretto.model.tasks import Decode
 
 _TOKENS_PER_ITEM = 20
 """Assumed length of an item that an LLM writes: a question of a dozen words."""
@@ -54,7 +54,7 @@ class PromptLength:
 
 
 @dataclass(slots=True)
-class Step:
+class PredictedStep:
     """A primitive (step of an app), as a prediction sees it.
 
     Attributes:
@@ -92,17 +92,17 @@ class Steps:
         self.conditions = conditions
         self._ops = ops
         self._engines: dict[str, EngineUse] = {}
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, PredictedStep] = {}
         self._prompts: dict[Hashable, list[tuple[PromptParts, list[tuple[str, Ref]], PromptLength]]] = {}
 
-    def of(self, primitive: Primitive) -> Step:
+    def of(self, primitive: Primitive) -> PredictedStep:
         """Return what is known of a primitive (step)."""
         step = self._steps.get(id(primitive))  # a step keeps its primitive, so no other one gets that id
         if step is None:
             step = self._steps[id(primitive)] = self._new(primitive)
         return step
 
-    def _new(self, primitive: Primitive) -> Step:
+    def _new(self, primitive: Primitive) -> PredictedStep:
         engine = None if primitive.engine is None else self._engine(primitive.engine)
         is_decode = primitive.op == "decode"
         hint: str | None = None
@@ -118,7 +118,7 @@ class Steps:
             if arg.each:
                 each.append((name, arg.piece))
                 takes_pieces = takes_pieces or arg.piece is not None
-        return Step(
+        return PredictedStep(
             primitive.name,
             primitive,
             engine,

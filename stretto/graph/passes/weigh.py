@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stretto.costs.profile import Profile
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import Pass
@@ -19,6 +18,7 @@ from stretto.graph.passes.conditions import Conditions
 from stretto.graph.passes.pipeline import PASSES, apply_pass, optimise
 from stretto.graph.passes.predict import Prediction, predict
 from stretto.graph.passes.steps import Steps
+from stretto.model.profile import Profile
 
 WEIGHED = ("weighed",)
 """The choice of those passes that are predicted to pay, in place of names of passes. A pass that is named is

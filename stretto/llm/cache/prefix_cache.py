@@ -26,7 +26,7 @@ from stretto.llm.cache.block_pool import BlockPool
 from stretto.llm.cache.block_runs import BlockRun
 from stretto.llm.cache.event_log import CacheEventLog
 from stretto.llm.cache.eviction import EvictionQueue
-from stretto.llm.cache.tree import CacheHit, PrefixTree
+from stretto.llm.cache.tree import CacheHit, CacheTree
 
 __all__ = ["CacheHit", "PrefixCache"]
 
@@ -46,7 +46,7 @@ class PrefixCache:
         """Number that changes whenever blocks are stored or evicted, so that lookups may have new answers."""
         self.pool = pool
         self._block_tokens = block_tokens
-        self._tree = PrefixTree(block_tokens)
+        self._tree = CacheTree(block_tokens)
         self._event_log = CacheEventLog(block_tokens, wanted=with_events)
         self._evictable = EvictionQueue()
         self._num_blocks = 0

@@ -26,7 +26,7 @@ class CacheHit(NamedTuple):
     tail: BlockRun | None = None
 
 
-class PrefixTree:
+class CacheTree:
     """The tree of a prefix cache's nodes (runs of cached blocks), with one root for each tenant; a root
     exists as long as it has nodes.
     """

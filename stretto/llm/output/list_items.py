@@ -37,11 +37,11 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum, auto
 
-from stretto.core import whole_characters
-from stretto.errors import BadReply
 from stretto.llm.output.braces import Braces
 from stretto.llm.output.quoted import CLOSING, QuotedText
 from stretto.llm.output.tool_calls import calls_in, is_tool_call
+from stretto.model.errors import BadReply
+from stretto.model.values import whole_characters
 
 _MARK = re.compile(r"[ \t]*(?:\d{1,3}[.)]|[-*•])[ \t]+")
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:')

@@ -1,7 +1,7 @@
 """Turns the text that an LLM generates, delta by delta, into pieces and a value.
 
-Every LLM engine passes its deltas through an `Output`, so that thoughts, stop strings, white space and lists
-mean the same for all engines, independent of the lengths of their deltas.
+Every LLM engine passes its deltas through a `DecodeOutput`, so that thoughts, stop strings, white space and
+lists mean the same for all engines, independent of the lengths of their deltas.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from stretto.core import Prompt
-from stretto.errors import BadReply, ConfigError
 from stretto.llm.output.list_items import ListItems
 from stretto.llm.output.thoughts import Opening, Thoughts, opens_thoughts
-from stretto.tasks import Decode, Finish
+from stretto.model.errors import BadReply, ConfigError
+from stretto.model.tasks import Decode, Finish
+from stretto.model.values import Prompt
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class _Reader(Protocol):
     def finish(self) -> tuple[list[str], object]: ...
 
 
-class Output:
+class DecodeOutput:
     """The output of one LLM task, built from the pieces of text (deltas) that the model generates.
 
     It makes pieces, which can be passed on at once, and in the end a value: a text, or a list of strings if

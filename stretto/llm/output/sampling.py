@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 
-from stretto.errors import ConfigError
-from stretto.tasks import Decode
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode
 
 MAX_LOGPROBS = 20
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.errors import BadReply
+from stretto.model.errors import BadReply
 
 _ARGUMENTS = ("arguments", "parameters", "input")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.errors import ConfigError
-from stretto.extras import imports_of
+from stretto.model.errors import ConfigError
+from stretto.model.extras import imports_of
 from stretto.planner.plan import Plan
 from stretto.planner.planners.moldable_list import best_list, makespan_s, plan_of_list, useful
 from stretto.planner.planners.stages import Choice

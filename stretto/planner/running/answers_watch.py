@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from stretto.cluster.messages import InstanceId, StopInstance
-from stretto.messages import (
+from stretto.model.tasks import Done, Failed, Started
+from stretto.sched.messages import (
     Action,
     CancelTask,
     Event,
@@ -14,8 +15,7 @@ from stretto.messages import (
     LLMReport,
     Suspended,
 )
-from stretto.observer import Observer
-from stretto.tasks import Done, Failed, Started
+from stretto.sched.observer import Observer
 
 
 class AnswersWatch(Observer):

@@ -12,17 +12,17 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-from stretto.core import is_text
-from stretto.engines.openai_wire.options import Options
-from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
-from stretto.errors import ConfigError
 from stretto.graph.graph import ROLES
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import ConfigError
+from stretto.model.values import is_text
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan_files import MAX_NUMBER, NO_ANSWERS, tokens_of
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import Message, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.wire.options import Options
+from stretto.wire.paths import Api
+from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
 
 BATCH_FIELDS = ("custom_id", "method", "url", "body")
 _FIELDS = frozenset(BATCH_FIELDS)
@@ -58,7 +58,7 @@ class BatchLines:
         node_for: returns the node that the model of a line stands for. May raise ConfigError.
     """
 
-    def __init__(self, node_for: Callable[[str], Node]) -> None:
+    def __init__(self, node_for: Callable[[str], ModelNode]) -> None:
         self._node_for = node_for
         self._known: dict[tuple[str, str], _Settings] = {}
 
@@ -89,10 +89,10 @@ class BatchLines:
         texts = [message.text for message in messages]
         check_unicode([custom_id, *texts])
         num_tokens = sum(map(tokens_of, texts))
-        planned = Request(custom_id, num_tokens, (), settings.nodes, NO_ANSWERS)
+        planned = AppRequest(custom_id, num_tokens, (), settings.nodes, NO_ANSWERS)
         return RunRequest(planned, messages, (), settings.decode, settings.api, settings.model)
 
-    def _whole(self, api: Api, body: Mapping[str, Any]) -> tuple[tuple[Message, ...], _Settings]:
+    def _whole(self, api: Api, body: Mapping[str, Any]) -> tuple[tuple[PromptMessage, ...], _Settings]:
         """Return the messages of a body, and what its other fields mean."""
         model, messages, options = _chat(body) if api == "chat" else _completion(body)
         node = self._node_for(model)
@@ -107,14 +107,14 @@ def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
     Raises:
         ConfigError: it cannot be read, has no requests, or a line is wrong; the message has its number.
     """
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, ModelNode] = {}
 
-    def node_for(model: str) -> Node:
+    def node_for(model: str) -> ModelNode:
         if not model:
             raise ConfigError("body: it has no model")
         if not model.isprintable():
             raise ConfigError(f"body: model must have printable characters, got {model!r}")
-        return nodes.setdefault(model, Node(model, model, _NO_LIMIT))
+        return nodes.setdefault(model, ModelNode(model, model, _NO_LIMIT))
 
     batch = BatchLines(node_for)
 
@@ -132,31 +132,31 @@ def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
     return Application(path.stem, limited), requests
 
 
-def _plain_messages(body: Mapping[str, Any], api: Api) -> tuple[Message, ...] | None:
+def _plain_messages(body: Mapping[str, Any], api: Api) -> tuple[PromptMessage, ...] | None:
     """Return the messages of a body that has a usual form, or None. The others are read with all checks."""
     if api == "completions":
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt or "messages" in body:
             return None
-        return (Message(None, prompt),)
+        return (PromptMessage(None, prompt),)
     messages = body.get("messages")
     if type(messages) is not list or not messages or "prompt" in body:
         return None
-    found: list[Message] = []
+    found: list[PromptMessage] = []
     for message in messages:
         if type(message) is not dict or message.keys() != _MESSAGE:
             return None
         role, content = message["role"], message["content"]
         if type(content) is not str or type(role) is not str or role not in ROLES:
             return None
-        found.append(Message(role, content))
+        found.append(PromptMessage(role, content))
     return tuple(found)
 
 
-def _chat(body: Mapping[str, Any]) -> tuple[str, tuple[Message, ...], Options]:
+def _chat(body: Mapping[str, Any]) -> tuple[str, tuple[PromptMessage, ...], Options]:
     sent = ChatRequest.from_json(body)
     _check_left(sent.extra, tools=bool(sent.tools))
-    messages: list[Message] = []
+    messages: list[PromptMessage] = []
     for message in sent.messages:
         if message.role not in ROLES:
             raise ConfigError(f"a message's role must be one of {', '.join(ROLES)}, got {message.role!r}")
@@ -164,16 +164,16 @@ def _chat(body: Mapping[str, Any]) -> tuple[str, tuple[Message, ...], Options]:
             raise ConfigError("a message must have a content and a role only")
         if not isinstance(message.content, str) and any(part["type"] != "text" for part in message.content):
             raise ConfigError("a message must be a text; other parts cannot be run")
-        messages.append(Message(message.role, message.text))
+        messages.append(PromptMessage(message.role, message.text))
     return sent.model, tuple(messages), sent.options
 
 
-def _completion(body: Mapping[str, Any]) -> tuple[str, tuple[Message, ...], Options]:
+def _completion(body: Mapping[str, Any]) -> tuple[str, tuple[PromptMessage, ...], Options]:
     sent = CompletionRequest.from_json(body)
     _check_left(sent.extra, echo=sent.echo)
     if len(sent.prompts) != 1 or not isinstance(sent.prompts[0], str):
         raise ConfigError("prompt must be one text; write one line for each prompt")
-    return sent.model, (Message(None, sent.prompts[0]),), sent.options
+    return sent.model, (PromptMessage(None, sent.prompts[0]),), sent.options
 
 
 def _check_left(extra: Mapping[str, Any], **flags: bool) -> None:
@@ -181,7 +181,7 @@ def _check_left(extra: Mapping[str, Any], **flags: bool) -> None:
         raise ConfigError(f"body: {unknown[0]!r} is not supported in a run")
 
 
-def _decode(options: Options, node: Node, api: Api) -> dict[str, Any]:
+def _decode(options: Options, node: ModelNode, api: Api) -> dict[str, Any]:
     """Return the settings of a decode that a Batch line has; refuse options that a decode has not."""
     known = {name: getattr(options, name) for name in _DECODED}
     plain = Options(**known)

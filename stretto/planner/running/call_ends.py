@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from stretto.errors import InternalError, StrettoError
-from stretto.messages import Reply
-from stretto.planner.running.calls import Answer, Call, CallBook, Ended
+from stretto.model.errors import InternalError, StrettoError
+from stretto.planner.running.calls import CallAnswer, CallBook, CallEnded, PlannedCall
 from stretto.planner.running.saved_calls import entry_of
 from stretto.runtime.journal.committer import Committer
+from stretto.sched.messages import Reply
 
 
-def result_of(reply: Reply) -> Answer | StrettoError:
+def result_of(reply: Reply) -> CallAnswer | StrettoError:
     """Return the answer that a runtime's reply to a call has, or the error that the call failed with.
 
     Raises:
@@ -24,7 +24,7 @@ def result_of(reply: Reply) -> Answer | StrettoError:
         return reply.error
     assert reply.outputs is not None
     usage = reply.usage
-    return Answer(str(reply.outputs["answer"]), usage.num_prompt_tokens, usage.num_output_tokens)
+    return CallAnswer(str(reply.outputs["answer"]), usage.num_prompt_tokens, usage.num_output_tokens)
 
 
 class CallEnds:
@@ -34,12 +34,12 @@ class CallEnds:
         on_ended: called with each request that has ended. An answer is on the disk by then.
     """
 
-    def __init__(self, book: CallBook, committer: Committer, on_ended: Callable[[Ended], None]) -> None:
+    def __init__(self, book: CallBook, committer: Committer, on_ended: Callable[[CallEnded], None]) -> None:
         self._book = book
         self._committer = committer
         self._on_ended = on_ended
 
-    def note(self, call: Call, result: Answer | StrettoError) -> Sequence[Call]:
+    def note(self, call: PlannedCall, result: CallAnswer | StrettoError) -> Sequence[PlannedCall]:
         """Note the answer to a call, or the error that it failed with; return the calls that can be made now.
 
         Errors are not saved: the next run makes these calls again.
@@ -51,6 +51,6 @@ class CallEnds:
         self._committer.add(entry_of(call, result, self._book.requests), partial(self._show, progress.ended))
         return progress.ready
 
-    def _show(self, ended: Ended | None) -> None:
+    def _show(self, ended: CallEnded | None) -> None:
         if ended is not None:
             self._on_ended(ended)

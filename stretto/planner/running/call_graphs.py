@@ -7,7 +7,7 @@ from typing import Any
 
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot, config_items
-from stretto.planner.running.run_request import Message
+from stretto.planner.running.run_request import PromptMessage
 
 _MOST_KNOWN = 1024
 """Graphs that are kept: where each call has a seed of its own, none is used again."""
@@ -19,7 +19,7 @@ class CallGraphs:
     def __init__(self) -> None:
         self._known: dict[object, ExecutionGraph] = {}
 
-    def of(self, engine: str, messages: Sequence[Message], decode: Mapping[str, Any]) -> ExecutionGraph:
+    def of(self, engine: str, messages: Sequence[PromptMessage], decode: Mapping[str, Any]) -> ExecutionGraph:
         """Return the graph of a call, whose inputs `inputs_of` makes."""
         roles = tuple(message.role for message in messages)
         key = engine, roles, tuple(decode.items())
@@ -30,7 +30,7 @@ class CallGraphs:
         return self._known[key]
 
 
-def inputs_of(messages: Sequence[Message]) -> dict[str, object]:
+def inputs_of(messages: Sequence[PromptMessage]) -> dict[str, object]:
     """Return the inputs of the graph of a call with these messages."""
     return {f"message{at}": message.text for at, message in enumerate(messages)}
 

@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections import deque
 from math import floor
 
-from stretto.planner.running.calls import Call
+from stretto.planner.running.calls import PlannedCall
 
 
 class CallQueue:
     """Calls that wait, in their order."""
 
     def __init__(self) -> None:
-        self._calls: deque[Call] = deque()
-        self._passed_over: deque[Call] = deque()
+        self._calls: deque[PlannedCall] = deque()
+        self._passed_over: deque[PlannedCall] = deque()
 
     def __len__(self) -> int:
         return len(self._calls) + len(self._passed_over)
 
-    def append(self, call: Call) -> None:
+    def append(self, call: PlannedCall) -> None:
         """Add a call at the end."""
         self._calls.append(call)
 
-    def take(self, share: float) -> Call:
+    def take(self, share: float) -> PlannedCall:
         """Remove and return the next call of a share (0 to 1) of all; if it has none, the next one at all.
 
         Raises:

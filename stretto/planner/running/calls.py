@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.errors import StrettoError
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import StrettoError
+from stretto.model.record import record
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.feed import is_by_chunk, taken
 from stretto.planner.prompt_slots import fill
 from stretto.planner.running.request_store import Kind, RequestStore
-from stretto.planner.running.run_request import Message, RunRequest
-from stretto.record import record
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 
 @record
-class Answer:
+class CallAnswer:
     """The answer to a call.
 
     Attributes:
@@ -33,7 +33,7 @@ class Answer:
 
 
 @record
-class Call:
+class PlannedCall:
     """One call of a node's model.
 
     Attributes:
@@ -48,7 +48,7 @@ class Call:
 
 
 @record
-class Ended:
+class CallEnded:
     """The end of a request: its answers by node, and the error of the call that failed first, if any has.
 
     Attributes:
@@ -58,7 +58,7 @@ class Ended:
 
     id: str
     kind: Kind
-    answers: Mapping[str, Sequence[Answer]]
+    answers: Mapping[str, Sequence[CallAnswer]]
     error: StrettoError | None = None
 
 
@@ -66,8 +66,8 @@ class Ended:
 class Progress:
     """The consequences of the end of a call: further calls that can be made, and the end of its request."""
 
-    ready: Sequence[Call] = ()
-    ended: Ended | None = None
+    ready: Sequence[PlannedCall] = ()
+    ended: CallEnded | None = None
 
 
 @dataclass(slots=True)
@@ -81,10 +81,10 @@ class _Live:
         request: the request with its texts, once a call has needed them.
     """
 
-    answers: dict[str, list[Answer | None]]
+    answers: dict[str, list[CallAnswer | None]]
     num_left: dict[str, int]
     request: RunRequest | None = None
-    started: set[Call] = field(default_factory=set)
+    started: set[PlannedCall] = field(default_factory=set)
     error: StrettoError | None = None
     failed: set[str] = field(default_factory=set)
 
@@ -117,7 +117,7 @@ class CallBook:
             for name, num_calls in calls.items():
                 self.num_left[name] += num_calls * count
 
-    def left(self) -> list[Request]:
+    def left(self) -> list[AppRequest]:
         """Return the requests that have not ended, as planners see them."""
         requests = zip(self.requests.planned(), self._has_ended, strict=True)
         return [request for request, has_ended in requests if not has_ended]
@@ -136,7 +136,7 @@ class CallBook:
                         found[name][place, at] = answer.num_output
         return found
 
-    def ready(self) -> Iterator[Sequence[Call]]:
+    def ready(self) -> Iterator[Sequence[PlannedCall]]:
         """Yield the calls of each request that can be made first; they count as under way from then on.
 
         Requests begin as they are reached, because those that wait take little memory.
@@ -146,7 +146,7 @@ class CallBook:
                 self.num_to_begin[name] += 1
         return self._reached()
 
-    def prompt(self, call: Call) -> tuple[Message, ...]:
+    def prompt(self, call: PlannedCall) -> tuple[PromptMessage, ...]:
         """Return the prompt of a call under way: the request's own messages, or one text made of them, of
         the node's prompt, of answers and of a chunk.
         """
@@ -162,9 +162,9 @@ class CallBook:
             texts["so_far"] = _text(live.answers[node.name][call.number - 1]) if call.number else ""
         if node.is_by_chunk:
             texts["chunk"] = request.chunks[call.number]
-        return (Message(None, fill(node.prompt, {**texts, **inputs})),)
+        return (PromptMessage(None, fill(node.prompt, {**texts, **inputs})),)
 
-    def decode(self, call: Call) -> dict[str, Any]:
+    def decode(self, call: PlannedCall) -> dict[str, Any]:
         """Return the settings of a call's decode. Calls of one request and node have different seeds."""
         request, node = self._texts(call.request), self._app.node(call.node)
         settings = {"max_tokens": node.max_tokens, **(request.decode or {})}
@@ -172,7 +172,7 @@ class CallBook:
             settings["seed"] = settings.get("seed", 0) + call.number
         return settings
 
-    def answered(self, call: Call, answer: Answer) -> Progress:
+    def answered(self, call: PlannedCall, answer: CallAnswer) -> Progress:
         """Note the answer to a call. It is ignored if the request has ended, or the call was answered."""
         if not self._note(call, answer):
             return Progress()
@@ -182,7 +182,7 @@ class CallBook:
             return Progress(ended=ended)
         return Progress(ready=tuple(self._new_of(live, self._released(live, call))))
 
-    def failed(self, call: Call, error: StrettoError) -> Progress:
+    def failed(self, call: PlannedCall, error: StrettoError) -> Progress:
         """Note that a call failed: its node, and nodes that need its answers, make no more calls for the
         request. It is ignored if the request has ended.
         """
@@ -200,7 +200,7 @@ class CallBook:
                 lost += [taker.name for taker in self._takers[name]]
         return Progress(ended=self._ended(call.request))
 
-    def resume(self, answers: Iterable[tuple[Call, Answer]]) -> Iterator[Ended]:
+    def resume(self, answers: Iterable[tuple[PlannedCall, CallAnswer]]) -> Iterator[CallEnded]:
         """Note answers of an earlier run; yield the requests that end with them. To be called before `ready`,
         and read to the end.
         """
@@ -211,7 +211,7 @@ class CallBook:
             if ended is not None:
                 yield ended
 
-    def has(self, call: Call) -> bool:
+    def has(self, call: PlannedCall) -> bool:
         """Return whether there is such a call, and it is still wanted."""
         live = self._begun(call.request)
         if live is None or call.node in live.failed:
@@ -231,7 +231,7 @@ class CallBook:
             if not kind.nodes or node.name in kind.nodes:
                 yield node.name, node.num_calls(kind.num_chunks)
 
-    def _reached(self) -> Iterator[Sequence[Call]]:
+    def _reached(self) -> Iterator[Sequence[PlannedCall]]:
         for number in range(len(self.requests)):
             if not self._has_ended[number]:
                 for name in self._first(number):
@@ -254,18 +254,18 @@ class CallBook:
             ]
         return self._first_of[key]
 
-    def _able(self, number: int, live: _Live) -> Iterator[Call]:
+    def _able(self, number: int, live: _Live) -> Iterator[PlannedCall]:
         """Yield all calls of a request that can be made, or are under way."""
         for name, answers in live.answers.items():
             node = self._app.node(name)
             for at, answer in enumerate(answers):
-                call = Call(number, name, at)
+                call = PlannedCall(number, name, at)
                 if answer is None and self._has_inputs(live, node, at):
                     yield call
                 if answer is None and node.chain:
                     break
 
-    def _released(self, live: _Live, answered: Call) -> Iterator[Call]:
+    def _released(self, live: _Live, answered: PlannedCall) -> Iterator[PlannedCall]:
         """Yield the calls that may have waited for an answer alone, and can be made now."""
         source, number = self._app.node(answered.node), answered.request
         if source.chain:
@@ -284,16 +284,16 @@ class CallBook:
                 places = range(len(live.answers[taker.name]))
             for at in places:
                 if live.answers[taker.name][at] is None and self._has_inputs(live, taker, at):
-                    yield Call(number, taker.name, at)
+                    yield PlannedCall(number, taker.name, at)
 
-    def _next_of_chain(self, live: _Live, node: Node, number: int) -> Iterator[Call]:
+    def _next_of_chain(self, live: _Live, node: ModelNode, number: int) -> Iterator[PlannedCall]:
         """Yield the next call of a chain, if there is one and it can be made."""
         answers = live.answers[node.name]
         at = len(answers) - live.num_left[node.name]
         if at < len(answers) and self._has_inputs(live, node, at):
-            yield Call(number, node.name, at)
+            yield PlannedCall(number, node.name, at)
 
-    def _has_inputs(self, live: _Live, node: Node, at: int) -> bool:
+    def _has_inputs(self, live: _Live, node: ModelNode, at: int) -> bool:
         """Return whether all answers that a call needs are there."""
         for name in node.inputs:
             if live.num_left.get(name):
@@ -310,23 +310,25 @@ class CallBook:
         live = self._live.get(number)
         if live is None:
             num_left = dict(self._calls_of(self.requests.kind(number)))
-            answers: dict[str, list[Answer | None]] = {name: [None] * num for name, num in num_left.items()}
+            answers: dict[str, list[CallAnswer | None]] = {
+                name: [None] * num for name, num in num_left.items()
+            }
             live = self._live[number] = _Live(answers, num_left)
         return live
 
-    def _new_of(self, live: _Live, calls: Iterable[Call]) -> Iterator[Call]:
+    def _new_of(self, live: _Live, calls: Iterable[PlannedCall]) -> Iterator[PlannedCall]:
         """Yield those of the calls that are not under way; from then on they are."""
         for call in calls:
             if call not in live.started:
                 live.started.add(call)
                 yield call
 
-    def _taken(self, name: str, call: Call, answers: Sequence[Answer | None]) -> str:
+    def _taken(self, name: str, call: PlannedCall, answers: Sequence[CallAnswer | None]) -> str:
         """Return the text of the answers of an input that a call takes."""
         wanted = taken(self._app.node(name), self._app.node(call.node), call.number, len(answers))
         return "\n\n".join(_text(answers[at]) for at in wanted)
 
-    def _note(self, call: Call, answer: Answer) -> bool:
+    def _note(self, call: PlannedCall, answer: CallAnswer) -> bool:
         """Note an answer; return whether it is wanted, and the first to its call."""
         live = self._begun(call.request)
         if live is None or call.node in live.failed or live.answers[call.node][call.number] is not None:
@@ -336,7 +338,7 @@ class CallBook:
         self.num_left[call.node] -= 1
         return True
 
-    def _ended_at_once(self, call: Call, answer: Answer) -> Ended | None:
+    def _ended_at_once(self, call: PlannedCall, answer: CallAnswer) -> CallEnded | None:
         """End a request of a single call, which has not begun, by its answer. None if it is no such one."""
         number = call.request
         kind = self.requests.kind(number)
@@ -345,9 +347,9 @@ class CallBook:
         self.num_left[call.node] -= 1
         self._has_ended[number] = True
         self.num_requests_left -= 1
-        return Ended(self.requests.id(number), kind, {call.node: (answer,)})
+        return CallEnded(self.requests.id(number), kind, {call.node: (answer,)})
 
-    def _ended(self, number: int) -> Ended | None:
+    def _ended(self, number: int) -> CallEnded | None:
         """End a request if no call of it is left."""
         live = self._live[number]
         if any(live.num_left.values()):
@@ -360,10 +362,10 @@ class CallBook:
             for name, answers in live.answers.items()
             if name not in live.failed
         }
-        return Ended(self.requests.id(number), self.requests.kind(number), given, live.error)
+        return CallEnded(self.requests.id(number), self.requests.kind(number), given, live.error)
 
 
-def _text(answer: Answer | None) -> str:
+def _text(answer: CallAnswer | None) -> str:
     """Return the text of an answer that is there."""
     assert answer is not None
     return answer.text

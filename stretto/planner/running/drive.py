@@ -8,25 +8,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stretto.deployment import Deployment, Engine
-from stretto.errors import EngineUnavailable, InternalError, StrettoError
-from stretto.messages import Reply
-from stretto.observer import Observer
+from stretto.model.deployment import Deployment, Engine
+from stretto.model.errors import EngineUnavailable, InternalError, StrettoError
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.call_ends import CallEnds, result_of
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.call_queue import CallQueue
-from stretto.planner.running.calls import Answer, Call, CallBook, Ended
-from stretto.planner.running.carrier import Abandon, Add, CarrierAction, Drain, Lost, Placed, PlanCarrier
+from stretto.planner.running.calls import CallAnswer, CallBook, CallEnded, PlannedCall
 from stretto.planner.running.fleet_watch import FleetWatch
+from stretto.planner.running.plan_executor import (
+    Abandon,
+    Add,
+    CarrierAction,
+    DrainReplica,
+    Lost,
+    PlacedReplica,
+    PlanExecutor,
+)
 from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
-from stretto.planner.running.run_request import Message
+from stretto.planner.running.run_request import PromptMessage
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
+from stretto.sched.messages import Reply
+from stretto.sched.observer import Observer
 
 _WINDOW = 4608
 """Calls of a node that the runtime has at once, more than eight replicas run. The others wait here, where
@@ -52,7 +60,7 @@ class Replanning:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DrivenRun:
     """A run to be driven.
 
     Attributes:
@@ -67,13 +75,13 @@ class Run:
     plan: Plan
     make: MakeReplica
     book: CallBook
-    on_ended: Callable[[Ended], None]
+    on_ended: Callable[[CallEnded], None]
     on_calls: Callable[[], None]
     replanning: Replanning | None = None
     observers: Sequence[Observer] = ()
 
 
-async def drive(run: Run, committer: Committer) -> None:
+async def drive(run: DrivenRun, committer: Committer) -> None:
     """Make all calls of a run, and end when all its requests have ended and all its replicas have stopped.
 
     Raises:
@@ -95,16 +103,16 @@ async def drive(run: Run, committer: Committer) -> None:
 class _Driver:
     """The state of a run. Calls end in callbacks; what follows from all that have ended is done together."""
 
-    def __init__(self, run: Run, committer: Committer, runtime: Runtime, watch: FleetWatch) -> None:
+    def __init__(self, run: DrivenRun, committer: Committer, runtime: Runtime, watch: FleetWatch) -> None:
         self._run = run
         self._book = run.book
         self._ends = CallEnds(run.book, committer, run.on_ended)
         self._runtime = runtime
         self._watch = watch
         self._graphs = CallGraphs()
-        self._carrier = PlanCarrier(run.app, run.plan, run.book.num_left)
+        self._carrier = PlanExecutor(run.app, run.plan, run.book.num_left)
         self._queues = {node.name: CallQueue() for node in run.app.nodes}
-        self._calls: dict[str, dict[Call, Callable[[], None]]] = {name: {} for name in self._queues}
+        self._calls: dict[str, dict[PlannedCall, Callable[[], None]]] = {name: {} for name in self._queues}
         self._abandoned: dict[str, StrettoError] = {}
         self._new = self._book.ready()
         self._failure: Exception | None = None
@@ -199,13 +207,13 @@ class _Driver:
         return at_hand / sum(weights.values())
 
     def _begin(
-        self, call: Call, prompt: Sequence[Message], decode: Mapping[str, object]
+        self, call: PlannedCall, prompt: Sequence[PromptMessage], decode: Mapping[str, object]
     ) -> Callable[[], None]:
         """Have the runtime make a call; return what cancels it."""
         graph = self._graphs.of(call.node, prompt, decode)
         return self._runtime.start(graph, inputs_of(prompt), partial(self._on_reply, call), passes="none")
 
-    def _on_reply(self, call: Call, reply: Reply) -> None:
+    def _on_reply(self, call: PlannedCall, reply: Reply) -> None:
         """Note the end of a call. What is raised ends the run, and not the runtime, which calls this."""
         if self._has_stopped:
             return
@@ -216,7 +224,7 @@ class _Driver:
         except Exception as failure:
             self._failure = self._failure or failure
 
-    def _note(self, call: Call, result: Answer | StrettoError) -> None:
+    def _note(self, call: PlannedCall, result: CallAnswer | StrettoError) -> None:
         """Note the answer to a call, or the error that it failed with, and queue the calls that follow."""
         for ready in self._ends.note(call, result):
             self._queues[ready.node].append(ready)
@@ -228,14 +236,14 @@ class _Driver:
                     self._watch.add(self._runtime, placed)
                     if self._keeper:
                         self._keeper.added(placed)
-                case Drain(placed, how):
+                case DrainReplica(placed, how):
                     self._watch.drain(self._runtime, placed, how)
                 case Lost(placed):
                     self._lost(placed)
                 case Abandon(node, reason):
                     self._abandon(node, reason)
 
-    def _lost(self, placed: Placed) -> None:
+    def _lost(self, placed: PlacedReplica) -> None:
         if self._keeper:
             self._keeper.lost(placed.replica)
         elif self._carrier.has_replicas(placed.node):

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
-from stretto.deployment import Replica
-from stretto.messages import Action, Drain, Event, InstanceLost, InstanceReady, InstanceStopped
-from stretto.observer import Observer
-from stretto.planner.running.carrier import Placed
+from stretto.model.deployment import Replica
+from stretto.planner.running.plan_executor import PlacedReplica
 from stretto.planner.running.replicas import MakeReplica
 from stretto.runtime.runtime import Runtime
+from stretto.sched.messages import Action, Drain, Event, InstanceLost, InstanceReady, InstanceStopped
+from stretto.sched.observer import Observer
 
 
 class FleetWatch(Observer):
@@ -30,21 +30,21 @@ class FleetWatch(Observer):
     def __init__(self, make: MakeReplica) -> None:
         self.changed = asyncio.Event()
         self._make = make
-        self._replicas: dict[Placed, Replica] = {}
+        self._replicas: dict[PlacedReplica, Replica] = {}
         self._begun: set[int] = set()
-        self._to_drain: dict[Placed, DrainHow] = {}
+        self._to_drain: dict[PlacedReplica, DrainHow] = {}
 
-    def add(self, runtime: Runtime, placed: Placed) -> None:
+    def add(self, runtime: Runtime, placed: PlacedReplica) -> None:
         """Start a replica."""
         self._replicas[placed] = replace(self._make(placed.replica))
         runtime.add_instance(placed.node, self._replicas[placed])
 
-    def drain(self, runtime: Runtime, placed: Placed, how: DrainHow) -> None:
+    def drain(self, runtime: Runtime, placed: PlacedReplica, how: DrainHow) -> None:
         """Drain a replica; if the runtime has not begun to start it, as soon as it has."""
         self._to_drain[placed] = how
         self._drain_begun(runtime)
 
-    def gone(self, runtime: Runtime) -> list[Placed]:
+    def gone(self, runtime: Runtime) -> list[PlacedReplica]:
         """Return the replicas that have gone since the last call."""
         self._drain_begun(runtime)
         gone = [
@@ -57,7 +57,7 @@ class FleetWatch(Observer):
             self._to_drain.pop(placed, None)
         return gone
 
-    def is_ready(self, runtime: Runtime, placed: Placed) -> bool:
+    def is_ready(self, runtime: Runtime, placed: PlacedReplica) -> bool:
         """Return whether a replica can take calls: it has started, and is not known to be gone."""
         if placed not in self._replicas:
             return False
@@ -84,10 +84,10 @@ class FleetWatch(Observer):
                     if _fleet(runtime, placed).state[instance] != "draining":
                         runtime.drain_instance(placed.node, instance, how)
 
-    def _instances(self, runtime: Runtime, placed: Placed) -> list[int]:
+    def _instances(self, runtime: Runtime, placed: PlacedReplica) -> list[int]:
         fleet = _fleet(runtime, placed)
         return [one for one in fleet.live if fleet.replica(one) is self._replicas[placed]]
 
 
-def _fleet(runtime: Runtime, placed: Placed) -> Any:
+def _fleet(runtime: Runtime, placed: PlacedReplica) -> Any:
     return runtime.system.schedulers[placed.node].instances.fleet

@@ -15,9 +15,9 @@ from stretto.planner.plan import PlannedReplica
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.aside import aside
 from stretto.planner.running.calls import CallBook
-from stretto.planner.running.carrier import CarrierAction, Placed, PlanCarrier
 from stretto.planner.running.drift import Drift
 from stretto.planner.running.losses import Losses
+from stretto.planner.running.plan_executor import CarrierAction, PlacedReplica, PlanExecutor
 from stretto.planner.running.replanner import Replanner, Search, Situation
 
 OnPredicted = Callable[[Sequence[float]], None]
@@ -37,7 +37,7 @@ class PlanKeeper:
         replanner: Replanner,
         planned_s: float,
         book: CallBook,
-        carrier: PlanCarrier,
+        carrier: PlanExecutor,
         answers: AnswersWatch,
         carry_out: Callable[[Iterable[CarrierAction]], None],
         on_predicted: OnPredicted,
@@ -52,11 +52,11 @@ class PlanKeeper:
         self._losses = Losses(replanner.machine.num_devices)
         self._unable: dict[str, None] = {}
         self._is_lost = asyncio.Event()
-        self._added_s: dict[Placed, float] = {}
+        self._added_s: dict[PlacedReplica, float] = {}
         self._clock = asyncio.get_running_loop().time
         self._begin_s = self._clock()
 
-    def added(self, placed: Placed) -> None:
+    def added(self, placed: PlacedReplica) -> None:
         """Note that a replica starts now."""
         self._added_s[placed] = self._clock()
 

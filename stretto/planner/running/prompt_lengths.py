@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stretto.core import Segment
 from stretto.engines.catalogue import STAND_IN, checkpoint_folder
-from stretto.errors import CapacityError
-from stretto.planner.application import Application, Node, Request
+from stretto.model.errors import CapacityError
+from stretto.model.values import Segment
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.prompt_slots import fill
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import RunRequest
@@ -68,7 +68,7 @@ class PromptLengths:
                         f"answer up to {cap}; the context of {node.model} is {model.context_tokens} tokens"
                     )
 
-    def counted(self, request: RunRequest) -> Request:
+    def counted(self, request: RunRequest) -> AppRequest:
         """Return a request as planners see it, in tokens of the first model that it is for."""
         names = request.planned.nodes or [node.name for node in self._app.nodes]
         model = next((self._models[name] for name in names if name in self._models), None)
@@ -120,7 +120,7 @@ def _model(name: str) -> _Model | None:
     return _Model(folder, read_config(folder).context_tokens) if is_supported(folder) else None
 
 
-def _own_prompts(node: Node, request: RunRequest) -> Iterator[tuple[Segment, ...]]:
+def _own_prompts(node: ModelNode, request: RunRequest) -> Iterator[tuple[Segment, ...]]:
     """Yield what is known of the prompts of a node's calls for a request."""
     if not node.prompt and not node.is_by_chunk and not node.inputs:
         yield tuple(_message_segments(request))

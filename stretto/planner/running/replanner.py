@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stretto.costs.output_lengths import LengthsBySource
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
-from stretto.planner.application import Application, Node, Request
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute
 from stretto.planner.keep_loaded import keep_loaded
-from stretto.planner.machine import Machine, costs_by_tp, model_of
+from stretto.planner.machine import PlanMachine, costs_by_tp, model_of
 from stretto.planner.plan import Plan, ReplicaKey
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
@@ -30,7 +30,7 @@ class Situation:
         unable: nodes that cannot run.
     """
 
-    requests: Sequence[Request]
+    requests: Sequence[AppRequest]
     answers: AnswersSoFar = NO_ANSWERS
     rest: Plan | None = None
     loaded: Mapping[ReplicaKey, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Replanner:
     """
 
     app: Application
-    machine: Machine
+    machine: PlanMachine
     lengths: LengthsBySource
     make_plan: Callable[[RunTimes], Plan]
     speed: float = 1.0
@@ -115,9 +115,9 @@ class Replanner:
 
     def _problem(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[AppRequest],
         answers: AnswersSoFar,
-        machine: Machine,
+        machine: PlanMachine,
         loaded: Mapping[ReplicaKey, float],
     ) -> Problem:
         problem = Problem(self.app, requests, machine, self.lengths, answers=answers)
@@ -137,7 +137,7 @@ class Replanner:
     def _seconds(self, problem: Problem, plan: Plan) -> list[float]:
         return [execute(problem, plan, drawn).makespan_s / self.speed for drawn in problem.possible_draws]
 
-    def _too_large(self, machine: Machine, unable: Collection[str]) -> dict[str, str]:
+    def _too_large(self, machine: PlanMachine, unable: Collection[str]) -> dict[str, str]:
         """Return why nodes cannot run on a machine, by node."""
         if not machine.num_devices:
             return {node.name: "no device is left" for node in self.app.nodes}
@@ -151,11 +151,11 @@ class Replanner:
                 reasons[node.name] = str(error)
         return reasons
 
-    def _without(self, now: Situation, unable: Collection[str]) -> tuple[Sequence[Request], AnswersSoFar]:
+    def _without(self, now: Situation, unable: Collection[str]) -> tuple[Sequence[AppRequest], AnswersSoFar]:
         """Return the requests without the nodes that cannot run, and those that wait for them."""
         if not unable:
             return now.requests, now.answers
-        requests: list[Request] = []
+        requests: list[AppRequest] = []
         places: dict[int, int] = {}
         for place, request in enumerate(now.requests):
             able: list[str] = []
@@ -176,7 +176,7 @@ class Replanner:
         return requests, replace(now.answers, ended=ended)
 
 
-def _is_answered(node: Node, place: int, request: Request, answers: AnswersSoFar) -> bool:
+def _is_answered(node: ModelNode, place: int, request: AppRequest, answers: AnswersSoFar) -> bool:
     """Return whether all calls that a request makes of a node have been answered."""
     ended = answers.ended.get(node.name, {})
     return all((place, call) in ended for call in range(node.num_calls(len(request.chunks))))

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stretto.costs.presets import write_preset
-from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
-from stretto.deployment import Replica
 from stretto.emulate.fleet import check_fleet
 from stretto.emulate.real_time import check_real_time
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.catalogue import llm_replica
-from stretto.errors import ConfigError
-from stretto.extras import check_installed, imports_of
+from stretto.model.deployment import Replica
+from stretto.model.errors import ConfigError
+from stretto.model.extras import check_installed, imports_of
+from stretto.model.profile import Profile
 from stretto.planner.application import Application
 from stretto.planner.core_costs import CoreModel
 from stretto.planner.cores import usable_cores

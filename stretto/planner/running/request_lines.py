@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.planner.plan_files import checked_lines, decode_line
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import RunRequest

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import blake2b, sha256
 
-from stretto.engines.openai_wire.paths import Api
-from stretto.planner.application import Request
+from stretto.model.record import record
+from stretto.planner.application import AppRequest
 from stretto.planner.running.run_request import RunRequest
-from stretto.record import record
+from stretto.wire.paths import Api
 
 _MARK_BYTES = 8
 
@@ -57,8 +57,8 @@ class RequestStore:
         self._hash = sha256()
         self._marks = bytearray()
         self._number_of: dict[str, int] | None = None
-        self._planned: Sequence[Request] | None = None
-        self._count: Callable[[RunRequest], Request] = _as_read
+        self._planned: Sequence[AppRequest] | None = None
+        self._count: Callable[[RunRequest], AppRequest] = _as_read
         self.longest_line = 0
 
     def add(self, request: RunRequest, data: bytes) -> None:
@@ -92,11 +92,11 @@ class RequestStore:
         """Return all kinds, each with the number of its requests."""
         return [(self._kinds[kind], count) for kind, count in Counter(self._kind_of).items()]
 
-    def count_with(self, count: Callable[[RunRequest], Request]) -> None:
+    def count_with(self, count: Callable[[RunRequest], AppRequest]) -> None:
         """Have planners see requests as this function makes them of those to run."""
         self._count = count
 
-    def planned(self) -> Sequence[Request]:
+    def planned(self) -> Sequence[AppRequest]:
         """Return all requests as planners see them. They are read once, and kept."""
         if self._planned is None:
             self._planned = [self._count(self.get(number)) for number in range(len(self))]
@@ -121,7 +121,7 @@ class RequestStore:
         return self._number_of.get(mark)
 
 
-def _as_read(request: RunRequest) -> Request:
+def _as_read(request: RunRequest) -> AppRequest:
     return request.planned
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import ConfigError
-from stretto.planner.application import Application, Node
+from stretto.model.errors import ConfigError
+from stretto.planner.application import Application, ModelNode
 from stretto.planner.plan_files import parse_request
 from stretto.planner.running.batch_lines import BatchLines, check_unicode
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import Message, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 
 def read_run_requests(path: Path, app: Application) -> RequestStore:
@@ -62,10 +62,10 @@ def _of_plan(found: Any) -> RunRequest:
         raise ConfigError("chunks must be texts; numbers of tokens can be planned, but not run")
     prompt = found.get("prompt", "")
     check_unicode([prompt, *chunks, planned.id])
-    return RunRequest(planned, (Message(None, prompt),) if prompt else (), tuple(chunks))
+    return RunRequest(planned, (PromptMessage(None, prompt),) if prompt else (), tuple(chunks))
 
 
-def _node_for(model: str, app: Application) -> Node:
+def _node_for(model: str, app: Application) -> ModelNode:
     named = [node for node in app.nodes if node.name == model]
     having = named or [node for node in app.nodes if node.model == model]
     if len(having) != 1:

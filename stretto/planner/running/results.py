@@ -12,13 +12,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from stretto.engines.openai_wire.answers import Answer as WireAnswer
-from stretto.engines.openai_wire.answers import Choice, TokenCounts, whole_json
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.model.private_file import private
 from stretto.planner.application import Application
-from stretto.planner.running.calls import Ended
-from stretto.private_file import private
+from stretto.planner.running.calls import CallEnded
 from stretto.runtime.journal.file import not_saved
+from stretto.wire.answers import AnswerChoice, TokenCounts, whole_json
+from stretto.wire.answers import ModelAnswer as WireAnswer
 
 _encode = json.JSONEncoder(check_circular=False).encode
 
@@ -41,7 +41,7 @@ class ResultFiles:
             self._failures = opened.enter_context(_opened(failures))
             self._files = opened.pop_all()
 
-    def write(self, ended: Ended) -> None:
+    def write(self, ended: CallEnded) -> None:
         """Write the line of a request that has ended. Raises NotSaved if the disk does not take it."""
         file = self._answers if ended.error is None else self._failures
         try:
@@ -75,7 +75,7 @@ def _opened(path: Path) -> TextIO:
         raise ConfigError(f"{path}: {error.strerror}") from error
 
 
-def result_line(ended: Ended, app: Application) -> str:
+def result_line(ended: CallEnded, app: Application) -> str:
     """Return the line of a request that has ended."""
     response: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
@@ -89,17 +89,17 @@ def result_line(ended: Ended, app: Application) -> str:
     return _encode({"id": f"batch_req_{ended.id}", **line}) + "\n"
 
 
-def _body(ended: Ended, app: Application) -> dict[str, Any]:
+def _body(ended: CallEnded, app: Application) -> dict[str, Any]:
     if ended.kind.api is None:
         return {"answers": _answers(ended, app)}
     (node,) = ended.answers
     answers = ended.answers[node]
     cap = ended.kind.max_tokens
-    choices: list[Choice] = []
+    choices: list[AnswerChoice] = []
     num_prompt = num_output = 0
     for at, one in enumerate(answers):
         finish = "length" if one.num_output == cap else "stop"
-        choices.append(Choice(index=at, text=one.text, role="assistant", finish=finish))
+        choices.append(AnswerChoice(index=at, text=one.text, role="assistant", finish=finish))
         num_prompt += one.num_prompt
         num_output += one.num_output
     counts = TokenCounts(num_prompt, num_output)
@@ -107,7 +107,7 @@ def _body(ended: Ended, app: Application) -> dict[str, Any]:
     return whole_json(ended.kind.api, answer)
 
 
-def _answers(ended: Ended, app: Application) -> dict[str, str | list[str]]:
+def _answers(ended: CallEnded, app: Application) -> dict[str, str | list[str]]:
     """Return the texts of the nodes that were answered."""
     return {
         name: answers[0].text if _is_single(app, name) else [one.text for one in answers]

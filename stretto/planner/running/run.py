@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stretto.observer import Observer
 from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
-from stretto.planner.running.calls import Answer, Call, CallBook
-from stretto.planner.running.drive import Replanning, Run, drive
+from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall
+from stretto.planner.running.drive import DrivenRun, Replanning, drive
 from stretto.planner.running.plan_keeper import OnPredicted
 from stretto.planner.running.replanner import Replanner, Situation
 from stretto.planner.running.replicas import MakeReplica
@@ -22,10 +21,11 @@ from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.saved_calls import calls_of, open_journal
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
+from stretto.sched.observer import Observer
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlanJob:
     """The work of a run, and the files of its results.
 
     Attributes:
@@ -50,7 +50,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """The result of a run.
 
     Attributes:
@@ -67,7 +67,7 @@ OnProgress = Callable[[int, int], None]
 """Called with the numbers of calls that this run has ended, and that are left."""
 
 
-def run_job(job: Job, on_progress: OnProgress) -> Outcome:
+def run_job(job: PlanJob, on_progress: OnProgress) -> RunOutcome:
     """Do a job; it goes on from its journal if an earlier run was interrupted.
 
     Answers are in the order in which they came. Failed calls are not in the journal, so the next run tries
@@ -95,7 +95,7 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
             progress()
             if book.num_requests_left:
                 plan, replanning = _planned(job, book, answers)
-                run = Run(
+                run = DrivenRun(
                     app=job.app,
                     plan=plan,
                     make=job.make,
@@ -108,16 +108,18 @@ def run_job(job: Job, on_progress: OnProgress) -> Outcome:
                 asyncio.run(_drive(run, journal))
         finally:
             results.close()
-    return Outcome(total - begun, results.num_answered, results.num_failed)
+    return RunOutcome(total - begun, results.num_answered, results.num_failed)
 
 
-def _noted(calls: Iterable[tuple[Call, Answer]], answers: AnswersWatch) -> Iterator[tuple[Call, Answer]]:
+def _noted(
+    calls: Iterable[tuple[PlannedCall, CallAnswer]], answers: AnswersWatch
+) -> Iterator[tuple[PlannedCall, CallAnswer]]:
     for call, answer in calls:
         answers.note(call.node, answer.num_output)
         yield call, answer
 
 
-def _planned(job: Job, book: CallBook, answers: AnswersWatch) -> tuple[Plan, Replanning | None]:
+def _planned(job: PlanJob, book: CallBook, answers: AnswersWatch) -> tuple[Plan, Replanning | None]:
     """Return the plan of what is left, and what plans it again."""
     if not isinstance(job.plan, Replanner):
         return job.plan(book), None
@@ -129,6 +131,6 @@ def _planned(job: Job, book: CallBook, answers: AnswersWatch) -> tuple[Plan, Rep
     return found.plan, Replanning(job.plan, planned_s, answers, job.on_predicted)
 
 
-async def _drive(run: Run, journal: JournalFile) -> None:
+async def _drive(run: DrivenRun, journal: JournalFile) -> None:
     async with Committer(journal) as committer:
         await drive(run, committer)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.engines.openai_wire.paths import Api
-from stretto.planner.application import Request
-from stretto.record import record
+from stretto.model.record import record
+from stretto.planner.application import AppRequest
+from stretto.wire.paths import Api
 
 
 @record
-class Message:
+class PromptMessage:
     """One message of a prompt. The role None is that of the user, or of the model's plain text."""
 
     role: str | None
@@ -31,8 +31,8 @@ class RunRequest:
         model: model that its line names.
     """
 
-    planned: Request
-    messages: tuple[Message, ...]
+    planned: AppRequest
+    messages: tuple[PromptMessage, ...]
     chunks: tuple[str, ...] = ()
     decode: Mapping[str, Any] | None = None
     api: Api | None = None

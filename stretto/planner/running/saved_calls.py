@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from stretto.planner.application import Application
-from stretto.planner.running.calls import Answer, Call
+from stretto.planner.running.calls import CallAnswer, PlannedCall
 from stretto.planner.running.request_store import RequestStore
 from stretto.runtime.journal.file import JournalFile
-from stretto.runtime.journal.lines import Entry, work_hash
+from stretto.runtime.journal.lines import JournalEntry, work_hash
 
 _ANSWER = [str, int, int]
 
@@ -36,13 +36,15 @@ def _hash_before(served_by: str, nodes: list[dict[str, object]], requests: Reque
     return work_hash([served_by, nodes, requests.digest()])
 
 
-def entry_of(call: Call, answer: Answer, requests: RequestStore) -> Entry:
+def entry_of(call: PlannedCall, answer: CallAnswer, requests: RequestStore) -> JournalEntry:
     """Return the entry of a call that was answered."""
     key = requests.mark(call.request), str(call.request), call.node, str(call.number)
-    return Entry(key, [answer.text, answer.num_prompt, answer.num_output])
+    return JournalEntry(key, [answer.text, answer.num_prompt, answer.num_output])
 
 
-def calls_of(entries: Iterable[Entry], requests: RequestStore) -> Iterator[tuple[Call, Answer]]:
+def calls_of(
+    entries: Iterable[JournalEntry], requests: RequestStore
+) -> Iterator[tuple[PlannedCall, CallAnswer]]:
     """Yield the calls and answers of a journal's entries, for the requests that there are."""
     for entry in entries:
         value = entry.value
@@ -56,4 +58,4 @@ def calls_of(entries: Iterable[Entry], requests: RequestStore) -> Iterator[tuple
             case _:
                 continue
         if request is not None:
-            yield Call(request, node, int(at)), Answer(*value)
+            yield PlannedCall(request, node, int(at)), CallAnswer(*value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from stretto.errors import UserError
+from stretto.model.errors import UserError
 from stretto.programs.app_function import App
 from stretto.programs.fragment import Call, Work
 from stretto.programs.function import Function

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stretto.errors import EngineFailure, InternalError, StrettoError, UserError
+from stretto.model.errors import EngineFailure, InternalError, StrettoError, UserError
 
 
 def _classes(kind: type[StrettoError]) -> Iterator[type[StrettoError]]:

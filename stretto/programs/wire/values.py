@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.core import ABSENT, AbsentType, Chunk, Document, Failure, Hit, Mark, Section
-from stretto.errors import UserError
+from stretto.model.errors import UserError
+from stretto.model.values import ABSENT, AbsentType, Chunk, Document, Failure, Hit, Mark, Section
 from stretto.programs.wire.errors import error_from_wire, error_to_wire
 
 _TYPE = "$type"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from stretto.messages import Event
 from stretto.runtime.worker import Command
+from stretto.sched.messages import Event
 
 Post: TypeAlias = Callable[[Event], None]
 """A function to which an instance passes its events, on the event loop."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stretto.engines.contract import BatchEngine
-from stretto.foreign import RAISED
-from stretto.messages import InstanceReady
+from stretto.model.foreign import RAISED
 from stretto.runtime.instances.instance import Post
-from stretto.runtime.worker import Command, ForgetQuery, Job, RunBatch, died, not_started, run_batch
+from stretto.runtime.worker import Command, ForgetQuery, InstanceJob, RunBatch, died, not_started, run_batch
+from stretto.sched.messages import InstanceReady
 
 """Exceptions that end an instance, and must not end the event loop that it runs on."""
 
@@ -16,7 +16,7 @@ class LoopInstance:
     microseconds.
     """
 
-    def __init__(self, job: Job, post: Post) -> None:
+    def __init__(self, job: InstanceJob, post: Post) -> None:
         self._job = job
         self._post = post
         self._engine: BatchEngine | None = None

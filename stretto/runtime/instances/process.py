@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
-from stretto.foreign import described
-from stretto.messages import BatchFailed, Event, InstanceLost, InstanceReady, LLMReport
-from stretto.references import load_task
-from stretto.runtime.devices import Sealed
+from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable
+from stretto.model.foreign import described
+from stretto.model.references import load_task
+from stretto.model.tasks import Failed
+from stretto.runtime.devices import LazyPickle
 from stretto.runtime.instances.frames import READ_BYTES, Frames
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.outbox import Outbox
-from stretto.runtime.instances.process_worker import Start, serve_process
-from stretto.runtime.instances.reading import Reading
+from stretto.runtime.instances.process_worker import ProcessStart, serve_process
+from stretto.runtime.instances.reading import MessageReading
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
 from stretto.runtime.pickles import loads
-from stretto.runtime.shared_memory import Segment, SharedMemory
-from stretto.runtime.worker import AdmitTask, CloseEngine, Command, Job, RunBatch
-from stretto.tasks import Failed
+from stretto.runtime.shared_memory import SharedMemory, SharedSegment
+from stretto.runtime.worker import AdmitTask, CloseEngine, Command, InstanceJob, RunBatch
+from stretto.sched.messages import BatchFailed, Event, InstanceLost, InstanceReady, LLMReport
 
 
 class ProcessInstance:
@@ -39,7 +39,7 @@ class ProcessInstance:
 
     def __init__(
         self,
-        job: Job,
+        job: InstanceJob,
         post: Post,
         devices: Sequence[str] = (),
         threads: int | None = None,
@@ -49,8 +49,8 @@ class ProcessInstance:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = socket.socketpair()
         try:
-            sealed = Sealed((job.executable, job.config))
-            start = Start(
+            sealed = LazyPickle((job.executable, job.config))
+            start = ProcessStart(
                 devices, threads, replace(job, executable=_unopened, config=None), sealed, self._region
             )
             self._process = context.Process(target=serve_process, args=(start, theirs), daemon=True)
@@ -69,7 +69,7 @@ class ProcessInstance:
         name = f"{job.engine}/{job.instance}"
         self._outbox = Outbox(self._pipe, name, self._refuse)
         self._frames = Frames()
-        self._reading = Reading(
+        self._reading = MessageReading(
             loads if self._region is None else self._region.loads, self._receive, self._lose, name
         )
         self._has_ended = asyncio.Event()
@@ -123,7 +123,7 @@ class ProcessInstance:
         """Return a command with the values that the process cannot fetch by itself."""
         if not isinstance(command, RunBatch):
             return command
-        fetched = None if self._region is None else Segment
+        fetched = None if self._region is None else SharedSegment
         return RunBatch(command.batch, tuple(load_task(task, but=fetched) for task in command.tasks))
 
     def _refuse(self, command: Command, error: Exception) -> None:

@@ -14,28 +14,28 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from stretto.errors import BadReply, EngineFailure
-from stretto.foreign import described
-from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost
-from stretto.runtime.devices import Sealed, claim
+from stretto.model.errors import BadReply, EngineFailure
+from stretto.model.foreign import described
+from stretto.runtime.devices import LazyPickle, claim
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
 from stretto.runtime.pickles import loads
 from stretto.runtime.shared_memory import Region, Writer
-from stretto.runtime.worker import CloseEngine, Command, Job, not_started, serve
+from stretto.runtime.worker import CloseEngine, Command, InstanceJob, not_started, serve
+from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ProcessStart:
     """The data that a process starts with: its devices, to be taken before the executable is unpickled."""
 
     devices: Sequence[str]
     threads: int | None
-    job: Job
-    executable_and_config: Sealed
+    job: InstanceJob
+    executable_and_config: LazyPickle
     memory: Region | Writer | None  # pickled as a region, it arrives as a writer
 
 
-def serve_process(start: Start, pipe: socket.socket) -> None:
+def serve_process(start: ProcessStart, pipe: socket.socket) -> None:
     """Run an instance in this process from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes this process
     memory = start.memory

@@ -16,14 +16,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from stretto.errors import ConfigError, EngineUnavailable
-from stretto.extras import imports_of
-from stretto.foreign import typed
-from stretto.messages import Event
+from stretto.model.errors import ConfigError, EngineUnavailable
+from stretto.model.extras import imports_of
+from stretto.model.foreign import typed
+from stretto.model.tasks import Task
 from stretto.runtime.instances.ray_demand import RayDemand, RayNode, check_feasible, parse_address, to_avoid
-from stretto.runtime.instances.ray_values import Answer
-from stretto.runtime.instances.ray_worker import Worker
-from stretto.tasks import Task
+from stretto.runtime.instances.ray_values import RayAnswer
+from stretto.runtime.instances.ray_worker import RayActor
+from stretto.sched.messages import Event
 
 with imports_of("ray", "runs_in 'ray'"):
     import ray
@@ -69,7 +69,7 @@ class RayCluster:
         """Leave the Ray cluster, unless another runtime of this process still uses it."""
         await asyncio.to_thread(_leave)
 
-    def place(self, kind: type[Worker], demand: RayDemand) -> RayWorker:
+    def place(self, kind: type[RayActor], demand: RayDemand) -> RayWorker:
         """Start a worker on a node that Ray chooses; the worker waits until there is room for it.
 
         Raises:
@@ -133,7 +133,7 @@ class RayWorker:
         node; no process of ours reads it. The arguments and errors are those of `call`.
         """
         reply, values = self._actor.run.options(num_returns=2).remote(batch, tasks)
-        answer: Answer = await self._answer(reply)
+        answer: RayAnswer = await self._answer(reply)
         if answer.stored is not None:
             await self._answer(values)
             answer.stored.object = values

@@ -9,16 +9,16 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
 
-from stretto.errors import EngineFailure, EngineUnavailable, StrettoError
-from stretto.messages import BatchFailed, InstanceReady
-from stretto.references import load_task
+from stretto.model.errors import EngineFailure, EngineUnavailable, StrettoError
+from stretto.model.references import load_task
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.ray import RayCluster, RayWorker, pickled
 from stretto.runtime.instances.ray_demand import RayDemand
 from stretto.runtime.instances.ray_values import RayValues
 from stretto.runtime.instances.ray_worker import BatchWorker
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
-from stretto.runtime.worker import Command, ForgetQuery, Job, RunBatch, died, not_started
+from stretto.runtime.worker import Command, ForgetQuery, InstanceJob, RunBatch, died, not_started
+from stretto.sched.messages import BatchFailed, InstanceReady
 
 
 class RayBatchInstance:
@@ -28,7 +28,7 @@ class RayBatchInstance:
         ConfigError: the executable or its configuration does not pickle, or no node could hold it.
     """
 
-    def __init__(self, job: Job, post: Post, cluster: RayCluster, demand: RayDemand) -> None:
+    def __init__(self, job: InstanceJob, post: Post, cluster: RayCluster, demand: RayDemand) -> None:
         sealed = pickled((job.executable, job.config))
         self._job = replace(job, executable=_in_worker, config=None)
         self._post = post

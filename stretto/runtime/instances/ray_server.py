@@ -9,7 +9,7 @@ import asyncio
 
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.refusals import wait_until_refusing
-from stretto.errors import EngineUnavailable
+from stretto.model.errors import EngineUnavailable
 from stretto.runtime.instances.ray import RayCluster, RayWorker
 from stretto.runtime.instances.ray_demand import RayDemand
 from stretto.runtime.instances.ray_worker import ServerWorker

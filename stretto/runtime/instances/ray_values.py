@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.errors import EngineFailure
-from stretto.messages import Event
+from stretto.model.errors import EngineFailure
 from stretto.runtime.large_values import bounds, unpickled
+from stretto.sched.messages import Event
 
 LEAST_ANSWER_BYTES = 100 * 1024
 """Least total of a batch's large values that are left in the object store. Ray sends smaller results to
@@ -53,7 +53,7 @@ class RayValues:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RayAnswer:
     """The answer of a Ray worker to a batch: the event that reports it, and the source of the references in
     it; None if there are none.
     """

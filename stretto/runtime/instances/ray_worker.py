@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 from stretto.engines.contract import BatchEngine
 from stretto.engines.server_process.config import ServerProcessConfig
-from stretto.messages import BatchDone
+from stretto.model.tasks import Task
 from stretto.runtime.devices import claim
-from stretto.runtime.instances.ray_values import LEAST_ANSWER_BYTES, Answer, RayValues
+from stretto.runtime.instances.ray_values import LEAST_ANSWER_BYTES, RayAnswer, RayValues
 from stretto.runtime.large_values import set_apart
-from stretto.runtime.worker import Job, run_batch
-from stretto.tasks import Task
+from stretto.runtime.worker import InstanceJob, run_batch
+from stretto.sched.messages import BatchDone
 
 _LOOK_S = 0.2
 
 
-class Worker:
+class RayActor:
     """A Ray worker that ends itself when its node's daemon, the raylet, is gone."""
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class Worker:
         return str(ray.get_runtime_context().get_node_id())
 
 
-class BatchWorker(Worker):
+class BatchWorker(RayActor):
     """A Ray worker that runs a batch engine."""
 
-    def start(self, job: Job, executable_and_config: bytes, threads: int | None) -> None:
+    def start(self, job: InstanceJob, executable_and_config: bytes, threads: int | None) -> None:
         """Construct the engine in this Ray worker. The number of its threads is set before its code is
         unpickled.
         """
@@ -53,18 +53,18 @@ class BatchWorker(Worker):
         self._job = replace(job, executable=executable, config=config)
         self._engine: BatchEngine = executable(config)
 
-    def run(self, batch: int, tasks: tuple[Task, ...]) -> tuple[Answer, NDArray[np.uint8] | None]:
+    def run(self, batch: int, tasks: tuple[Task, ...]) -> tuple[RayAnswer, NDArray[np.uint8] | None]:
         """Run one batch of tasks; return the event that reports its results or its failure, and the bytes of
         its large values, which Ray keeps apart.
         """
         event = run_batch(self._job, self._engine, batch, tasks)
         if not isinstance(event, BatchDone):
-            return Answer(event), None
+            return RayAnswer(event), None
         stored = RayValues([])
         left, data = set_apart(event.results, stored, stored.ends, LEAST_ANSWER_BYTES)
         if not data:
-            return Answer(event), None
-        return Answer(replace(event, results=left), stored), np.frombuffer(data, np.uint8)
+            return RayAnswer(event), None
+        return RayAnswer(replace(event, results=left), stored), np.frombuffer(data, np.uint8)
 
     def release(self, query: str) -> None:
         """Let the engine of this Ray worker free what it keeps for a query (one run of an app) that has
@@ -77,7 +77,7 @@ class BatchWorker(Worker):
         self._engine.close()
 
 
-class ServerWorker(Worker):
+class ServerWorker(RayActor):
     """A Ray worker that starts an LLM server on its node.
 
     If the worker or the node's daemon (the raylet) ends, the server is ended too.

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from stretto.messages import Event
 from stretto.runtime.pickles import ForeignClass
+from stretto.sched.messages import Event
 
 
-class Loads(Protocol):
+class Unpickle(Protocol):
     """A function that unpickles an event."""
 
     def __call__(self, data: bytes, *, only_own: bool) -> Event:
@@ -29,7 +29,7 @@ class Loads(Protocol):
         ...
 
 
-class Reading:
+class MessageReading:
     """The unpickling of the messages of one process. Events are received in the order of the calls of `read`.
 
     All calls are made on the event loop.
@@ -42,7 +42,7 @@ class Reading:
 
     def __init__(
         self,
-        loads: Loads,
+        loads: Unpickle,
         receive: Callable[[Event], None],
         end: Callable[[BaseException | None], None],
         name: str,

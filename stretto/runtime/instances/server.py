@@ -10,22 +10,22 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
 from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.contract import AsyncLLM
-from stretto.errors import BadReply, EngineBusy, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.foreign import RAISED, typed
-from stretto.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
+from stretto.model.errors import BadReply, EngineBusy, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.model.foreign import RAISED, typed
+from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.probing import rest_of
 from stretto.runtime.worker import (
     AdmitTask,
     Command,
-    Job,
+    InstanceJob,
     StopTask,
     SuspendTasks,
     check_event,
     died,
     not_started,
 )
-from stretto.tasks import Done, Failed, LLMEvent, LLMTask
+from stretto.sched.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
 
 _QUIET_S = 20.0
 """Seconds without a word of a server that has requests, after which it is asked whether it answers."""
@@ -44,7 +44,7 @@ class ServerInstance:
     answer, it hangs, and all its requests fail at once: they need not wait for their own time limits.
     """
 
-    def __init__(self, job: Job, post: Post, quiet_s: float = _QUIET_S) -> None:
+    def __init__(self, job: InstanceJob, post: Post, quiet_s: float = _QUIET_S) -> None:
         self._job = job
         self._post = post
         self._quiet_s = quiet_s

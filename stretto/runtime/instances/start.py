@@ -9,22 +9,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from stretto.deployment import Engine, Replica, RunsIn
-from stretto.errors import ConfigError
+from stretto.model.deployment import Engine, Replica, RunsIn
+from stretto.model.errors import ConfigError
 from stretto.runtime.instances.instance import Instance, Post
 from stretto.runtime.instances.loop import LoopInstance
 from stretto.runtime.instances.process import ProcessInstance
 from stretto.runtime.instances.server import ServerInstance
 from stretto.runtime.instances.thread import ThreadInstance
 from stretto.runtime.shared_memory import SharedMemory
-from stretto.runtime.worker import Job
+from stretto.runtime.worker import InstanceJob
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class RuntimeShares:
     """The things that the instances of a runtime share: the Ray cluster that they may run in, and memory for
     large values.
     """
@@ -33,7 +33,7 @@ class Shared:
     memory: SharedMemory | None = None
 
 
-Place: TypeAlias = Callable[[Job, Replica, Post, Shared], Instance]
+Place: TypeAlias = Callable[[InstanceJob, Replica, Post, RuntimeShares], Instance]
 """Starts an instance somewhere. Raises ConfigError if the replica cannot run there."""
 
 
@@ -42,7 +42,7 @@ def start_instance(
     instance: int,
     replica: Replica,
     post: Post,
-    shared: Shared | None = None,
+    shared: RuntimeShares | None = None,
     *,
     follows_prefixes: bool = False,
 ) -> Instance:
@@ -62,23 +62,23 @@ def start_instance(
     if follows_prefixes and is_dataclass(config) and getattr(config, "keeps_released", False) is None:
         assert not isinstance(config, type)
         config = replace(config, keeps_released=True)
-    job = Job(engine.name, instance, engine.is_llm, replica.executable, config)
-    return PLACES[replica.runs_in](job, replica, post, shared or Shared())
+    job = InstanceJob(engine.name, instance, engine.is_llm, replica.executable, config)
+    return PLACES[replica.runs_in](job, replica, post, shared or RuntimeShares())
 
 
-def _on_the_loop(job: Job, replica: Replica, post: Post, shared: Shared) -> Instance:
+def _on_the_loop(job: InstanceJob, replica: Replica, post: Post, shared: RuntimeShares) -> Instance:
     return ServerInstance(job, post) if job.is_llm else LoopInstance(job, post)
 
 
-def _in_a_thread(job: Job, replica: Replica, post: Post, shared: Shared) -> Instance:
+def _in_a_thread(job: InstanceJob, replica: Replica, post: Post, shared: RuntimeShares) -> Instance:
     return ThreadInstance(job, post)
 
 
-def _in_a_process(job: Job, replica: Replica, post: Post, shared: Shared) -> Instance:
+def _in_a_process(job: InstanceJob, replica: Replica, post: Post, shared: RuntimeShares) -> Instance:
     return ProcessInstance(job, post, replica.devices, replica.threads, shared.memory)
 
 
-def _in_ray(job: Job, replica: Replica, post: Post, shared: Shared) -> Instance:
+def _in_ray(job: InstanceJob, replica: Replica, post: Post, shared: RuntimeShares) -> Instance:
     cluster = shared.cluster
     if cluster is None:
         raise ConfigError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from stretto.messages import Event
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.mailbox import Mailbox
-from stretto.runtime.worker import CloseEngine, Command, Job, StoppedTasks, StopTask, serve
+from stretto.runtime.worker import CloseEngine, Command, InstanceJob, StoppedTasks, StopTask, serve
+from stretto.sched.messages import Event
 
 CLOSE_TIMEOUT_S = 2.0
 
@@ -19,7 +19,7 @@ class ThreadInstance:
     A thread that hangs when the instance is closed is left running, as a daemon.
     """
 
-    def __init__(self, job: Job, post: Post) -> None:
+    def __init__(self, job: InstanceJob, post: Post) -> None:
         self._post = post
         self._commands: Mailbox[Command] = Mailbox()
         self._events: Mailbox[Event] = Mailbox()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from stretto.runtime.journal.file import JournalFile
-from stretto.runtime.journal.lines import Entry
+from stretto.runtime.journal.lines import JournalEntry
 
 _BATCH_S = 0.05
 
@@ -24,7 +24,7 @@ class Committer:
     def __init__(self, journal: JournalFile, batch_s: float = _BATCH_S) -> None:
         self._journal = journal
         self._batch_s = batch_s
-        self._waiting: list[tuple[Entry, Callable[[], None]]] = []
+        self._waiting: list[tuple[JournalEntry, Callable[[], None]]] = []
         self._news = asyncio.Event()
         self._is_leaving = False
         self._writing: asyncio.Task[None] | None = None
@@ -44,7 +44,7 @@ class Committer:
         self._news.set()
         await self._writing
 
-    def add(self, entry: Entry, then: Callable[[], None]) -> None:
+    def add(self, entry: JournalEntry, then: Callable[[], None]) -> None:
         """Have an entry written soon; `then` is called when the disk has it.
 
         Raises:
@@ -56,7 +56,7 @@ class Committer:
         self._waiting.append((entry, then))
         self._news.set()
 
-    async def save(self, entry: Entry) -> None:
+    async def save(self, entry: JournalEntry) -> None:
         """Have an entry written, and return when the disk has it. Raises NotSaved if it does not take it."""
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.add(entry, lambda: None if saved.done() else saved.set_result(None))

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from stretto.errors import JournalError, NotSaved
-from stretto.private_file import private
-from stretto.runtime.journal.lines import Entry, entry_line, header_line, needs_checksums, parse_entry
+from stretto.model.errors import JournalError, NotSaved
+from stretto.model.private_file import private
+from stretto.runtime.journal.lines import JournalEntry, entry_line, header_line, needs_checksums, parse_entry
 
 _MOST_NAMED = 10
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class JournalFile:
     ) -> None:
         self._file.close()
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[JournalEntry]:
         """Yield the entries of earlier runs. To be read to the end before `write`, which cuts off a line that
         was torn. A line that is damaged is named in a warning.
         """
@@ -79,7 +79,7 @@ class JournalFile:
             named = ", ".join(map(str, damaged[:_MOST_NAMED])) + (", …" if damaged[_MOST_NAMED:] else "")
             _log.warning("%s: damaged lines, whose results are made again: %s", self._path, named)
 
-    def write(self, entries: Iterable[Entry]) -> None:
+    def write(self, entries: Iterable[JournalEntry]) -> None:
         """Append entries, and return when the disk has them.
 
         Raises:

@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
-from stretto.errors import JournalError
-from stretto.record import record
+from stretto.model.errors import JournalError
+from stretto.model.record import record
 
 _VERSION = 4
 _UNCHECKED_VERSION = 3
@@ -30,7 +30,7 @@ _SEAL_BYTES = 10  # a tab, eight digits and the end of the line
 
 
 @record
-class Entry:
+class JournalEntry:
     """One result of a run.
 
     Attributes:
@@ -81,12 +81,12 @@ def needs_checksums(line: bytes, work: str, work_before: str, path: Path) -> boo
     return version == _VERSION
 
 
-def entry_line(entry: Entry) -> bytes:
+def entry_line(entry: JournalEntry) -> bytes:
     """Return an entry as a line of a journal."""
     return _sealed(_compact([*entry.key, entry.value]))
 
 
-def parse_entry(line: bytes, *, is_checked: bool = True) -> Entry | None:
+def parse_entry(line: bytes, *, is_checked: bool = True) -> JournalEntry | None:
     """Return the entry of a line; None if the line is not whole, or damaged.
 
     Args:
@@ -104,7 +104,7 @@ def parse_entry(line: bytes, *, is_checked: bool = True) -> Entry | None:
     if not isinstance(found, list) or len(found) < 2 or not text[end:].isspace():
         return None
     *key, value = found
-    return Entry(tuple(key), value) if _TEXT.issuperset(map(type, key)) else None
+    return JournalEntry(tuple(key), value) if _TEXT.issuperset(map(type, key)) else None
 
 
 def _sealed(text: str) -> bytes:

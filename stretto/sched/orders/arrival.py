@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take
-from stretto.sched.request import Entry
-from stretto.sorted_queue import SortedQueue
+from stretto.sched.queries.request import QueueEntry
 
 
 class PerInvocation:
@@ -13,13 +13,13 @@ class PerInvocation:
     """
 
     def __init__(self, config: OrderConfig) -> None:
-        self._waiting = SortedQueue[Entry]()
+        self._waiting = SortedQueue[QueueEntry]()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Add an entry (one step's queued work) behind those that came before."""
         self._waiting.add(entry.arrival, entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         self.taken(entry, entry.hi - entry.lo)
 
@@ -33,16 +33,16 @@ class PerInvocation:
         num_items = fits(entry)
         return Take(entry, num_items, ends_batch=True) if num_items else None
 
-    def taken(self, entry: Entry, num_items: int) -> None:
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
         entry.lo += num_items
         if entry.lo == entry.hi:
             self._waiting.remove(entry.arrival)
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Do nothing: this queue order sorts work by its arrival alone, not by what has started."""
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         """Return the sort key of an entry (one step's queued work): the time of its arrival."""
         return (entry.arrival_s,)
 
@@ -53,16 +53,16 @@ class Throughput:
     """
 
     def __init__(self, config: OrderConfig) -> None:
-        self._waiting = SortedQueue[Entry]()
+        self._waiting = SortedQueue[QueueEntry]()
         self._fill_timeout_s = config.fill_timeout_s
         self._num_units = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Add an entry (one step's queued work) behind those that came before."""
         self._waiting.add(entry.arrival, entry)
         self._num_units += entry.units_of(entry.lo, entry.hi)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         self.taken(entry, entry.hi - entry.lo)
 
@@ -81,16 +81,16 @@ class Throughput:
         num_items = fits(entry)
         return Take(entry, num_items) if num_items else None
 
-    def taken(self, entry: Entry, num_items: int) -> None:
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
         self._num_units -= entry.units_of(entry.lo, entry.lo + num_items)
         entry.lo += num_items
         if entry.lo == entry.hi:
             self._waiting.remove(entry.arrival)
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Do nothing: this queue order sorts work by its arrival alone, not by what has started."""
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         """Return the sort key of an entry (one step's queued work): the time of its arrival."""
         return (entry.arrival_s,)

@@ -15,13 +15,13 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Protocol, TypeAlias
 
+from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, Rank, Take, first_that_fits
-from stretto.sched.request import Entry
-from stretto.sorted_queue import SortedQueue
+from stretto.sched.queries.request import QueueEntry
 
 PlaceKey: TypeAlias = tuple[float, ...]
-Places: TypeAlias = Iterator[tuple[PlaceKey, Iterable[Entry]]]
+Places: TypeAlias = Iterator[tuple[PlaceKey, Iterable[QueueEntry]]]
 
 
 class QueryEntries(Protocol):
@@ -32,17 +32,17 @@ class QueryEntries(Protocol):
     entries first.
     """
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Add an entry (one step's queued work) of the query (run of an app), which waits from now on."""
         ...
 
-    def all_taken(self, entry: Entry) -> None:
+    def all_taken(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) from those that wait, because all its items were taken or
         dropped.
         """
         ...
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
         were given up.
         """
@@ -54,7 +54,7 @@ class QueryEntries(Protocol):
         """
         ...
 
-    def first(self) -> Entry:
+    def first(self) -> QueueEntry:
         """Return the best waiting entry (one step's queued work), which would go next. There must be one."""
         ...
 
@@ -70,7 +70,7 @@ class QueryEntries(Protocol):
         """
         ...
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
         first.
         """
@@ -96,7 +96,7 @@ class ByQuery:
         self._by_key = SortedQueue[str]()
         self._moved: dict[str, None] = {}
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Add an entry (one step's queued work) to the waiting work of its query (run of an app)."""
         name = entry.job
         query = self._queries.get(name)
@@ -106,7 +106,7 @@ class ByQuery:
         query.add(entry)
         self._put(name)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         lo, hi = entry.lo, entry.hi
         self.taken(entry, hi - lo)
@@ -129,7 +129,7 @@ class ByQuery:
             return Take(first, num_items)
         return first_that_fits(islice(self._walk(), 1, MAX_ASKED), fits)
 
-    def taken(self, entry: Entry, num_items: int) -> None:
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
         entry.lo += num_items
         if entry.lo == entry.hi:
@@ -138,7 +138,7 @@ class ByQuery:
             self._queries[name].all_taken(entry)
             self._moved[name] = None
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
         were given up.
         """
@@ -150,7 +150,7 @@ class ByQuery:
             self._put(name)
             del self._queries[name], self._moved[name]
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
         first.
         """
@@ -174,9 +174,9 @@ class ByQuery:
             self._by_key.add(key, name)
             self._keys[name] = key
 
-    def _walk(self) -> Iterator[Entry]:
+    def _walk(self) -> Iterator[QueueEntry]:
         """Yield all waiting entries, best first. The heap has the next places of queries met already."""
-        met: list[tuple[PlaceKey, Iterable[Entry], Places]] = []
+        met: list[tuple[PlaceKey, Iterable[QueueEntry], Places]] = []
         names = iter(self._by_key)
         name = next(names, None)
         while name is not None or met:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from stretto.sched.request import Entry
+from stretto.sched.queries.request import QueueEntry
 
 _SPARE = 64
 
@@ -18,14 +18,14 @@ class Earliest:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, QueueEntry] = {}
         self._arrivals: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
-    def first(self) -> Entry:
+    def first(self) -> QueueEntry:
         """The entry (one step's queued work) that has waited longest. Raises IndexError if there is none."""
         arrivals, entries = self._arrivals, self._entries
         while (entry := entries.get(arrivals[0][1])) is None:
@@ -42,12 +42,12 @@ class Earliest:
             heappop(self._arrivals)
         return self._arrivals[0][0]
 
-    def add(self, entry: Entry, since_s: float) -> None:
+    def add(self, entry: QueueEntry, since_s: float) -> None:
         """Add an entry (one step's queued work) that counts as waiting since the time `since_s`."""
         self._entries[entry.number] = entry
         heappush(self._arrivals, (since_s, entry.number))
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) that no longer waits."""
         del self._entries[entry.number]
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:

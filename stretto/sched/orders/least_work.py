@@ -28,11 +28,11 @@ and their primitives by depth.
 
 from __future__ import annotations
 
+from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import OrderConfig, Rank
-from stretto.sched.request import Entry
-from stretto.sorted_queue import SortedQueue
+from stretto.sched.queries.request import QueueEntry
 
 
 class LeastWork(ByQuery):
@@ -52,13 +52,13 @@ class _Query:
 
     def __init__(self, config: OrderConfig) -> None:
         self._config = config
-        self._num_unstarted: dict[Entry, int] = {}
-        self._ways: dict[Entry, tuple[float, int, float, int]] = {}  # of the same entries
+        self._num_unstarted: dict[QueueEntry, int] = {}
+        self._ways: dict[QueueEntry, tuple[float, int, float, int]] = {}  # of the same entries
         self._seconds = 0.0
         self._unstarted = Earliest()
-        self._waiting = SortedQueue[Entry]()
+        self._waiting = SortedQueue[QueueEntry]()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         self._num_unstarted[entry] = entry.hi - entry.lo
         self._seconds += self._price_s(entry, entry.lo, entry.hi)
         waits_since_s, hurry_s = (entry.since_s + entry.arrival_s) / 2, self._hurry_s(entry)
@@ -66,10 +66,10 @@ class _Query:
         self._ways[entry] = way = _way(entry, hurry_s)
         self._waiting.add(way, entry)
 
-    def all_taken(self, entry: Entry) -> None:
+    def all_taken(self, entry: QueueEntry) -> None:
         self._waiting.remove(self._ways[entry])
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         self._seconds -= self._price_s(entry, lo, hi)
         self._num_unstarted[entry] -= hi - lo
         if self._num_unstarted[entry] == 0:
@@ -79,7 +79,7 @@ class _Query:
     def is_empty(self) -> bool:
         return not self._num_unstarted
 
-    def first(self) -> Entry:
+    def first(self) -> QueueEntry:
         return self._waiting.first
 
     def first_key(self) -> PlaceKey | None:
@@ -90,23 +90,23 @@ class _Query:
         if key is not None:
             yield key, self._waiting
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         return self._key_s(), *self._ways[entry][:2]
 
     def _key_s(self) -> float:
         return self._seconds + self._config.ageing * self._unstarted.first_s
 
-    def _price_s(self, entry: Entry, lo: int, hi: int) -> float:
+    def _price_s(self, entry: QueueEntry, lo: int, hi: int) -> float:
         """Return the predicted seconds of items, as if nothing of their prompts were cached."""
         num_output = entry.num_output * (hi - lo)
         return self._config.unit_s * entry.num_units(lo, hi) + self._config.output_s * num_output
 
-    def _hurry_s(self, entry: Entry) -> float:
+    def _hurry_s(self, entry: QueueEntry) -> float:
         """Seconds that its slack fell short of the age limit when it arrived; 0 without a deadline."""
         slack_s = entry.sorted_as.start_by_s - entry.arrival_s
         return max(0.0, self._config.age_limit_s - slack_s)
 
 
-def _way(entry: Entry, hurry_s: float) -> tuple[float, int, float, int]:
+def _way(entry: QueueEntry, hurry_s: float) -> tuple[float, int, float, int]:
     """Return the key of an entry within its query: the longest way first."""
     return -(entry.path_s + hurry_s), -entry.request.node.depth, entry.arrival_s, entry.number

@@ -9,10 +9,10 @@ live for long, count from their own arrival.
 
 from __future__ import annotations
 
+from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take, first_that_fits
-from stretto.sched.request import Entry
-from stretto.sorted_queue import SortedQueue
+from stretto.sched.queries.request import QueueEntry
 
 
 class OldestQuery:
@@ -26,13 +26,13 @@ class OldestQuery:
     def __init__(self, config: OrderConfig) -> None:
         self._age_limit_s = config.age_limit_s
         self._by_arrival = Earliest()
-        self._waiting = SortedQueue[Entry]()
+        self._waiting = SortedQueue[QueueEntry]()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         self._by_arrival.add(entry, entry.arrival_s)
         self._waiting.add(_key(entry), entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         self.taken(entry, entry.hi - entry.lo)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
@@ -42,18 +42,18 @@ class OldestQuery:
         is_aged = oldest.arrival_s < now_s - self._age_limit_s
         return first_that_fits((oldest,) if is_aged else self._waiting, fits)
 
-    def taken(self, entry: Entry, num_items: int) -> None:
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
         entry.lo += num_items
         if entry.lo == entry.hi:
             self._by_arrival.remove(entry)
             self._waiting.remove(_key(entry))
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Do nothing: places in this order do not depend on what has started."""
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         return _key(entry)[:2]
 
 
-def _key(entry: Entry) -> tuple[float, float, int, int]:
+def _key(entry: QueueEntry) -> tuple[float, float, int, int]:
     return entry.since_s, -entry.path_s, -entry.request.node.depth, entry.number

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-from stretto.costs.profile import Profile
-from stretto.deployment import Engine
-from stretto.record import record
-from stretto.sched.request import Entry
+from stretto.model.deployment import Engine
+from stretto.model.profile import Profile
+from stretto.model.record import record
+from stretto.sched.queries.request import QueueEntry
 
 MAX_ASKED = 32
 """Largest number of entries that `take` may ask `fits` about."""
@@ -27,7 +27,7 @@ _LLM_AGEING = 0.1
 Rank: TypeAlias = tuple[float, ...]
 """Place of a request among those that wait at an instance: the smaller goes first."""
 
-Fits: TypeAlias = Callable[[Entry], int]
+Fits: TypeAlias = Callable[[QueueEntry], int]
 """A function that says how many items of an entry, from its `lo` on, can be taken now."""
 
 
@@ -39,7 +39,7 @@ class Take:
     With `ends_batch` nothing else goes into the same batch.
     """
 
-    entry: Entry
+    entry: QueueEntry
     num_items: int
     ends_batch: bool = False
 
@@ -92,13 +92,13 @@ class Order(Protocol):
     into one batch; then it is not asked while all that waits fits.
     """
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Add an entry (one step's queued work) to those that this queue order sorts. It waits from now
         on.
         """
         ...
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         ...
 
@@ -115,14 +115,14 @@ class Order(Protocol):
         """
         ...
 
-    def taken(self, entry: Entry, num_items: int) -> None:
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting.
 
         The entry's `lo`, the index of its next waiting item, moves up.
         """
         ...
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
         were given up.
 
@@ -130,7 +130,7 @@ class Order(Protocol):
         """
         ...
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
         first. An instance that queues it too sorts by the same key.
         """
@@ -141,7 +141,7 @@ NewOrder: TypeAlias = Callable[[OrderConfig], Order]
 """A policy: a function that makes the order of one queue."""
 
 
-def first_that_fits(entries: Iterable[Entry], fits: Fits) -> Take | None:
+def first_that_fits(entries: Iterable[QueueEntry], fits: Fits) -> Take | None:
     """Return the decision to run the first of `entries` (each one step's queued work) of which at least one
     item fits; None if none fits.
 

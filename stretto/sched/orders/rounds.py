@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
+from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import OrderConfig, Rank
-from stretto.sched.request import Entry
-from stretto.sorted_queue import SortedQueue
+from stretto.sched.queries.request import QueueEntry
 
 
 class TopologyAware(ByQuery):
@@ -47,14 +47,14 @@ class _Query:
 
     def __init__(self, *, by_path: bool) -> None:
         self._by_path = by_path
-        self._num_unstarted: dict[Entry, int] = {}
+        self._num_unstarted: dict[QueueEntry, int] = {}
         self._unstarted = Earliest()
         self._levels: list[float] = []
         self._num_in: dict[float, int] = {}
-        self._waiting: dict[float, SortedQueue[Entry]] = {}
+        self._waiting: dict[float, SortedQueue[QueueEntry]] = {}
         self._waiting_levels: list[float] = []
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         level = self._level(entry)
         self._num_unstarted[entry] = entry.hi - entry.lo
         self._unstarted.add(entry, entry.arrival_s)
@@ -67,7 +67,7 @@ class _Query:
             self._waiting[level] = SortedQueue()
         self._waiting[level].add(entry.arrival, entry)
 
-    def all_taken(self, entry: Entry) -> None:
+    def all_taken(self, entry: QueueEntry) -> None:
         level = self._level(entry)
         waiting = self._waiting[level]
         waiting.remove(entry.arrival)
@@ -75,7 +75,7 @@ class _Query:
             del self._waiting[level]
             del self._waiting_levels[bisect_left(self._waiting_levels, level)]
 
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         self._num_unstarted[entry] -= hi - lo
         if self._num_unstarted[entry] == 0:
             self._forget(entry)
@@ -83,7 +83,7 @@ class _Query:
     def is_empty(self) -> bool:
         return not self._num_unstarted
 
-    def first(self) -> Entry:
+    def first(self) -> QueueEntry:
         return self._waiting[self._waiting_levels[0]].first
 
     def first_key(self) -> PlaceKey | None:
@@ -93,7 +93,7 @@ class _Query:
         for level in self._waiting_levels:
             yield self._key(level), self._waiting[level]
 
-    def rank(self, entry: Entry) -> Rank:
+    def rank(self, entry: QueueEntry) -> Rank:
         level = self._level(entry)
         return self._round(level), self._unstarted.first.arrival_s, level
 
@@ -103,7 +103,7 @@ class _Query:
     def _round(self, level: float) -> int:
         return bisect_left(self._levels, level)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: QueueEntry) -> None:
         level = self._level(entry)
         del self._num_unstarted[entry]
         self._unstarted.remove(entry)
@@ -112,5 +112,5 @@ class _Query:
             del self._num_in[level]
             del self._levels[bisect_left(self._levels, level)]
 
-    def _level(self, entry: Entry) -> float:
+    def _level(self, entry: QueueEntry) -> float:
         return -entry.path_s if self._by_path else float(-entry.request.node.depth)

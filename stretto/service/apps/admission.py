@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stretto.deployment import Deployment
-from stretto.errors import DeadlineTooClose
 from stretto.graph.compile import Node
+from stretto.model.deployment import Deployment
+from stretto.model.errors import DeadlineTooClose
 
 _NUM_RECENT = 32
 _RECENT_S = 60.0

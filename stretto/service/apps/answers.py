@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from stretto.core import AbsentType, Chunk, Document, Failure, Hit
+from stretto.apps.template import Template
 from stretto.documents.quotes import cite
-from stretto.errors import ConfigError
-from stretto.frontend.template import Template
 from stretto.graph.types import innermost_type
+from stretto.model.errors import ConfigError
+from stretto.model.values import AbsentType, Chunk, Document, Failure, Hit
 
 _SERVABLE = frozenset({"text", "number", "bool", "chunk", "hit"})
 

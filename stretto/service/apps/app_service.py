@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from stretto.errors import ConfigError, DeadlineExceeded, QueryCancelled, StrettoError, UserError
-from stretto.frontend.template import Configuration
+from stretto.apps.template import Configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.passes.weigh import WEIGHED
+from stretto.model.errors import ConfigError, DeadlineExceeded, QueryCancelled, StrettoError, UserError
 from stretto.programs.wire.errors import error_to_wire
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime

@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from stretto.apps import APPS, search_empowered
-from stretto.errors import ConfigError, StrettoError
-from stretto.frontend.template import Template
+from stretto.apps.template import Template
 from stretto.graph.types import item_type
 from stretto.graph.verify import verify
+from stretto.model.errors import ConfigError, StrettoError
 from stretto.service.apps.answers import check_outputs
 from stretto.service.apps.inputs import check_servable, input_schema
 from stretto.service.apps.settings import described_settings

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from stretto.documents.parse import PARSERS
-from stretto.engines.http_client.address import bracketed
-from stretto.errors import ConfigError, DocumentError
+from stretto.http.client.address import bracketed
+from stretto.model.errors import ConfigError, DocumentError
 from stretto.runtime.loop_thread import LoopThread
 from stretto.service.apps.fair_slots import FairTurns
 from stretto.service.apps.inputs import Upload

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.core import is_text
-from stretto.errors import ConfigError
-from stretto.frontend.template import Template
+from stretto.apps.template import Template
 from stretto.graph.types import innermost_type, item_type
+from stretto.model.errors import ConfigError
+from stretto.model.values import is_text
 from stretto.service.bodies import checked_object
 from stretto.service.refusals import Misplaced
 

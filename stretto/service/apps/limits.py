@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from stretto.documents.parser_process import ParseLimits
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
 from stretto.service.apps.fetching import FetchRules
 
 

@@ -19,7 +19,7 @@ _MAX_SEMICOLONS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BodyPart:
     """A part of a body.
 
     Attributes:
@@ -32,7 +32,7 @@ class Part:
     data: bytes
 
 
-def read_parts(content_type: str, body: bytes | bytearray) -> list[Part]:
+def read_parts(content_type: str, body: bytes | bytearray) -> list[BodyPart]:
     """Cut a body into its parts.
 
     Raises:
@@ -54,7 +54,7 @@ def read_parts(content_type: str, body: bytes | bytearray) -> list[Part]:
     return [_part(piece, number) for number, piece in enumerate(pieces[1:-1], start=1)]
 
 
-def _part(piece: bytes | bytearray, number: int) -> Part:
+def _part(piece: bytes | bytearray, number: int) -> BodyPart:
     place = f"body, part {number}"
     head, blank, data = piece.lstrip(b" \t").partition(b"\r\n\r\n")
     is_long = len(head) > _MAX_HEADER_BYTES or head.count(b";") > _MAX_SEMICOLONS
@@ -67,4 +67,4 @@ def _part(piece: bytes | bytearray, number: int) -> Part:
     name = headers.get_param("name", header="content-disposition")
     if not isinstance(name, str) or not name:
         raise Misplaced(place, "has no name")
-    return Part(name, headers.get_filename(), bytes(data))
+    return BodyPart(name, headers.get_filename(), bytes(data))

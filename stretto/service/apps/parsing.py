@@ -10,11 +10,11 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from stretto.core import Document
 from stretto.documents.parse import parse_bytes, parser_of
 from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.documents.text import parse_text
-from stretto.errors import DocumentError
+from stretto.model.errors import DocumentError
+from stretto.model.values import Document
 from stretto.service.apps.fair_slots import FairTurns
 from stretto.service.apps.inputs import Upload
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from stretto.frontend.template import Configuration, Template
+from stretto.apps.template import Configuration, Template
+from stretto.model.tasks import Objective
 from stretto.service.apps.inputs import Upload, checked_inputs, document_name
 from stretto.service.apps.multipart import read_parts
 from stretto.service.apps.settings import checked_settings
 from stretto.service.bodies import checked_object, read_json
 from stretto.service.refusals import Misplaced
 from stretto.service.sizes import check_num_items
-from stretto.tasks import Objective
 
 _KEYS = ("inputs", "settings", "deadline_s", "objective", "stream", "background")
 _JSON_FIELD = "query"

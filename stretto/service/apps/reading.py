@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stretto.core import Document
 from stretto.documents.pdf import unread_pages_note
-from stretto.errors import DeadlineExceeded, DocumentError
+from stretto.model.errors import DeadlineExceeded, DocumentError
+from stretto.model.values import Document
 from stretto.service.apps.fetching import FetchBudget, Fetcher
 from stretto.service.apps.inputs import Upload
 from stretto.service.apps.limits import AppLimits

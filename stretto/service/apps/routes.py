@@ -13,14 +13,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from stretto.errors import QueryEnded, StrettoError
+from stretto.model.errors import QueryEnded, StrettoError
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.query_request import checked_request
 from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import off_loop
 from stretto.service.refusals import draining, not_found
-from stretto.service.request import ClientLeft, Request
+from stretto.service.request import ClientLeft, ServiceRequest
 from stretto.service.routes import Route
 
 _QUERIES = "/v1/apps/{app}/queries"
@@ -50,13 +50,13 @@ class AppRoutes:
             Route("DELETE", _QUERY, self._cancel),
         )
 
-    async def _list(self, request: Request) -> None:
+    async def _list(self, request: ServiceRequest) -> None:
         await request.answer_json({"apps": list(self._service.apps)})
 
-    async def _describe(self, request: Request) -> None:
+    async def _describe(self, request: ServiceRequest) -> None:
         await request.answer_json(self._app(request).description())
 
-    async def _start(self, request: Request) -> None:
+    async def _start(self, request: ServiceRequest) -> None:
         app = self._app(request)
         if self._is_draining():
             raise draining()
@@ -77,20 +77,20 @@ class AppRoutes:
             started.query.cancel()
             raise
 
-    async def _status(self, request: Request) -> None:
+    async def _status(self, request: ServiceRequest) -> None:
         await request.answer(await self._service.status(self._query(request)))
 
-    async def _events(self, request: Request) -> None:
+    async def _events(self, request: ServiceRequest) -> None:
         await request.unless_left(self._send_events(request, self._app(request), self._query(request)))
 
-    async def _cancel(self, request: Request) -> None:
+    async def _cancel(self, request: ServiceRequest) -> None:
         found = self._query(request)
         found.query.cancel()
         with contextlib.suppress(StrettoError):
             await self._service.wait(found)
         await request.answer(await self._service.status(found))
 
-    async def _send_events(self, request: Request, app: DeployedApp, query: AppQuery) -> None:
+    async def _send_events(self, request: ServiceRequest, app: DeployedApp, query: AppQuery) -> None:
         """Send the text of a query as it is generated, and at the end its status with all outputs."""
         await request.send_event({"id": query.id, "status": "running"})
         async for output, text in self._service.text_events(app, query.query):
@@ -100,13 +100,13 @@ class AppRoutes:
         await request.send_encoded_event(await self._service.status(query))
         await request.end_events()
 
-    def _app(self, request: Request) -> DeployedApp:
+    def _app(self, request: ServiceRequest) -> DeployedApp:
         name = request.parts[0]
         if name not in self._service.apps:
             raise not_found(f"app {name!r:.80}")
         return self._service.apps[name]
 
-    def _query(self, request: Request) -> AppQuery:
+    def _query(self, request: ServiceRequest) -> AppQuery:
         app = self._app(request)
         found = self._service.find(app, request.parts[1], request.tenant.name)
         if found is None:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from stretto.core import is_text
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.model.values import is_text
 
 _MOST_EXACT = 2**53
 """Bound of the whole numbers that every JSON parser reads exactly."""

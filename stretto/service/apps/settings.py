@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from stretto.errors import ConfigError, StrettoError
-from stretto.frontend.choices import Choices
-from stretto.frontend.component import Component
-from stretto.frontend.template import Configuration, Template
+from stretto.apps.components.choices import Choices
+from stretto.apps.components.component import Component
+from stretto.apps.template import Configuration, Template
+from stretto.model.errors import ConfigError, StrettoError
 from stretto.service.apps.setting_types import converted, schema_of, types_of
 from stretto.service.bodies import checked_object
 from stretto.service.refusals import Misplaced

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.tei_wire import INFO, read_info
 from stretto.engines.openai_server.http import Http, read_json
-from stretto.engines.openai_wire import paths
-from stretto.engines.openai_wire.models import choose_model, read_models
-from stretto.errors import BadReply, EngineTimeout, EngineUnavailable
+from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable
+from stretto.wire import paths
+from stretto.wire.models import choose_model, read_models
 
 Request: TypeAlias = tuple[str, dict[str, object]]
 """Path and body of a POST."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stretto.engines.openai_wire.server_url import read_server_url
-from stretto.errors import ConfigError
+from stretto.model.errors import ConfigError
+from stretto.wire.server_url import read_server_url
 
 INSTANCES_PER_SERVER = 2
 """Instances of an engine that ask one server. While the server works on the batch of one, that of the other

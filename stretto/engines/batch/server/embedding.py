@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.embedding import text_of
 from stretto.engines.batch.server import tei_wire
 from stretto.engines.batch.server.client import BatchServer
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.pieces import pieces
-from stretto.engines.openai_wire import embeddings
-from stretto.engines.openai_wire.embeddings import Vector
-from stretto.errors import BadReply
-from stretto.tasks import Task
+from stretto.model.errors import BadReply
+from stretto.model.tasks import Task
+from stretto.wire import embeddings
+from stretto.wire.embeddings import Vector
 
 
 class EmbeddingServer:
@@ -55,7 +55,7 @@ class EmbeddingServer:
         """Close the connections to the server."""
         self._server.close()
 
-    def _embed(self, applications: Sequence[Application]) -> list[object]:
+    def _embed(self, applications: Sequence[OpApplication]) -> list[object]:
         texts = [text_of(application) for application in applications]
         different = list(dict.fromkeys(texts))
         vectors = dict(zip(different, self._vectors(different), strict=True))

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.core import Hit, as_text, document_order
-from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.reranking import hits_of
 from stretto.engines.batch.server import tei_wire
 from stretto.engines.batch.server.client import BatchServer, Request, ServedModel
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.pieces import pieces
-from stretto.engines.openai_wire import rerank
-from stretto.errors import BadReply
-from stretto.tasks import Task
+from stretto.model.errors import BadReply
+from stretto.model.tasks import Task
+from stretto.model.values import Hit, as_text, document_order
+from stretto.wire import rerank
 
 
 class RerankingServer:
@@ -55,7 +55,7 @@ class RerankingServer:
         """Close the connections to the server."""
         self._server.close()
 
-    def _rerank(self, applications: Sequence[Application]) -> list[object]:
+    def _rerank(self, applications: Sequence[OpApplication]) -> list[object]:
         lists = [hits_of(application) for application in applications]
         questions = [application.require("question", str) for application in applications]
         if not any(lists):

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from stretto.engines.openai_wire.embeddings import Vector
-from stretto.errors import BadReply
+from stretto.model.errors import BadReply
+from stretto.wire.embeddings import Vector
 
 INFO = "info"
 EMBED = "embed"

@@ -1,0 +1,31 @@
+"""Ready-made components, the parts that apps are composed of."""
+
+from stretto.apps.components.agent import Agent
+from stretto.apps.components.branches import Condition, FirstPresent
+from stretto.apps.components.llm_call import LLMCall
+from stretto.apps.components.map_reduce import MapReduce
+from stretto.apps.components.rag import Indexing, QueryExpansion, Reranking, Searching, Synthesis
+from stretto.apps.components.search import Generation, Judge, Reading, WebSearch
+from stretto.apps.components.splitting import Splitting
+from stretto.apps.components.tool_call import ToolCall
+from stretto.model.tools import Tool
+
+__all__ = [
+    "Agent",
+    "Condition",
+    "FirstPresent",
+    "Generation",
+    "Indexing",
+    "Judge",
+    "LLMCall",
+    "MapReduce",
+    "QueryExpansion",
+    "Reading",
+    "Reranking",
+    "Searching",
+    "Splitting",
+    "Synthesis",
+    "Tool",
+    "ToolCall",
+    "WebSearch",
+]

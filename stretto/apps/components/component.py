@@ -1,0 +1,344 @@
+"""Components, the parts that a user composes an app of. Each component lowers to a few primitives.
+
+A component class names its in ports, its out ports and its configuration (a frozen dataclass whose
+fields are also keyword arguments), and says in `lower` which primitives it stands for:
+
+    class Shout(Component):
+        ports = (Port("text", "text"),)
+        outs = {"text": "text"}
+
+        @dataclass(frozen=True)
+        class Config:
+            engine: str = "calls"
+
+        def lower(self, build, config):
+            loud = build.add("loud", "call", (build.take("text"),), engine=config.engine,
+                             config={"function": "upper", "result": "text"})
+            return {"text": loud}
+
+    shout = Shout(text=question)          # in ports and settings, by keyword
+    shout["text"]                         # an out port, to feed others with
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from stretto.apps.components.choices import NAMES, Choices
+from stretto.apps.components.prompt_segments import known_constants, load_prompt, parse_prompt
+from stretto.graph.graph import WHEN, Arg, Constant, Primitive, PromptParts, Ref, config_items
+from stretto.graph.ops import Port
+from stretto.graph.types import item_type
+from stretto.model.errors import ConfigError, TemplateError
+from stretto.model.nearest_name import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of an app: a named and typed value that is given anew for each query (run of the app).
+
+    Raises:
+        TemplateError: the name or the type is no text, or the name is empty.
+    """
+
+    name: str
+    type: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or not isinstance(self.type, str):
+            raise TemplateError(
+                f"an input has a name and a type, got {self.name!r:.80} and {self.type!r:.80}"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutPort:
+    """One output of a component (part of an app): a source of values that can feed other components."""
+
+    component: Component
+    name: str
+
+
+Source: TypeAlias = Input | OutPort
+
+
+@dataclass(frozen=True)
+class NoConfig:
+    """An empty configuration, for components (parts of an app) without settings."""
+
+
+class Component:
+    """The base class of all components, the parts (retriever, synthesizer…) that an app is composed of.
+
+    A subclass declares its in ports (inputs), out ports (outputs) and settings, and says in `lower` which
+    primitives, the smallest steps that are scheduled, do its work. A `variadic` in port stands for any number
+    of ports of any names. Each component takes the `Choices` of its user too: hints, passes, attempts and a
+    fallback engine.
+    """
+
+    ports: ClassVar[tuple[Port, ...]] = ()
+    outs: ClassVar[Mapping[str, str]] = {}
+    Config: ClassVar[type[Any]] = NoConfig
+
+    def __init__(self, *, name: str | None = None, **keywords: Any) -> None:
+        self.name = name or _snake_case(type(self).__name__)
+        if not isinstance(self.name, str):
+            raise TemplateError(f"a component's name must be a text, got {name!r:.80}")
+        if not dataclasses.is_dataclass(self.Config):
+            raise TemplateError(f"{self.name}: Config must be a dataclass, got {self.Config!r:.80}")
+        self.sources: dict[str, Source] = {}
+        fields = {field.name for field in dataclasses.fields(self.Config)}
+        settings = {key: value for key, value in keywords.items() if key in fields}
+        chosen = {key: value for key, value in keywords.items() if key in NAMES and key not in fields}
+        self.feed(**{key: keywords[key] for key in keywords if key not in fields and key not in chosen})
+        self.config = configure(self, self.Config(), settings)
+        self.choices = dataclasses.replace(Choices(), **chosen)
+
+    def feed(self, **sources: Source) -> None:
+        """Connect in ports (inputs) of the component, given by name, to the sources of their values.
+
+        A source is an input of the app, or an out port of another component.
+
+        Raises:
+            TemplateError: there is no such port, or the source is not an `Input` or `OutPort`.
+        """
+        names = [port.name for port in self.ports if not port.variadic]
+        takes_any = any(port.variadic for port in self.ports)
+        settings = (*(field.name for field in dataclasses.fields(self.Config)), *NAMES)
+        for port, source in sources.items():
+            if port not in names and not takes_any:
+                meant = f"ports: {', '.join(names)}{did_you_mean(port, (*names, *settings))}"
+                raise TemplateError(f"{self.name}: there is no port or setting {port!r}; {meant}")
+            if port not in names and not isinstance(source, Input | OutPort):
+                meant = did_you_mean(port, settings) or f"; there are {', '.join(settings)}"
+                raise TemplateError(f"{self.name}: {port} is no setting of {type(self).__name__}{meant}")
+            if not isinstance(source, Input | OutPort):
+                raise TemplateError(f"{self.name}: port {port!r} is fed with a {type(source).__name__}")
+            self.sources[port] = source
+
+    def __getitem__(self, out: str) -> OutPort:
+        if not isinstance(out, str) or out not in self.outs:
+            raise TemplateError(
+                f"{self.name}: there is no out port {out!r:.80}; there are {', '.join(self.outs)}"
+            )
+        return OutPort(self, out)
+
+    def __rshift__(self, other: Component | Chain) -> Chain:
+        return Chain((self,), (), (self,), (self,)) >> other
+
+    def out_types(self, in_types: Mapping[str, str], config: Any) -> Mapping[str, str]:
+        """Return the types of the out ports (outputs) of this component (part of an app), by name.
+
+        A component overrides this method if its out types depend on the types of the values that its in ports
+        get.
+        """
+        return self.outs
+
+    def lower(self, build: Builder, config: Any) -> Mapping[str, Ref]:
+        """Add the primitives (steps) that do the work of this component (part of an app) to the graph that
+        `build` makes.
+
+        Returns a reference to the value of each out port (output), by name.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Components (parts of an app) joined with `>>`, and the order that this gives them.
+
+    Attributes:
+        order: (before, after) pairs of components.
+        first, last: components without one before or after them in the chain. `a >> b` puts the last ones
+            of `a` before the first ones of `b`.
+    """
+
+    components: tuple[Component, ...]
+    order: tuple[tuple[Component, Component], ...]
+    first: tuple[Component, ...]
+    last: tuple[Component, ...]
+
+    def __rshift__(self, other: Component | Chain) -> Chain:
+        other = _chain(other)
+        between = tuple((a, b) for a in self.last for b in other.first)
+        components = tuple(dict.fromkeys((*self.components, *other.components)))
+        return Chain(components, (*self.order, *between, *other.order), self.first, other.last)
+
+
+def parallel(*branches: Component | Chain) -> Chain:
+    """Return a chain of components (parts of an app) in which the given branches run side by side: `a >>
+    parallel(b, c >> d) >> e`.
+    """
+    chains = [_chain(branch) for branch in branches]
+    return Chain(
+        tuple(dict.fromkeys(c for chain in chains for c in chain.components)),
+        tuple(pair for chain in chains for pair in chain.order),
+        tuple(c for chain in chains for c in chain.first),
+        tuple(c for chain in chains for c in chain.last),
+    )
+
+
+def _chain(part: object) -> Chain:
+    """Return a component as a chain of one. Raises TemplateError if it is neither."""
+    if isinstance(part, Chain):
+        return part
+    if not isinstance(part, Component):
+        raise TemplateError(f"an app's flow is made of components, got {part!r:.80}")
+    return Chain((part,), (), (part,), (part,))
+
+
+class Builder:
+    """The graph of an app while it is built: each component adds its primitives (steps) to it."""
+
+    def __init__(self) -> None:
+        self.primitives: list[Primitive] = []
+        self.types: Mapping[str, str] = {}
+        self._values: Mapping[str, Ref] = {}
+        self._names: set[str] = set()
+
+    def reserve(self, name: str) -> None:
+        """Reserve a name in the graph, so that no primitive (step) that is added later gets it."""
+        self._names.add(name)
+
+    def enter(self, values: Mapping[str, Ref], types: Mapping[str, str]) -> None:
+        """Make a component (part of the app) the current one, whose primitives (steps) are added next.
+
+        `values` and `types` are the values that feed its in ports (inputs), and their types, by port.
+        """
+        self._values = values
+        self.types = types
+
+    def is_fed(self, port: str) -> bool:
+        """Return whether the in port (input) `port` of the current component (part of the app) is connected
+        to a value.
+        """
+        return port in self._values
+
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """The in ports (inputs) of the current component (part of the app) that are connected to a value, in
+        the order in which they were connected.
+        """
+        return tuple(self._values)
+
+    def value(self, port: str) -> Ref:
+        """Return a reference to the value that feeds the in port (input) `port` of the current component
+        (part of the app).
+        """
+        return self._values[port]
+
+    def take(self, port: str, to: str | None = None, *, each: bool = False) -> Arg:
+        """Return an argument, for `add`, that passes an input of the component on to one of its primitives
+        (steps): whatever comes at the component's in port `port` goes to the primitive's port `to`.
+
+        `to` is `port` if left out. With `each`, what comes is a list, and the primitive runs once per item.
+        """
+        return Arg(to or port, self._values[port], each)
+
+    def take_each_if_list(self, port: str, to: str) -> Arg:
+        """Return an argument that connects a new primitive (step) to an input of the current component: its
+        port `to` reads what feeds the component's in port `port`.
+
+        If that is a list, the primitive is applied to every item.
+        """
+        return Arg(to, self._values[port], item_type(self.types[port]) is not None)
+
+    def add(
+        self,
+        name: str,
+        op: str,
+        args: tuple[Arg, ...],
+        *,
+        engine: str | None = None,
+        config: Mapping[str, object] | None = None,
+        hints: tuple[str, ...] = (),
+        prompt: PromptParts = (),
+    ) -> Ref:
+        """Add a primitive (step) to the graph and return a reference to its value.
+
+        If another primitive has that name, a number is appended to it.
+        """
+        unique, number = name, 1
+        while unique in self._names:
+            number += 1
+            unique = f"{name}.{number}"
+        self._names.add(unique)
+        try:
+            settings = config_items(config or {})
+        except TypeError as error:
+            raise ConfigError(str(error)) from error
+        self.primitives.append(Primitive(unique, op, args, prompt, settings, engine, hints))
+        return Ref(unique)
+
+    def complete(
+        self,
+        name: str,
+        prompt: str,
+        variables: Mapping[str, Ref],
+        *,
+        engine: str,
+        decode: Mapping[str, object],
+        constants: Mapping[str, object] | None = None,
+        each: frozenset[str] = frozenset(),
+        hints: tuple[str, ...] = (),
+        when: Ref | None = None,
+    ) -> Ref:
+        """Add an LLM call to the graph, as two steps (a prefill of `prompt` and its decode), and return a
+        reference to its output.
+
+        Args:
+            prompt: name of a ready-made prompt, or the text of one (any string with a brace).
+            variables: the value of each prompt variable.
+            constants: settings whose values the prompt may contain, by name.
+            each: variables taken item by item from a list.
+            decode: fields of `stretto.model.tasks.Decode`.
+            when: value without which the call is skipped, if it has such a condition.
+        """
+        parts = parse_prompt(load_prompt(prompt), frozenset(variables), known_constants(constants or {}))
+        used = [part.port for part in parts if not isinstance(part, Constant)]
+        args = tuple(Arg(port, variables[port], port in each) for port in dict.fromkeys(used))
+        if when is not None:
+            args = (*args, Arg(WHEN, when))
+        independent = ("batchable",) if each else ()
+        kv = self.add(f"{name}.prompt", "prefill", args, engine=engine, prompt=parts, hints=independent)
+        return self.add(
+            name,
+            "decode",
+            (Arg("kv", kv, bool(each)),),
+            engine=engine,
+            config=decode,
+            hints=(*independent, *hints),
+        )
+
+
+def configure(component: Component, config: Any, settings: Mapping[str, object]) -> Any:
+    """Return a copy of the configuration of a component (part of an app) with some settings changed.
+
+    Settings that are `Choices`, which every component takes, are passed over.
+
+    Raises:
+        ConfigError: a setting is unknown, or its value has another type than the default's.
+    """
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    settings = {key: value for key, value in settings.items() if key in fields or key not in NAMES}
+    for key, value in settings.items():
+        if key not in fields:
+            meant = did_you_mean(key, (*fields, *NAMES)) or f"; there are {', '.join(fields)}"
+            raise ConfigError(f"{component.name}: there is no setting {key!r}{meant}")
+        present = getattr(config, key)
+        wanted = type(present)
+        is_fitting = isinstance(value, int | float if wanted is float else wanted)
+        if present is not None and (not is_fitting or (isinstance(value, bool) and wanted is not bool)):
+            raise ConfigError(f"{component.name}: {key} must be {wanted.__name__}, got {value!r}")
+    try:
+        return dataclasses.replace(config, **settings)
+    except ConfigError as error:
+        raise ConfigError(f"{component.name}: {error.message}") from error
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

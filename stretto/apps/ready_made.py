@@ -1,0 +1,94 @@
+"""Ready-made apps of the Teola paper: document question answering, search-empowered generation, an agent.
+
+Source: Teola Figure 2, §7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stretto.apps.components.agent import Agent
+from stretto.apps.components.component import Input
+from stretto.apps.components.rag import Indexing, QueryExpansion, Reranking, Searching, Synthesis
+from stretto.apps.components.search import Generation, Judge, Reading, WebSearch
+from stretto.apps.template import Template
+from stretto.model.tools import Tool
+
+
+def naive_rag(*, named_collection: bool = False) -> Template:
+    """Return the app that answers a question from documents with a plain search.
+
+    It indexes the documents, searches with the question itself, answers from each of the best 3 passages, and
+    combines these answers. With `named_collection`, queries bring the name of a collection to index into.
+    """
+    question, files, collection = _inputs(named_collection)
+    indexing = Indexing(files=files, **collection)
+    searching = Searching(queries=question, indexed=indexing["indexed"], top_k=3, **collection)
+    synthesis = Synthesis(question=question, hits=searching["hits"], mode="tree")
+    return Template(
+        "naive_rag",
+        indexing >> searching >> synthesis,
+        {"answer": synthesis["answer"], "sources": searching["hits"]},
+    )
+
+
+def advanced_rag(*, named_collection: bool = False) -> Template:
+    """Return the app that answers a question from documents with query expansion and reranking.
+
+    It indexes the documents, lets an LLM reword the question, searches with each version, reranks the hits,
+    answers from the best one and refines the answer with the next two. With `named_collection`, queries bring
+    the name of a collection to index into.
+    """
+    question, files, collection = _inputs(named_collection)
+    indexing = Indexing(files=files, **collection)
+    expansion = QueryExpansion(question=question)
+    searching = Searching(queries=expansion["queries"], indexed=indexing["indexed"], **collection)
+    reranking = Reranking(question=question, hits=searching["hits"])
+    synthesis = Synthesis(question=question, hits=reranking["top"], mode="refine")
+    return Template(
+        "advanced_rag",
+        indexing >> expansion >> searching >> reranking >> synthesis,
+        {"answer": synthesis["answer"], "sources": reranking["top"]},
+    )
+
+
+def search_empowered() -> Template:
+    """Return the app that searches the web only if an LLM cannot answer a question by itself.
+
+    A small LLM drafts an answer and judges it; if it is not good, the web is searched; then the main LLM
+    answers. It reads the search results, or the draft if there was no search or nothing was found. Engines:
+    `llm_small`, `web` and `llm`.
+    """
+    question = Input("question", "text")
+    proxy = Generation(name="proxy", question=question, engine="llm_small")
+    judge = Judge(question=question, text=proxy["text"], engine="llm_small")
+    search = WebSearch(queries=question, needed=judge["no"])
+    reading = Reading(hits=search["hits"], draft=proxy["text"])
+    answer = Generation(name="answer", question=question, context=reading["context"], prompt="answer")
+    return Template(
+        "search_empowered",
+        proxy >> judge >> search >> reading >> answer,
+        {"answer": answer["text"], "sources": search["hits"]},
+    )
+
+
+def agent(tools: Sequence[Tool], *, max_turns: int = 4) -> Template:
+    """Return the app in which an LLM answers a question with the help of tools, in at most `max_turns` turns.
+
+    Engines: `llm`, and `tools`, which `stretto.engines.catalogue.tools_engine` makes of the same tools.
+
+    Source: Teola Figure 2b.
+    """
+    answering = Agent(question=Input("question", "text"), tools=tuple(tools), max_turns=max_turns)
+    return Template("agent", answering, {"answer": answering["answer"]})
+
+
+def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Any]]:
+    """Inputs of the RAG apps. With a named collection, queries bring its name as the input `collection`."""
+    collection = {"collection": Input("collection", "text")} if named_collection else {}
+    return Input("question", "text"), Input("files", "list[document]"), collection
+
+
+APPS: dict[str, Callable[..., Template]] = {"naive": naive_rag, "advanced": advanced_rag}
+"""Table of the apps that answer questions from given documents, by name."""

@@ -1,0 +1,124 @@
+"""The classes of the requests that run at each instance, and how much room the strictest of them leaves.
+
+A step takes longer the more tokens are in flight at an instance. Requests of the class "latency" want short
+steps, so an instance that runs one of them has room for fewer tokens than fit. Requests of the class
+"throughput" want many tokens in flight.
+
+Source: Parrot §5.4, where 4,096 tokens are the room at a latency of 40 ms. Differs: the room follows from the
+times that the instance is known or measured to take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.cluster.instances import InstanceView
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import (
+    Bound,
+    Dispatched,
+    Ended,
+    Joined,
+    Left,
+    PlacementEvent,
+    PlacementRequest,
+    Unbound,
+)
+
+LATENCY_TOKENS = 4096
+"""Tokens in flight beside requests for latency, where it is not known how long steps take."""
+LATENCY_STRETCH = 4 / 3
+"""How much longer a step may take for requests for latency than a step of one sequence alone."""
+
+
+@dataclass(slots=True)
+class ClassLoad:
+    """The requests at one instance: how many run, by class, and the tokens of those for throughput; how many
+    for latency wait there.
+    """
+
+    num_latency: int = 0
+    num_throughput: int = 0
+    throughput_tokens: int = 0
+    num_waiting_latency: int = 0
+
+
+NOTHING = ClassLoad()
+"""What runs at an instance that has got no request."""
+
+
+class ClassLoads:
+    """The classes of the requests that run at each instance, as a placement policy is told of them.
+
+    Attributes:
+        num_latency: number of requests for latency that run at any instance.
+        num_throughput: number of all other requests that run at any instance.
+        throughput_tokens: number of their tokens.
+        num_instances: number of instances that have joined.
+    """
+
+    def __init__(self) -> None:
+        self.num_latency = self.num_throughput = self.throughput_tokens = self.num_instances = 0
+        self._aboard: dict[InstanceId, ClassLoad] = {}
+
+    def of(self, instance: InstanceId) -> ClassLoad:
+        """Return what runs or waits at an instance, by class. The caller must not change it."""
+        return self._aboard.get(instance, NOTHING)
+
+    def observe(self, event: PlacementEvent) -> None:
+        """Count requests that begin to run or have ended, and those that wait at an instance."""
+        if isinstance(event, Dispatched):
+            self._add(self._of(event.instance), event.request, 1)
+        elif isinstance(event, Ended):
+            if (found := self._aboard.get(event.instance)) is not None:
+                self._add(found, event.request, -1)
+        elif isinstance(event, Bound):
+            if event.request.purpose.preference == "latency":
+                self._of(event.instance).num_waiting_latency += 1
+        elif isinstance(event, Unbound):
+            if event.request.purpose.preference == "latency" and event.instance in self._aboard:
+                self._aboard[event.instance].num_waiting_latency -= 1
+        elif isinstance(event, Joined):
+            self.num_instances += 1
+        elif isinstance(event, Left):
+            self.num_instances -= 1
+            left = self._aboard.pop(event.instance, NOTHING)
+            self.num_latency -= left.num_latency
+            self.num_throughput -= left.num_throughput
+            self.throughput_tokens -= left.throughput_tokens
+
+    def _of(self, instance: InstanceId) -> ClassLoad:
+        aboard = self._aboard.get(instance)
+        if aboard is None:
+            aboard = self._aboard[instance] = ClassLoad()
+        return aboard
+
+    def _add(self, aboard: ClassLoad, request: PlacementRequest, sign: int) -> None:
+        num_tokens = sign * (request.num_tokens + request.expected_output)
+        if request.purpose.preference == "latency":
+            aboard.num_latency += sign
+            self.num_latency += sign
+        else:
+            aboard.num_throughput += sign
+            aboard.throughput_tokens += num_tokens
+            self.num_throughput += sign
+            self.throughput_tokens += num_tokens
+
+
+def latency_room(view: InstanceView, request: PlacementRequest) -> int:
+    """Return how many tokens may be in flight at an instance while requests for latency run there.
+
+    With so many, a step takes `LATENCY_STRETCH` times as long as one sequence alone. What a token adds to a
+    step is measured there; before that, it follows from the profile and the mean length of the requests
+    there, or of `request`.
+    """
+    profile = view.profile
+    spare_s = (LATENCY_STRETCH - 1) * profile.per_output_s
+    mean_tokens = view.running_tokens / view.num_running if view.num_running else request.all_tokens
+    if view.per_resident_s is not None and spare_s:
+        tokens = mean_tokens + spare_s / view.per_resident_s if view.per_resident_s else view.capacity_tokens
+    elif spare_s and profile.per_neighbour_s:
+        tokens = mean_tokens * (1 + spare_s / profile.per_neighbour_s)
+    else:
+        tokens = LATENCY_TOKENS
+    return round(min(tokens, view.capacity_tokens))

@@ -1,0 +1,108 @@
+"""A parser of one answer of a server, as far as it has come."""
+
+from __future__ import annotations
+
+import httptools
+
+from stretto.http.client.headers import Headers
+from stretto.model.errors import BadReply
+
+_MAX_HEAD_BYTES = 256_000
+"""Bytes of an answer's head. As many may come without completing a header or a part of the body."""
+
+
+class AnswerParser:
+    """A parser of one HTTP/1.1 answer: bytes are fed to it, and its attributes tell what has come.
+
+    Attributes:
+        status: status of the answer; 0 before its head is complete.
+        length: number of bytes of the body; None if the head does not tell.
+        ends_with_connection: whether the body ends when the connection does.
+        keeps_alive: whether the connection can be used again.
+        is_complete: whether all of the answer has come.
+    """
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._head_bytes = self._silent_bytes = 0
+        self._parts: list[bytes] = []
+        self._is_chunked = False
+        self.status = 0
+        self.reason = b""
+        self.headers: Headers = []
+        self.length: int | None = None
+        self.keeps_alive = False
+        self.is_complete = False
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether the body ends when the connection does."""
+        return bool(self.status) and self.length is None and not self._is_chunked
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the connection.
+
+        Raises:
+            BadReply: they are no HTTP/1.1, or more than one answer.
+        """
+        self._silent_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            raise BadReply(f"it does not speak HTTP/1.1: {error}") from error
+        except httptools.HttpParserUpgrade as error:
+            raise BadReply("it wants to change the protocol") from error
+        if max(self._head_bytes, self._silent_bytes) > _MAX_HEAD_BYTES:
+            raise BadReply(f"its answer has a head of more than {_MAX_HEAD_BYTES} bytes")
+
+    def take_body(self) -> bytes:
+        """Return the parts of the body that have come since the last call, joined."""
+        parts = self._parts
+        if not parts:
+            return b""
+        self._parts = []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    # --- callbacks of the parser
+
+    def on_message_begin(self) -> None:
+        """Refuse a second answer."""
+        if self.is_complete:
+            raise BadReply("it sent more than one answer")
+
+    def on_status(self, reason: bytes) -> None:
+        """Take (a part of) the words behind the status."""
+        self._head_bytes += len(reason)
+        self.reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self._head_bytes += len(name) + len(value)
+        self._silent_bytes = 0
+        name = name.lower()
+        self.headers.append((name, value))
+        if name == b"content-length":
+            self.length = int(value)
+        elif name == b"transfer-encoding":
+            self._is_chunked = True
+
+    def on_headers_complete(self) -> None:
+        """Note the end of the head."""
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self.status = status
+            self.keeps_alive = self._parser.should_keep_alive()
+            if status in (204, 304):
+                self.length = 0
+
+    def on_body(self, data: bytes) -> None:
+        """Take a part of the body."""
+        self._silent_bytes = 0
+        self._parts.append(data)
+
+    def on_message_complete(self) -> None:
+        """Note the end of the answer; an interim one (status 1xx) is forgotten."""
+        if self.status:
+            self.is_complete = True
+        else:
+            self.reason, self.headers, self.length = b"", [], None

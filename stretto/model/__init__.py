@@ -1,0 +1,1 @@
+"""Data that every other package uses: values, tasks, errors, declarations."""

@@ -1,0 +1,78 @@
+"""The fence around what is not ours: the code of users' tools, engines and parts of a vocabulary, and values
+that come from it.
+
+Whatever such code raises becomes a typed error that names the step, and ends one query. Values are checked
+once, where they enter, so that functions which walk through them come to an end.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections import Counter
+from typing import Any
+
+from stretto.model.errors import BadReply, EngineFailure, StrettoError
+
+RAISED = (Exception, SystemExit, GeneratorExit, CancelledError)
+"""What code of a user may raise without ending more than one query; not an interrupt of the program."""
+
+MAX_DEPTH = 400
+"""Largest number of lists within one another. Functions that read values take up to two of Python's 1,000
+frames for each."""
+_MAX_REPEATED = 1_000_000
+"""Largest number of lists that a value may have more than once in it, as a text of it would have them."""
+_CONTAINERS = frozenset((list, tuple, dict))
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the message of an exception, also of one that cannot print its message."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except RAISED:
+        return type(error).__name__
+
+
+def typed(error: BaseException, step: str | None = None) -> StrettoError:
+    """Return an exception as a `StrettoError` that names `step`, with the original as its cause. An exception
+    that is a `StrettoError` keeps its type, and the step that it names already.
+    """
+    if isinstance(error, StrettoError):
+        return error if step is None else error.at(step)
+    failure = EngineFailure(described(error), step=step)
+    failure.__cause__ = error
+    return failure
+
+
+def check_nesting(value: object) -> None:
+    """Check that a value can be walked through: lists, tuples and dicts within one another have an end.
+
+    Raises:
+        BadReply: it holds itself, is nested more than `MAX_DEPTH` deep, or repeats its parts so often that
+            its text would fill the memory.
+        Exception: it is a list of a user's own type that cannot be read.
+    """
+    if type(value) not in _CONTAINERS:
+        if not isinstance(value, list):
+            return
+        value = list(value)
+    level: dict[int, Any] = {id(value): value}
+    times = Counter(level.keys())
+    num_repeated = 0
+    for _ in range(MAX_DEPTH):
+        below: dict[int, Any] = {}
+        times_below = Counter[int]()
+        for key, container in level.items():
+            items = container.values() if isinstance(container, dict) else container
+            if _CONTAINERS.isdisjoint(map(type, items)):
+                continue
+            for item in items:
+                if type(item) in _CONTAINERS:
+                    below[id(item)] = item
+                    times_below[id(item)] += times[key]
+        if not below:
+            return
+        num_repeated += times_below.total() - len(below)
+        if num_repeated > _MAX_REPEATED:
+            raise BadReply(f"the value repeats its parts more than {_MAX_REPEATED:,} times")
+        level, times = below, times_below
+    raise BadReply(f"the value is nested more than {MAX_DEPTH} deep, or holds itself")

@@ -1,0 +1,219 @@
+"""Import paths of the release before, which go on working for one release with a DeprecationWarning.
+
+`stretto/__init__.py` installs the finder behind Python's own, so that it is asked only for modules that
+do not exist.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_PACKAGE = "stretto."
+MOVED = {
+    "frontend": "apps",
+    "agent_traces": "trace.agents",
+    "analysis": "trace.analysis",
+    "asgi_port": "http.asgi_port",
+    "cluster.classes_aboard": "cluster.class_loads",
+    "cluster.devices": "model.devices",
+    "cluster.together": "cluster.group_locations",
+    "components.tools": "model.tools",
+    "core": "model.values",
+    "costs.profile": "model.profile",
+    "deployment": "model.deployment",
+    "emulate.known_costs": "costs.known_costs",
+    "engines.http_client": "http.client",
+    "engines.openai_server.held_prefixes": "engines.openai_server.held_blocks",
+    "engines.openai_wire": "wire",
+    "engines_file": "schema",
+    "errors": "model.errors",
+    "extras": "model.extras",
+    "foreign": "model.foreign",
+    "frontend.choices": "apps.components.choices",
+    "frontend.component": "apps.components.component",
+    "frontend.plan_cache": "apps.plan_cache",
+    "frontend.prompts": "apps.components.prompt_segments",
+    "frontend.template": "apps.template",
+    "interrupts": "http.signals",
+    "llm.cache.block_tables": "llm.block_tables",
+    "messages": "sched.messages",
+    "models": "engines.models",
+    "nearest_name": "model.nearest_name",
+    "observer": "sched.observer",
+    "planner.running.beside": "planner.running.offline_job",
+    "planner.running.carrier": "planner.running.plan_executor",
+    "private_file": "model.private_file",
+    "record": "model.record",
+    "references": "model.references",
+    "router.desk": "router.router_state",
+    "router.fenced_placement": "router.fallback_placement",
+    "router.held_file": "router.held_blocks_file",
+    "router.reported_caches": "router.held_blocks",
+    "runtime.pace": "runtime.completion_rate",
+    "sched.attempts": "sched.queries.attempts",
+    "sched.batch_scheduler": "sched.engines.batch_scheduler",
+    "sched.batch_tokens": "sched.engines.batch_tokens",
+    "sched.bound_requests": "sched.llm.bound_requests",
+    "sched.demand": "sched.queries.demand",
+    "sched.engine_instances": "sched.engines.instances",
+    "sched.engine_queue": "sched.engines.queue",
+    "sched.expected_outputs": "sched.llm.expected_outputs",
+    "sched.gathering": "sched.queries.gathering",
+    "sched.graph_scheduler": "sched.queries.graph_scheduler",
+    "sched.handed_over": "sched.llm.handed_over",
+    "sched.last_heard": "sched.llm.last_heard",
+    "sched.live_graph": "sched.queries.live_graph",
+    "sched.llm_loads": "sched.llm.loads",
+    "sched.llm_scheduler": "sched.llm.scheduler",
+    "sched.new_placing": "sched.llm.new_placing",
+    "sched.node_state": "sched.queries.node_state",
+    "sched.one_call": "sched.queries.one_call",
+    "sched.outcome": "sched.queries.outcome",
+    "sched.place_early": "sched.llm.place_early",
+    "sched.place_late": "sched.llm.place_late",
+    "sched.placement_requests": "sched.llm.placement_requests",
+    "sched.placing": "sched.llm.placing",
+    "sched.prefills_ahead": "sched.llm.prefills_ahead",
+    "sched.prepare": "sched.queries.prepare",
+    "sched.request": "sched.queries.request",
+    "sched.results": "sched.queries.results",
+    "sched.reuse_forecasts": "sched.llm.reuse_forecasts",
+    "sched.reuse_times": "sched.llm.reuse_times",
+    "sched.run_apart": "sched.llm.run_apart",
+    "sched.running_request": "sched.llm.running_request",
+    "sched.session": "sched.queries.session",
+    "sched.shared_context": "sched.llm.shared_context",
+    "sched.shown_parts": "sched.llm.shown_parts",
+    "sched.shown_text": "sched.queries.shown_text",
+    "sched.splicing": "sched.queries.splicing",
+    "sched.streams": "sched.queries.streams",
+    "sched.task_groups": "sched.queries.task_groups",
+    "sched.values": "sched.queries.live_values",
+    "service.http_server": "http.server",
+    "service.joined_writes": "http.joined_writes",
+    "sorted_queue": "model.sorted_queue",
+    "tasks": "model.tasks",
+    "vocabulary": "sched.vocabulary",
+}
+"""The new path of each module or folder that was moved, by its old one, both below the package."""
+RENAMED: dict[str, dict[str, str]] = {
+    "stretto.cli.ask.sources": {"Source": "AnswerSource"},
+    "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
+    "stretto.cluster.group_locations": {"Together": "GroupLocations"},
+    "stretto.cluster.prefix_tree": {"Run": "IndexRun"},
+    "stretto.costs.loading": {"Start": "StartTimes"},
+    "stretto.emulate.app": {"App": "EmulatedApp"},
+    "stretto.emulate.generate": {"Generation": "RunningGeneration"},
+    "stretto.emulate.http": {"Exchange": "EmulatedExchange", "Outbox": "ResponseBytes"},
+    "stretto.emulate.served_model": {"ServedModel": "EmulatedModel"},
+    "stretto.engines.batch.applications": {"Application": "OpApplication"},
+    "stretto.engines.batch.vectors": {"Shelves": "Collections"},
+    "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},
+    "stretto.engines.openai_server.places": {"Place": "ServerSlot"},
+    "stretto.graph.compile": {"Tables": "ConnectionTables"},
+    "stretto.graph.passes.parts": {"Part": "StepPart"},
+    "stretto.graph.passes.steps": {"Step": "PredictedStep"},
+    "stretto.graph.unroll": {"Step": "UnrolledStep"},
+    "stretto.http.client.client": {"Answer": "HttpAnswer", "Client": "HttpClient"},
+    "stretto.llm.cache.tree": {"PrefixTree": "CacheTree"},
+    "stretto.llm.output.output": {"Output": "DecodeOutput"},
+    "stretto.model.references": {"Source": "ValueMemory"},
+    "stretto.planner.application": {"Node": "ModelNode", "Request": "AppRequest"},
+    "stretto.planner.execute": {"Span": "ReplicaSpan"},
+    "stretto.planner.machine": {"Machine": "PlanMachine"},
+    "stretto.planner.running.calls": {"Answer": "CallAnswer", "Call": "PlannedCall", "Ended": "CallEnded"},
+    "stretto.planner.running.drive": {"Run": "DrivenRun"},
+    "stretto.planner.running.plan_executor": {
+        "Drain": "DrainReplica",
+        "Placed": "PlacedReplica",
+        "PlanCarrier": "PlanExecutor",
+    },
+    "stretto.planner.running.run": {"Job": "PlanJob", "Outcome": "RunOutcome"},
+    "stretto.planner.running.run_request": {"Message": "PromptMessage"},
+    "stretto.programs.prompt_text": {"Place": "Placeholder"},
+    "stretto.router.exchange": {"Exchange": "RoutedExchange"},
+    "stretto.router.fallback_placement": {"FencedPlacement": "FallbackPlacement"},
+    "stretto.router.held_blocks": {"ReportedCaches": "HeldByWorkers"},
+    "stretto.router.held_blocks_file": {"HeldFile": "HeldBlocksFile"},
+    "stretto.router.loads": {"Loads": "WorkerLoads", "Running": "RunningAtWorker"},
+    "stretto.router.messages": {"Usage": "WorkerUsage"},
+    "stretto.router.request_log": {"Journey": "RequestTrace"},
+    "stretto.router.router_state": {"Desk": "RouterState"},
+    "stretto.runtime.completion_rate": {"Pace": "CompletionRate"},
+    "stretto.runtime.devices": {"Sealed": "LazyPickle"},
+    "stretto.runtime.instances.process_worker": {"Start": "ProcessStart"},
+    "stretto.runtime.instances.ray_values": {"Answer": "RayAnswer"},
+    "stretto.runtime.instances.ray_worker": {"Worker": "RayActor"},
+    "stretto.runtime.instances.reading": {"Loads": "Unpickle", "Reading": "MessageReading"},
+    "stretto.runtime.instances.start": {"Shared": "RuntimeShares"},
+    "stretto.runtime.journal.lines": {"Entry": "JournalEntry"},
+    "stretto.runtime.shared_memory": {"Segment": "SharedSegment"},
+    "stretto.runtime.worker": {"Job": "InstanceJob"},
+    "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},
+    "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},
+    "stretto.sched.queries.session": {"Session": "SessionMachine"},
+    "stretto.schema.fields": {"Problem": "FieldProblem"},
+    "stretto.service.apps.multipart": {"Part": "BodyPart"},
+    "stretto.service.places": {"Place": "LastInstance", "Places": "LastInstances"},
+    "stretto.service.request": {"Request": "ServiceRequest"},
+    "stretto.sim.published_workloads": {"Workload": "PublishedWorkload"},
+    "stretto.sim.query_bound": {"Bound": "QueryBound"},
+    "stretto.trace.agents.load_report": {"LoadReport": "LoadSummary"},
+    "stretto.trace.agents.sharing": {"Shared": "SharedParts"},
+    "stretto.trace.analysis.requests": {"Request": "AnalysedRequest"},
+    "stretto.trace.recorder": {"Part": "SpanPart"},
+    "stretto.wire.answers": {"Answer": "ModelAnswer", "Choice": "AnswerChoice"},
+    "stretto.wire.requests": {"Message": "ChatMessage"},
+}
+"""The new names of classes and functions, by new module and old name."""
+
+
+def new_path(old: str) -> str | None:
+    """Return the new path of a module that was moved, by itself or with its folder; None for any other."""
+    if not old.startswith(_PACKAGE):
+        return None
+    whole = old.removeprefix(_PACKAGE)
+    if whole in MOVED:
+        return _PACKAGE + MOVED[whole]
+    folder, _, rest = whole.partition(".")
+    for known in (folder, ".".join(whole.split(".")[:2])):
+        if known in MOVED and rest:
+            return _PACKAGE + MOVED[known] + whole.removeprefix(known)
+    return None
+
+
+class OldPaths(MetaPathFinder, Loader):
+    """Finds modules under their old paths. Each is an empty module that looks up its names in the new one."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how to load a module that was moved; None for any other."""
+        if new_path(fullname) is None:
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let names of the module be looked up in the new one, and warn of the old path."""
+        new = new_path(module.__name__)
+        assert new is not None
+        real = importlib.import_module(new)
+        message = f"{module.__name__} is {new} now; the old path works for one more release"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+
+        def look_up(name: str) -> object:
+            return getattr(real, RENAMED.get(real.__name__, {}).get(name, name))
+
+        module.__dict__["__getattr__"] = look_up
+
+
+def install() -> None:
+    """Let old paths be found, unless they are already."""
+    if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
+        sys.meta_path.append(OldPaths())

@@ -1,0 +1,223 @@
+"""Carries out a plan as a state machine: which replicas to add and to drain as calls and replicas end.
+
+Rules:
+
+- `StageSequence` says what each stage runs.
+- A replica is added when its devices are free of all replicas before it in the stage.
+- A replica is drained when its node has no more calls. If another one waits for its devices, it is drained
+  when the node's replicas have together done what this one's share leaves to them: all replicas of a node
+  are taken to do calls equally fast, and each up to its weight.
+- At the end of a stage, replicas that the next one does not run are suspended.
+- A replica that is lost for good is not replaced. The driver is told, and gives another plan to `switch` to,
+  or abandons the node if it has no other replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from stretto.cluster.messages import DrainHow
+from stretto.model.record import record
+from stretto.planner.application import Application
+from stretto.planner.plan import Plan, PlannedReplica
+from stretto.planner.stage_sequence import PresentStage, StageSequence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedReplica:
+    """One use of a planned replica: the same replica may be added again later."""
+
+    replica: PlannedReplica
+
+    @property
+    def node(self) -> str:
+        """Name of the replica's node."""
+        return self.replica.node
+
+
+@record
+class Add:
+    """Action: start a replica."""
+
+    placed: PlacedReplica
+
+
+@record
+class DrainReplica:
+    """Action: give a replica no more calls; stop it when it is idle ("finish") or at once ("suspend")."""
+
+    placed: PlacedReplica
+    how: DrainHow
+
+
+@record
+class Lost:
+    """Action: take note that a replica which still had calls is gone for good."""
+
+    placed: PlacedReplica
+
+
+@record
+class Abandon:
+    """Action: fail all calls of a node, which cannot run any more. An empty `reason` is not known here."""
+
+    node: str
+    reason: str = ""
+
+
+CarrierAction: TypeAlias = Add | DrainReplica | Lost | Abandon
+State: TypeAlias = Literal["waiting", "running", "draining"]
+
+
+class PlanExecutor:
+    """A plan that is being carried out.
+
+    Args:
+        num_left: calls of each node that have to be made. The driver changes this mapping as calls end, and
+            then calls `advance`.
+    """
+
+    def __init__(self, app: Application, plan: Plan, num_left: Mapping[str, int]) -> None:
+        self._app = app
+        self._num_left = num_left
+        self._present: dict[PlacedReplica, State] = {}
+        self._at_begin: dict[str, int] = {}
+        self._weights: dict[str, list[float]] = {}
+        self._weight_of: dict[PlacedReplica, float] = {}
+        self._abandoned: set[str] = set()
+        self._stages = StageSequence(app, plan)
+        self._stage: PresentStage | None = None
+        self._planner = plan.planner
+
+    @property
+    def running(self) -> list[PlacedReplica]:
+        """Replicas that have been added and hold their devices, also those that are being drained."""
+        return [placed for placed, state in self._present.items() if state != "waiting"]
+
+    @property
+    def staying(self) -> list[PlacedReplica]:
+        """Replicas that have been added and are not being drained."""
+        return [placed for placed, state in self._present.items() if state == "running"]
+
+    @property
+    def rest(self) -> Plan:
+        """The rest of the plan, from the present stage on."""
+        present = [
+            replace(placed.replica, weight=self._weight_of[placed])
+            for placed, state in self._present.items()
+            if state != "draining"
+        ]
+        return Plan(self._planner, self._stages.rest(present, self._is_done))
+
+    def switch(self, plan: Plan) -> list[CarrierAction]:
+        """Carry out another plan from now on. Replicas with which it begins on the same devices stay."""
+        self._stages = StageSequence(self._app, plan)
+        self._planner = plan.planner
+        return self._begin_next() + self._drain_done() + self._add_free()
+
+    def abandon(self, node: str, reason: str = "") -> list[CarrierAction]:
+        """Give a node up; return what follows."""
+        if node in self._abandoned:
+            return []
+        self._abandoned.add(node)
+        return [Abandon(node, reason), *self.advance()]
+
+    def weights(self, node: str) -> dict[PlacedReplica, float]:
+        """Return the weights of a node's replicas that run, or wait for their devices."""
+        return {
+            placed: self._weight_of[placed]
+            for placed, state in self._present.items()
+            if placed.node == node and state != "draining"
+        }
+
+    def has_replicas(self, node: str) -> bool:
+        """Return whether a node has replicas that run, or wait for their devices."""
+        return any(one.node == node and state != "draining" for one, state in self._present.items())
+
+    def advance(self) -> list[CarrierAction]:
+        """Return what is to be done now; to be called at the beginning and whenever calls have ended."""
+        actions = self._begin_next() if self._is_stage_over() else []
+        return actions + self._drain_done() + self._add_free()
+
+    def gone(self, placed: PlacedReplica) -> list[CarrierAction]:
+        """Note that a replica has stopped, or was lost and is not started again; return what follows."""
+        state = self._present.pop(placed, None)
+        is_lost = state == "running" and not self._is_done(placed.node)
+        return [Lost(placed)] if is_lost else self.advance()
+
+    def _is_done(self, node: str) -> bool:
+        return self._num_left[node] == 0 or node in self._abandoned
+
+    def _is_stage_over(self) -> bool:
+        nodes = {placed.node for placed, state in self._present.items() if state != "draining"}
+        if all(map(self._is_done, nodes)):
+            return True
+        stage = self._stage
+        return stage is not None and stage.ends_at_first and any(map(self._is_done, stage.roots))
+
+    def _begin_next(self) -> list[CarrierAction]:
+        """Begin the next stage: suspend what it does not run, and let the rest wait for its devices."""
+        held = self.staying
+        self._stage = self._stages.next([one.replica for one in held], self._is_done)
+        order = self._stage.replicas if self._stage else ()
+        actions: list[CarrierAction] = []
+        places: list[PlacedReplica] = []
+        taken: set[int] = set()
+        for replica in order:
+            same = (one for one in held if one.replica.key == replica.key)
+            kept = next(same, None) if taken.isdisjoint(replica.devices) else None
+            places.append(kept or PlacedReplica(replica))
+            taken.update(replica.devices)
+        present: dict[PlacedReplica, State] = {one: s for one, s in self._present.items() if s == "draining"}
+        for placed in held:
+            if placed not in places:
+                present[placed] = "draining"
+                actions.append(DrainReplica(placed, "finish" if self._is_done(placed.node) else "suspend"))
+        self._present = {**present, **{one: "running" if one in held else "waiting" for one in places}}
+        self._weights = {}
+        self._weight_of = {}
+        for one, placed in zip(order, places, strict=True):
+            self._weights.setdefault(one.node, []).append(one.weight)
+            self._weight_of[placed] = one.weight
+        self._at_begin = {one.node: self._num_left[one.node] for one in order}
+        return actions
+
+    def _drain_done(self) -> list[CarrierAction]:
+        actions: list[CarrierAction] = []
+        for placed, state in list(self._present.items()):
+            if state == "running" and (self._is_done(placed.node) or self._has_done_share(placed)):
+                self._present[placed] = "draining"
+                actions.append(DrainReplica(placed, "finish"))
+            elif state == "waiting" and self._is_done(placed.node):
+                del self._present[placed]
+        return actions
+
+    def _has_done_share(self, placed: PlacedReplica) -> bool:
+        """Return whether a replica for whose devices another one waits has done its share."""
+        weights, num_begun = self._weights.get(placed.node, []), self._at_begin.get(placed.node, 0)
+        weight = self._weight_of[placed]
+        if weight >= max(weights, default=weight) or not self._is_awaited(placed):
+            return False
+        share = sum(min(weight, other) for other in weights) / sum(weights)
+        return num_begun - self._num_left[placed.node] >= share * num_begun
+
+    def _is_awaited(self, placed: PlacedReplica) -> bool:
+        devices = set(placed.replica.devices)
+        return any(
+            state == "waiting"
+            and not devices.isdisjoint(other.replica.devices)
+            and not self._is_done(other.node)
+            for other, state in self._present.items()
+        )
+
+    def _add_free(self) -> list[CarrierAction]:
+        actions: list[CarrierAction] = []
+        taken: set[int] = set()
+        for placed, state in self._present.items():
+            if state == "waiting" and taken.isdisjoint(placed.replica.devices):
+                self._present[placed] = "running"
+                actions.append(Add(placed))
+            taken.update(placed.replica.devices)
+        return actions

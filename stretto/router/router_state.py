@@ -1,0 +1,619 @@
+"""The desk of the router: the state machine that decides which worker gets a request, and when.
+
+Methods are events; they take the time and return actions. The driver calls `expire` when `next_due_s` has
+come. Rules:
+
+- A request goes to the worker that the placement policy chooses among those that list its model; if none
+  lists it, among all: servers may know names that they do not list, and refuse the others themselves.
+- A policy that binds "late" is asked for a worker with room; without one the request waits with others for
+  its model. When a worker has room, those that came first are served first, whatever their models are.
+- A policy that binds "early" or "final" may choose a full worker; the request then waits in that worker's
+  queue. It is placed again when that worker leaves or becomes suspect, and (early) when another worker has
+  room and nothing waits for that one.
+- A worker that has answered with status 429 rests for as long as it says, and gets nothing meanwhile. A
+  request that comes while all rest that could take it is refused with 429 and the soonest end of a rest.
+- At most `max_waiting` requests wait, each at most `max_wait_s`; others are refused at once with 429.
+- An attempt that fails before its first byte is repeated at a worker that has not been tried, until
+  `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
+  an answer with status 5xx is passed on.
+- However a request ends, its load is taken off its worker in `_release`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
+
+from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.loading import loading_shares
+from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
+from stretto.cluster.prompt_keys import BYTES
+from stretto.model.errors import ConfigError
+from stretto.router import believable
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.held_blocks import HeldByWorkers
+from stretto.router.loads import RunningAtWorker, WorkerLoads
+from stretto.router.messages import (
+    Check,
+    Cut,
+    DeskAction,
+    Refuse,
+    RoutedRequest,
+    Send,
+    Stop,
+    Ticket,
+    WorkerGone,
+    WorkerId,
+    WorkerUsage,
+)
+from stretto.router.waiting import Waiting
+from stretto.router.workers import MOST_TOKENS, Worker, Workers
+
+_MAX_ASKED = 8
+"""Waiting requests about which the policy is asked again after one event."""
+_UNKNOWN = WorkerUsage()
+
+
+@dataclass(slots=True)
+class _Client:
+    """A client's request while it is at the router.
+
+    Attributes:
+        bound: the choice of a worker in whose queue it waits, and the seconds that it delays the next one.
+        num_attempts: number of times that it was sent to a worker.
+        tried: workers that it is not sent to again.
+        has_begun: whether the first byte of an answer has come.
+    """
+
+    request: RoutedRequest
+    placed: PlacementRequest
+    arrived_s: float
+    num_attempts: int = 0
+    tried: set[WorkerId] = field(default_factory=set)
+    running: RunningAtWorker | None = None
+    bound: tuple[Choice, float] | None = None
+    has_begun: bool = False
+
+
+class RouterState:
+    """The state machine of a router: it places requests at workers, repeats them after failures, and keeps
+    the states of the workers.
+
+    Args:
+        placement: policy that chooses the worker of a request.
+    """
+
+    def __init__(self, config: RouterConfig, placement: Placement) -> None:
+        self._config = config
+        self._placement = placement
+        self._workers = Workers(config.max_failures)
+        self._loads = WorkerLoads(placement)
+        self._caches = HeldByWorkers()
+        self._waiting = Waiting(config.max_wait_s)
+        self._clients: dict[Ticket, _Client] = {}
+        self._by_worker: dict[WorkerId, dict[Ticket, None]] = {}
+        self._tickets = count()
+
+    # --- requests
+
+    def arrive(self, request: RoutedRequest, now_s: float) -> tuple[Ticket, list[DeskAction]]:
+        """Take a request of a client; return its number, and what to do."""
+        ticket = next(self._tickets)
+        placed = PlacementRequest(
+            num_tokens=len(request.ids) or request.num_tokens,
+            expected_output=self._loads.expected_output(request.model, request.max_tokens),
+            keys={} if request.key is None else {BYTES.name: request.key},
+            hints=self._caches.held(request.ids, self._reporting(request)) if request.ids else {},
+        )
+        if request.ids or request.text:  # long, and looked up above
+            request = replace(request, ids=(), text="")
+        self._clients[ticket] = client = _Client(request, placed, now_s)
+        actions: list[DeskAction] = []
+        queue_name = self._queue_name(client) if self._waiting else ""
+        if self._waiting and next(self._waiting.queue(queue_name), None) is not None:
+            self._waiting.add(queue_name, ticket, now_s)
+        else:
+            actions = self._place(ticket, now_s)
+        if ticket in self._waiting:
+            if (rest_s := self._rest_s(client, now_s)) is not None:
+                actions.append(self._refuse(ticket, 429, "the workers ask for a pause (status 429)", rest_s))
+            elif len(self._waiting) > self._config.max_waiting:
+                message = f"{self._config.max_waiting} requests wait already"
+                actions.append(self._refuse(ticket, 429, message, 1.0))
+        return ticket, actions
+
+    def began(self, ticket: Ticket, status: int, now_s: float) -> list[DeskAction]:
+        """Handle the head of an answer that is passed on as it comes: the request is not repeated any more,
+        and a worker that had failed is trusted again.
+        """
+        if (client := self._clients.get(ticket)) is None or client.running is None:
+            return []
+        client.has_begun = True
+        self._loads.first_byte(client.running, now_s)
+        worker = self._workers.get(client.running.worker)
+        if worker is None or not worker.is_doubted or status >= 500:
+            return []
+        self._workers.answered(worker, status, now_s)
+        return self._after(worker, now_s)
+
+    def answered(
+        self,
+        ticket: Ticket,
+        status: int,
+        usage: WorkerUsage,
+        now_s: float,
+        *,
+        was_paused: bool = False,
+        retry_after_s: float | None = None,
+    ) -> list[DeskAction]:
+        """Handle a complete answer with a status that was passed on to the client.
+
+        Args:
+            was_paused: whether the worker had to wait for the client, so that its time tells nothing of it.
+            retry_after_s: seconds that an answer with status 429 asks to wait.
+        """
+        worker = self._release(ticket, usage, now_s, status, was_paused=was_paused)
+        if worker is not None:
+            self._workers.answered(worker, status, now_s, retry_after_s)
+        del self._clients[ticket]
+        return self._after(worker, now_s)
+
+    def refused(
+        self, ticket: Ticket, status: int, now_s: float, *, retry_after_s: float | None = None
+    ) -> list[DeskAction]:
+        """Handle an answer with a passing failure (status 429 or 5xx) that was not passed on.
+
+        `retry_after_s` is how long an answer with status 429 asks to wait.
+        """
+        worker = self._release(ticket, _UNKNOWN, now_s, status)
+        if worker is not None:
+            self._workers.answered(worker, status, now_s, retry_after_s)
+            self._loads.refresh(worker)
+        reason = f"the worker answered with status {status}"
+        actions = self._again(ticket, reason, now_s, may_return=False)
+        return actions + self._after(worker, now_s)
+
+    def failed(
+        self,
+        ticket: Ticket,
+        reason: str,
+        now_s: float,
+        *,
+        was_sent: bool = True,
+        may_go_on: bool = False,
+    ) -> list[DeskAction]:
+        """Handle an attempt whose connection failed or which took too long, before or after its first
+        byte.
+
+        Args:
+            was_sent: whether the worker may have got the request.
+            may_go_on: whether an answer that has begun can go on at another worker.
+        """
+        client = self._clients[ticket]
+        client.num_attempts -= not was_sent
+        worker = self._release(ticket, _UNKNOWN, now_s)
+        if worker is not None:
+            self._workers.suspect(worker, reason, now_s)
+            self._loads.refresh(worker)
+        if client.has_begun and not (may_go_on and client.num_attempts < self._config.max_attempts):
+            del self._clients[ticket]
+            return [Cut(ticket, reason), *self._after(worker, now_s)]
+        client.has_begun = False
+        return self._again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
+
+    def left(self, ticket: Ticket, now_s: float) -> list[DeskAction]:
+        """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
+        if ticket not in self._clients:
+            return []
+        worker = self._release(ticket, _UNKNOWN, now_s)
+        del self._clients[ticket]
+        return self._after(worker, now_s)
+
+    def expire(self, now_s: float) -> list[DeskAction]:
+        """Refuse requests that have waited too long."""
+        actions: list[DeskAction] = []
+        for ticket in self._waiting.overdue(now_s):
+            waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
+            actions.append(self._refuse(ticket, 503, waited, None))
+        return actions
+
+    @property
+    def next_due_s(self) -> float | None:
+        """Time at which `expire` is to be called; None while nothing waits."""
+        return self._waiting.next_due_s
+
+    # --- workers
+
+    def add_worker(self, config: WorkerConfig) -> Worker:
+        """Add a worker, which gets requests after its first passed health check.
+
+        Raises:
+            ConfigError: there is a worker with this address.
+        """
+        worker = self._workers.add(config)
+        self._caches.set_loading(worker.id, loading_shares(config.profile))
+        return worker
+
+    def check_passed(
+        self, worker: WorkerId, models: Mapping[str, object], kv_tokens: int | None, now_s: float
+    ) -> list[DeskAction]:
+        """Handle a health check that a worker passed, with the models that it lists, by name, and the size of
+        its KV memory if it tells.
+        """
+        if (found := self._workers.get(worker)) is None or found.state == "draining":
+            return []
+        found.models = dict(models)
+        found.kv_tokens = found.config.kv_tokens or kv_tokens
+        self._workers.passed(found)
+        self._loads.join(found)
+        return [self._next_check(found, now_s), *self._fill(worker, now_s)]
+
+    def check_failed(
+        self, worker: WorkerId, reason: str, now_s: float, *, is_gone: bool = False
+    ) -> list[DeskAction]:
+        """Handle a failed health check. After several in a row, requests that the worker has not begun to
+        answer are sent elsewhere.
+
+        `is_gone` is whether nothing listens at its address: the process has ended, and with it what its cache
+        held.
+        """
+        if (found := self._workers.get(worker)) is None:
+            return []
+        if is_gone:
+            self._loads.forget(found)
+        is_dead = self._workers.check_failed(found, reason, now_s)
+        self._loads.refresh(found)
+        next_s = min(found.probe_s, now_s + self._config.health_interval_s)
+        actions = [Check(worker, next_s), *self._unbind(worker, now_s)]
+        return actions + self._move_unanswered(worker, reason, now_s) if is_dead else actions
+
+    def reported(self, worker: WorkerId, events: Sequence[KVEvent]) -> None:
+        """Handle what a worker reports of its prefix cache. When it was cleared, what the worker was believed
+        to hold is forgotten too.
+        """
+        if (found := self._workers.get(worker)) is not None and self._caches.apply(worker, events):
+            self._loads.forget(found)
+
+    def forget_reports(self, worker: WorkerId) -> None:
+        """Handle that a worker reports nothing of its prefix cache any more."""
+        self._caches.forget(worker)
+
+    def drain(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+        """Give a worker no more requests; it is gone when it has answered those that it has.
+
+        Raises:
+            ConfigError: there is no such worker.
+        """
+        found = self._known(worker)
+        self._workers.drain(found)
+        self._loads.leave(worker)
+        return [*self._unbind(worker, now_s), *self._fill(worker, now_s), *self._retire(found)]
+
+    def remove(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+        """Remove a worker at once: requests that it has not begun to answer are sent elsewhere, answers that
+        have begun are cut.
+
+        Raises:
+            ConfigError: there is no such worker.
+        """
+        found = self._known(worker)
+        self._workers.drain(found)
+        self._loads.leave(worker)
+        actions = self._unbind(worker, now_s)
+        actions += self._move_unanswered(worker, "the worker was removed", now_s)
+        for ticket in self._at(worker):
+            self._release(ticket, _UNKNOWN, now_s)
+            del self._clients[ticket]
+            actions.append(Cut(ticket, "the worker was removed"))
+        return [*actions, *self._fill(worker, now_s), *self._retire(found)]
+
+    def workers(self) -> list[Worker]:
+        """Return the workers that are not gone."""
+        return list(self._workers)
+
+    def worker(self, worker: WorkerId) -> Worker | None:
+        """Return a worker; None if it is gone or never was."""
+        return self._workers.get(worker)
+
+    def num_running(self, worker: WorkerId) -> int:
+        """Return how many requests run at a worker."""
+        return len(self._at(worker))
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that wait in the router."""
+        return len(self._waiting)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of requests at the router, running or waiting."""
+        return len(self._clients)
+
+    @property
+    def uses_keys(self) -> bool:
+        """Whether the placement policy reads keys of prompts."""
+        return self._loads.uses_keys
+
+    @property
+    def has_reports(self) -> bool:
+        """Whether the policy reads keys and a worker has reported what its prefix cache holds."""
+        return self._loads.uses_keys and bool(self._caches)
+
+    def check_invariants(self) -> None:
+        """Check that loads, queues and requests agree. Tests call it after every event."""
+        self._loads.check_invariants()
+        self._caches.check_invariants()
+        for ticket, client in self._clients.items():
+            assert (client.running is not None) != (ticket in self._waiting)
+            assert client.bound is None or ticket in self._waiting
+        assert len(self._waiting) == sum(one.running is None for one in self._clients.values())
+
+    # --- placing
+
+    def _place(self, ticket: Ticket, now_s: float) -> list[DeskAction]:
+        """Send a request to a worker, or let it wait."""
+        client = self._clients[ticket]
+        choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
+        if choice is None:
+            self._waiting.add(self._queue_name(client), ticket, client.arrived_s)
+            return []
+        return self._take(ticket, choice, now_s)
+
+    def _take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[DeskAction]:
+        """Send a request to the worker that was chosen for it, or let it wait there."""
+        if self._placement.binds == "late" or self._can_start(choice, ticket):
+            return [self._send(ticket, choice, now_s)]
+        self._bind(ticket, choice)
+        return []
+
+    def _can_start(self, choice: Choice, ticket: Ticket) -> bool:
+        view, placed = self._loads.view(choice.instance), self._clients[ticket].placed
+        return view is not None and not view.num_waiting and self._loads.has_room(view.id, placed)
+
+    def _able(self, client: _Client) -> tuple[list[Worker], int]:
+        """Return the workers that take a request, also those that rest, and how many take any: those that
+        list its model, or all if none does.
+        """
+        model = client.request.model
+        taking = [worker for worker in self._workers if worker.takes_requests]
+        listing = [worker for worker in taking if model in worker.models] if model else []
+        return listing or taking, len(taking)
+
+    def _rest_s(self, client: _Client, now_s: float) -> float | None:
+        """Return the seconds until the first of the workers that take a request ends its rest; None if one
+        does not rest, or if there is none.
+        """
+        ends_s = [worker.rests_until_s for worker in self._able(client)[0]]
+        return min(ends_s) - now_s if ends_s and min(ends_s) > now_s else None
+
+    def _among(self, client: _Client, now_s: float) -> Collection[WorkerId] | None:
+        """Return the workers among which a request's worker is chosen; None stands for all.
+
+        Workers where it has failed are among them only if no other is left.
+        """
+        able, num_taking = self._able(client)
+        among = [worker.id for worker in able if worker.rests_until_s <= now_s]
+        if client.tried:
+            among = [worker for worker in among if worker not in client.tried] or among
+        return None if len(among) == num_taking else among
+
+    def _reporting(self, request: RoutedRequest) -> list[WorkerId]:
+        """Return the workers in whose reports a request's token ids may be looked up.
+
+        Reports are of the model itself, so that those who ask for an adapter find nothing there.
+        """
+        found = []
+        for worker in self._workers:
+            card = worker.models.get(request.model)
+            is_same = worker.shares_tokenizer or not request.text
+            if is_same and isinstance(card, dict) and not card.get("parent"):
+                found.append(worker.id)
+        return found
+
+    def _queue_name(self, client: _Client) -> str:
+        """Return the name of the queue of a request that is bound to no worker: one for each listed model.
+
+        Requests that are repeated have queues of their own, because fewer workers can take them.
+        """
+        model = client.request.model
+        is_listed = any(model in worker.models for worker in self._workers)
+        return f"{model if is_listed else ''}{'/again' if client.tried else ''}"
+
+    def _send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
+        client = self._clients[ticket]
+        worker = self._workers.get(choice.instance)
+        model = client.request.model
+        is_listed = worker is not None and model in worker.models
+        client.running = self._loads.start(ticket, client.placed, choice, now_s, model if is_listed else "")
+        self._by_worker.setdefault(choice.instance, {})[ticket] = None
+        client.num_attempts += 1
+        client.tried.add(choice.instance)
+        return Send(ticket, choice.instance, choice)
+
+    def _bind(self, ticket: Ticket, choice: Choice) -> None:
+        client = self._clients[ticket]
+        seconds = self._loads.share_s(client.placed, choice.held_tokens, choice.instance)
+        client.bound = choice, seconds
+        self._waiting.add(choice.instance, ticket, client.arrived_s)
+        self._placement.observe(Bound(choice.instance, client.placed, client.arrived_s))
+        self._loads.wait(choice.instance, client.placed, seconds, 1)
+
+    def _dequeue(self, ticket: Ticket) -> None:
+        client = self._clients[ticket]
+        self._waiting.remove(ticket)
+        if client.bound is not None:
+            (choice, seconds), client.bound = client.bound, None
+            self._placement.observe(Unbound(choice.instance, client.placed))
+            self._loads.wait(choice.instance, client.placed, seconds, -1)
+
+    def _unbind(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+        """Place what waits for a worker again."""
+        actions: list[DeskAction] = []
+        for ticket in list(self._waiting.queue(worker)):
+            self._dequeue(ticket)
+            actions += self._place(ticket, now_s)
+        return actions
+
+    def _fill(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+        """Send what waits and fits now, when a worker has room."""
+        actions: list[DeskAction] = []
+        heads = self._waiting.heads()
+        while heads:
+            ticket = min(heads)  # the first that came
+            name = heads.pop(ticket)
+            client = self._clients[ticket]
+            choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
+            if choice is not None:
+                self._dequeue(ticket)
+                actions += self._take(ticket, choice, now_s)
+                if (following := next(self._waiting.queue(name), None)) is not None:
+                    heads[following] = name
+        if self._placement.binds != "late":
+            actions += self._admit(worker, now_s)
+            if self._placement.binds == "early":
+                actions += self._attract(worker, now_s)
+        return actions
+
+    def _admit(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+        """Send what waits for a worker and fits there now."""
+        actions: list[DeskAction] = []
+        while (ticket := next(self._waiting.queue(worker), None)) is not None:
+            client = self._clients[ticket]
+            assert client.bound is not None
+            if not self._loads.has_room(worker, client.placed):
+                break
+            choice = client.bound[0]
+            self._dequeue(ticket)
+            actions.append(self._send(ticket, choice, now_s))
+        return actions
+
+    def _attract(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+        """Ask again about the heads of the longest queues, if a worker has room and an empty queue."""
+        actions: list[DeskAction] = []
+        view, num_asked = self._loads.view(worker), 0
+        for name in self._waiting.longest():
+            ahead_s = 0.0
+            for ticket in list(islice(self._waiting.queue(name), _MAX_ASKED - num_asked)):
+                if view is None or view.num_waiting or not view.room_tokens:
+                    return actions
+                num_asked += 1
+                client = self._clients[ticket]
+                assert client.bound is not None
+                bound_to, seconds = client.bound[0].instance, client.bound[1]
+                asked = replace(client.placed, bound_to=bound_to, ahead_s=ahead_s)
+                choice = self._loads.choose(asked, now_s, self._among(client, now_s))
+                if choice is None or choice.instance == bound_to:
+                    ahead_s += seconds
+                    continue
+                self._dequeue(ticket)
+                actions += self._take(ticket, choice, now_s)
+        return actions
+
+    # --- ends
+
+    def _again(
+        self,
+        ticket: Ticket,
+        reason: str,
+        now_s: float,
+        *,
+        may_return: bool = True,
+        was_sent: bool = True,
+    ) -> list[DeskAction]:
+        """Repeat a request whose attempt has failed before its first byte, or refuse it.
+
+        `may_return` is whether it may be sent to a worker again where it has failed.
+        """
+        client = self._clients[ticket]
+        may_repeat = client.request.is_repeatable or not was_sent
+        rest_s = self._rest_s(client, now_s)
+        if client.num_attempts >= self._config.max_attempts or not may_repeat:
+            return [self._refuse(ticket, 502, reason, rest_s)]
+        able = [worker.id for worker in self._able(client)[0] if worker.rests_until_s <= now_s]
+        if client.tried.issuperset(able):
+            if not may_return:
+                return [self._refuse(ticket, 502, reason, rest_s)]
+            client.tried.clear()
+        return self._place(ticket, now_s)
+
+    def _refuse(self, ticket: Ticket, status: int, message: str, retry_after_s: float | None) -> Refuse:
+        if ticket in self._waiting:
+            self._dequeue(ticket)
+        del self._clients[ticket]
+        return Refuse(ticket, status, message, retry_after_s)
+
+    def _release(
+        self,
+        ticket: Ticket,
+        usage: WorkerUsage,
+        now_s: float,
+        status: int | None = None,
+        *,
+        was_paused: bool = False,
+    ) -> Worker | None:
+        """Take a request off its worker's load, or out of its queue; return the worker if it is not gone.
+
+        `status` is that of its whole answer; None if it was not answered to its end.
+        """
+        client = self._clients[ticket]
+        if ticket in self._waiting:
+            self._dequeue(ticket)
+        if (running := client.running) is None:
+            return None
+        client.running = None
+        del self._by_worker[running.worker][ticket]
+        was_refused = status is not None and status >= 400
+        worker = self._workers.get(running.worker)
+        most_tokens = MOST_TOKENS if worker is None else worker.most_tokens(client.request.model)
+        usage = believable.usage(usage, client.request, most_tokens)
+        is_timed = status is not None and not (was_refused or was_paused)
+        self._loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
+        return worker
+
+    def _after(self, worker: Worker | None, now_s: float) -> list[DeskAction]:
+        """Do what follows when a request has left a worker."""
+        if worker is None:
+            return []
+        self._loads.refresh(worker)
+        if worker.state == "draining":
+            return self._retire(worker)
+        if worker.state == "suspect":
+            next_s = min(worker.probe_s, now_s + self._config.health_interval_s)
+            return [Check(worker.id, next_s), *self._unbind(worker.id, now_s)]
+        if worker.state == "serving" and worker.rests_until_s > now_s:
+            return [self._next_check(worker, now_s), *self._unbind(worker.id, now_s)]
+        return self._fill(worker.id, now_s) if self._waiting else []
+
+    def _next_check(self, worker: Worker, now_s: float) -> Check:
+        """Return the check of a worker that serves, at the end of its rest if that comes first: then it gets
+        what waits.
+        """
+        at_s = now_s + self._config.health_interval_s
+        return Check(worker.id, min(at_s, worker.rests_until_s) if worker.rests_until_s > now_s else at_s)
+
+    def _retire(self, worker: Worker) -> list[DeskAction]:
+        if self._at(worker.id):
+            return []
+        self._by_worker.pop(worker.id, None)
+        self._caches.forget(worker.id)
+        self._workers.gone(worker)
+        return [WorkerGone(worker.id)]
+
+    def _move_unanswered(self, worker: WorkerId, reason: str, now_s: float) -> list[DeskAction]:
+        actions: list[DeskAction] = []
+        for ticket in self._at(worker):
+            if not self._clients[ticket].has_begun:
+                self._release(ticket, _UNKNOWN, now_s)
+                actions.append(Stop(ticket, reason))
+                actions += self._again(ticket, reason, now_s)
+        return actions
+
+    def _at(self, worker: WorkerId) -> list[Ticket]:
+        return list(self._by_worker.get(worker, ()))
+
+    def _known(self, worker: WorkerId) -> Worker:
+        if (found := self._workers.get(worker)) is None:
+            known = ", ".join(str(one.id) for one in self._workers) or "none"
+            raise ConfigError(f"there is no worker {worker}; there are {known}")
+        return found

@@ -1,0 +1,1 @@
+"""Queues of engines, and the scheduler of batch engines."""

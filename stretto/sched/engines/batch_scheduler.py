@@ -1,0 +1,554 @@
+"""The scheduler of a batch engine, which fuses the waiting work of all queries into batches.
+
+An instance runs one batch at a time. Whenever one is idle and something waits, the order of the queue fills
+a batch: no slot stays idle while work is ready. Work whose instance was lost is tried again elsewhere; a
+batch that failed is run again task by task, so that only the culprit's query fails. An effect that must not
+happen twice is in a batch of its own and never run again: its query fails where it may have happened.
+
+Source: Teola §5.2.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from heapq import heappop, heappush
+from itertools import count, takewhile
+
+from stretto.cluster.messages import DrainHow, InstanceId
+from stretto.costs.refine import RefinedProfile
+from stretto.model.deployment import Engine, Replica
+from stretto.model.errors import (
+    BadReply,
+    EffectInDoubt,
+    EngineBusy,
+    EngineTimeout,
+    InternalError,
+    StrettoError,
+)
+from stretto.model.profile import Profile
+from stretto.model.record import record
+from stretto.model.tasks import Task
+from stretto.sched.engines.batch_tokens import num_batch_tokens
+from stretto.sched.engines.instances import EngineInstances
+from stretto.sched.engines.queue import EngineQueue
+from stretto.sched.messages import Action, CancelTask, Release, StartBatch
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.order import Hold, NewOrder
+from stretto.sched.queries.demand import Demand
+from stretto.sched.queries.request import QueueEntry, StepRequest
+from stretto.sched.queries.results import Report, completed, failed, is_worth_retrying
+from stretto.sched.snapshot import EnginePicture, engine_picture
+
+
+@record
+class _Batch:
+    """A batch that is running; its parts are (entry, lo, hi): items `lo` to `hi` of a queue entry."""
+
+    id: int
+    parts: tuple[tuple[QueueEntry, int, int], ...]
+    tasks: tuple[Task, ...]
+    num_units: int
+    num_tokens: int | None
+    started_s: float
+
+
+class BatchScheduler:
+    """The scheduler of one engine whose instances (running copies) work on batches, such as an embedding
+    engine: it gathers the waiting work of all queries (runs of an app) into batches and gives them to idle
+    instances.
+    """
+
+    def __init__(
+        self, engine: Engine, profile: Profile, ids: count[int], orders: Mapping[str, NewOrder] = ORDERS
+    ) -> None:
+        self.engine = engine
+        self.instances = EngineInstances(engine)
+        self.queue = EngineQueue(engine, profile, orders)
+        self.not_before_s: float | None = None
+        self._ids = ids
+        self._running: OrderedDict[InstanceId, _Batch] = OrderedDict()  # the one begun first is first
+        self._idle: list[tuple[float, InstanceId]] = []  # a heap, in which old keys stay until they are first
+        self._idle_keys: dict[InstanceId, tuple[float, InstanceId]] = {}
+        self._assigned_s: dict[InstanceId, float] = {}
+        self._predictions: dict[InstanceId, RefinedProfile] = {}
+        self._num_running: dict[str, int] = {}
+        self._touched: dict[str, set[InstanceId]] = {}
+        self._leaving: set[str] = set()
+        self._left: list[str] = []
+        self._drained: list[InstanceId] = []
+        self._filling: list[tuple[QueueEntry, int, int]] = []
+        self._decided: list[Action] = []
+
+    def add(self, request: StepRequest, now_s: float) -> None:
+        """Put a request into the engine's queue. All inputs of the request are known."""
+        self.queue.add(QueueEntry(request, now_s))
+
+    def observe(self, instance: InstanceId, batch_id: int, now_s: float) -> None:
+        """Learn from the time that a batch has taken, which has just been answered.
+
+        Predictions only serve to share work out, so a single instance learns nothing.
+        """
+        if len(self._assigned_s) < 2:
+            return
+        batch = self._running.get(instance)
+        if batch is not None and batch.id == batch_id:
+            seconds = now_s - batch.started_s
+            known = self.prediction(instance)
+            self._predictions[instance] = known.observed(batch.num_units, batch.num_tokens, seconds)
+
+    def prediction(self, instance: InstanceId) -> RefinedProfile:
+        """Return how long batches take on an instance, as its profile and its batches so far say.
+
+        The instance must not be gone.
+        """
+        known = self._predictions.get(instance)
+        if known is None:
+            known = RefinedProfile(self.instances.fleet.replica(instance).profile)
+            self._predictions[instance] = known
+        return known
+
+    def done(self, instance: int, batch_id: int, results: Sequence[object]) -> list[Report]:
+        """Handle the results of a batch that an instance has finished; return reports that tell the queries
+        (runs of an app).
+
+        Results of a batch that was given up before, as by a timeout, are ignored.
+        """
+        batch = self._end(instance, batch_id)
+        if batch is None:
+            return []
+        self.instances.answered(instance)
+        if not isinstance(results, list) and (isinstance(results, str) or not isinstance(results, Sequence)):
+            message = f"the engine answered a {type(results).__name__}, not a list"
+            return self._retry_apart(batch, BadReply(message))
+        if len(results) != len(batch.tasks):
+            message = f"the engine answered {len(results)} of {len(batch.tasks)} tasks"
+            return self._retry_apart(batch, BadReply(message))
+        return [
+            completed(entry.request, lo, hi, results[place])
+            for place, (entry, lo, hi) in enumerate(batch.parts)
+        ]
+
+    def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
+        """Handle a batch that failed as a whole: queue its tasks again, or return reports that they failed
+        for good.
+
+        If the instance is to blame (it is down or silent), the tasks are tried again elsewhere. Otherwise
+        each task runs again alone, so that only the faulty one fails.
+        """
+        batch = self._end(instance, batch_id)
+        if batch is None:
+            return []
+        if is_worth_retrying(error):
+            return self._retry_lost(batch, error, avoids={self.instances.fleet.slot(instance)})
+        return self._retry_apart(batch, error)
+
+    def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
+        """Start an instance of one more replica (a further copy of the engine); return the actions to carry
+        out.
+        """
+        return [*self.instances.add(replica, now_s)]
+
+    def ready(self, instance: InstanceId, now_s: float) -> None:
+        """Let an instance take work: it has started, or has answered after it was suspected to be down."""
+        if self.instances.ready(instance, now_s):
+            self._assigned_s.setdefault(instance, self._least_assigned_s())
+            if instance not in self._running:
+                self._set_idle(instance)
+
+    def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
+        """Mark an instance as suspect (perhaps down) and give it no work until it is ready again."""
+        if self.instances.suspected(instance, reason, now_s, rest_s):
+            self._rest(instance)
+
+    def lost(
+        self, instance: InstanceId, error: StrettoError, now_s: float
+    ) -> tuple[list[Report], list[Action]]:
+        """Handle the death of an instance: queue the work of its batch again for other instances, and start a
+        new instance in its place.
+
+        Returns reports of the work that failed for good, and the actions to carry out.
+        """
+        reports = self._drop(instance, error)
+        return reports, [*self.instances.lost(instance, error, now_s)]
+
+    def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
+        """Give an instance no more work, and stop it when its batch has ended. With either value of `how` the
+        batch runs to its end, as batches cannot be suspended.
+
+        Returns the actions to carry out.
+        """
+        actions = [*self.instances.drain(instance, "finish", now_s)]
+        self._rest(instance)
+        if instance not in self._running:
+            actions += self.instances.fleet.idle(instance)
+        return [*actions]
+
+    def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
+        """Remove an instance that has ended as it was told to (after draining). It was idle, so the list of
+        reports is empty.
+        """
+        self.instances.stopped(instance, now_s)
+        self._assigned_s.pop(instance, None)
+        self._predictions.pop(instance, None)
+        return []
+
+    def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
+        """Give up instances that have not answered within the engine's timeout, and restart failed instances
+        whose waiting time before a restart is over.
+
+        Returns reports of the work that failed for good, and the actions to carry out.
+        """
+        reports: list[Report] = []
+        actions: list[Action] = [*self.instances.expire(now_s)]
+        timeout_s = self.engine.timeout_s
+        if timeout_s is None:
+            return reports, actions
+        error = EngineTimeout(f"engine {self.engine.name!r} gave no answer for {timeout_s:g} s")
+        running = self._running.items()
+        for instance in sorted(
+            i for i, _ in takewhile(lambda one: one[1].started_s + timeout_s <= now_s, running)
+        ):
+            reports += self._drop(instance, error)
+            actions += self.instances.give_up(instance, error, now_s)
+        return reports, actions
+
+    def next_expiry_s(self) -> float | None:
+        """Return the time at which the oldest running batch reaches the engine's timeout, when `expire` must
+        be called.
+
+        None if no batch runs or the engine has no timeout.
+        """
+        if self.engine.timeout_s is None or not self._running:
+            return None
+        return next(iter(self._running.values())).started_s + self.engine.timeout_s
+
+    def schedule(self, now_s: float) -> list[Action]:
+        """Start a batch on every idle instance, as long as work waits; return the actions to carry out, with
+        `releases` first.
+
+        Work that is put into a batch counts as started only when all batches are filled, so that sort keys of
+        the rest do not change while batches are being filled.
+        """
+        self._decided = actions = self.releases()
+        taken: list[tuple[QueueEntry, int, int]] = []
+        passed: list[InstanceId] = []
+        self.not_before_s = None
+        while self._idle_keys and self.queue:
+            instance = self._first_idle()
+            room = self._budget(instance)
+            parts, num_units = self.queue.take_all(room)
+            self._filling = parts
+            if not parts:
+                num_units = self._fill(parts, instance, room, now_s)
+                taken += parts
+            if not parts and self.not_before_s is not None:
+                break
+            if not parts:
+                passed.append(instance)
+                self._rest(instance)
+                continue
+            actions.append(self._start(instance, parts, num_units, now_s))
+            self._filling = []
+        for instance in passed:
+            self._set_idle(instance)
+        for entry, lo, hi in taken:
+            self.queue.started(entry, lo, hi)
+        for instance in self._drained:
+            actions += self.instances.fleet.idle(instance)
+        self._drained.clear()
+        self._decided = []
+        return actions
+
+    def recover(self) -> tuple[list[str], list[Action]]:
+        """Drop all waiting work after a bug in a queue order (the rule that says which work goes next) or in
+        this scheduler; running batches go on.
+
+        Returns:
+            ids of all queries that have work here, which the caller has to end, and the actions that
+                a `schedule` that did not return had decided on.
+        """
+        queries, actions = list(dict.fromkeys(self.queries())), self._decided
+        self.queue.clear()
+        self._filling, self._decided = [], []
+        return queries, actions
+
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Move the waiting work of a query (one run of an app) to its new place in the queue, because some of
+        its nodes (steps) are needed more or less urgently now.
+
+        `demands` says, by node, how urgently its result is needed.
+        """
+        self.queue.ask(query, demands)
+
+    def withdraw(self, query: str, node: int, now_s: float, items: Set[int] | None = None) -> list[Action]:
+        """Drop the waiting work of one node (step) of a query (run of an app), or of some of its items only,
+        because their results are no longer wanted. Work that runs goes on.
+        """
+        self.queue.withdraw(query, node, items)
+        return []
+
+    def queries(self) -> list[str]:
+        """Return the ids of the queries (runs of an app) that have waiting or running work."""
+        filling = (entry.query for entry, _, _ in self._filling)
+        return [*self.queue.queries(), *self._num_running, *filling]
+
+    def queries_in(self, instance: InstanceId) -> Iterable[str]:
+        """Return the ids of the queries (runs of an app) that have work in the batch that an instance runs
+        now, also when they are read after its end.
+        """
+        batch = self._running.get(instance)
+        return () if batch is None else (entry.query for entry, _, _ in batch.parts)
+
+    def end_query(self, query: str) -> list[Action]:
+        """Drop the waiting work of a query (one run of an app) that has ended; return actions that tell
+        instances to free what they keep for it.
+
+        If some of its work still runs, it is stopped where that can be, and `releases` returns these actions
+        later.
+        """
+        self.queue.end_query(query)
+        self._leaving.add(query)
+        if query not in self._num_running:
+            self._left.append(query)
+            return self.releases()
+        stops = [
+            CancelTask(self.engine.name, instance, task.id)
+            for instance, batch in self._running.items()
+            for task in batch.tasks
+            if task.query == query
+        ]
+        return [*stops, *self.releases()]
+
+    def releases(self) -> list[Action]:
+        """Return the actions that tell instances to free what they keep for queries (runs of an app) which
+        have ended and of which no work runs any more.
+        """
+        actions: list[Action] = []
+        if not self._left:
+            return actions
+        for query in sorted(self._left):
+            self._leaving.discard(query)
+            for instance in sorted(self._touched.pop(query, ())):
+                actions.append(Release(self.engine.name, instance, query))
+        self._left.clear()
+        return actions
+
+    def picture(self) -> EnginePicture:
+        """Return a snapshot of the engine: how many items wait in its queue, and what its instances are
+        doing.
+        """
+        fleet = self.instances.fleet
+        running = {i: len(self._running[i].tasks) if i in self._running else 0 for i in fleet.live}
+        return engine_picture(fleet, sum(entry.hi - entry.lo for entry in self.queue), running)
+
+    def is_idle(self) -> bool:
+        """Return whether no work waits in the queue or runs on an instance."""
+        return not self._running and not self.queue
+
+    def check_invariants(self) -> None:
+        """Check that queued work is not empty, batches keep within their limits, and no instance idles while
+        work waits.
+
+        For tests.
+        """
+        assert all(entry.lo < entry.hi for entry in self.queue)
+        for instance, batch in self._running.items():
+            units = sum(entry.units_of(lo, hi) for entry, lo, hi in batch.parts)
+            single = len(batch.parts) == 1 and batch.parts[0][2] - batch.parts[0][1] == 1
+            assert units == batch.num_units
+            assert units <= self._budget(instance) or single
+        serving = set(self.instances.fleet.serving)
+        assert {i for i in self._running if i in serving} | set(self._idle_keys) == serving
+        if self.not_before_s is None:
+            for entry in self.queue:
+                assert not any(self._may_run(entry, instance) for instance in self._idle_keys)
+        self.instances.fleet.check_invariants()
+
+    def _fill(
+        self, parts: list[tuple[QueueEntry, int, int]], instance: InstanceId, budget: int, now_s: float
+    ) -> int:
+        """Add the parts of one batch of at most `budget` units for an instance to `parts`, taken from the
+        queue; return their units of work.
+        """
+        room = budget
+        alone = self.queue.next_alone(lambda entry: self._may_run(entry, instance))
+        if alone is not None:
+            parts.append(self._take(alone, max(1, alone.count_within(room))))
+            return alone.units_of(*parts[-1][1:])
+
+        def fits(entry: QueueEntry) -> int:
+            return 0 if parts and entry.request.node.runs_once else entry.count_within(room)
+
+        while room > 0:
+            chosen = self.queue.choose(0 if parts else room, fits, now_s)
+            if chosen is None and not parts:  # items that exceed a whole batch run alone
+                chosen = self.queue.choose(room, lambda entry: 1, now_s)
+                if chosen is None:
+                    raise InternalError(f"the order {self.engine.policy!r} takes nothing of what waits")
+            if isinstance(chosen, Hold):
+                self.not_before_s = chosen.until_s
+            if chosen is None or isinstance(chosen, Hold):
+                break
+            parts.append(self._take(chosen.entry, chosen.num_items))
+            room -= chosen.entry.units_of(*parts[-1][1:])
+            if chosen.ends_batch or chosen.entry.request.node.runs_once:
+                break
+        return budget - room
+
+    def _may_run(self, entry: QueueEntry, instance: InstanceId) -> bool:
+        """Return whether work may run at an instance: it has not failed there, or everywhere that serves."""
+        slot_of, avoids = self.instances.fleet.slot, entry.avoids
+        return (
+            not avoids
+            or slot_of(instance) not in avoids
+            or all(slot_of(other) in avoids for other in self.instances.fleet.serving)
+        )
+
+    def _take(self, entry: QueueEntry, num_items: int) -> tuple[QueueEntry, int, int]:
+        lo = self.queue.take(entry, num_items)
+        return entry, lo, lo + num_items
+
+    def _start(
+        self, instance: int, parts: list[tuple[QueueEntry, int, int]], num_units: int, now_s: float
+    ) -> StartBatch:
+        others_serve = len(self.instances.fleet.serving) > 1
+        tasks = [self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts]
+        for entry, _, _ in parts:
+            query = entry.query
+            self._num_running[query] = self._num_running.get(query, 0) + 1
+            if self.engine.keeps_state:
+                self._touched.setdefault(query, set()).add(instance)
+        profile = self.instances.fleet.replica(instance).profile
+        num_tokens = num_batch_tokens(parts) if profile.depends_on_length else None
+        batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), num_units, num_tokens, now_s)
+        self._rest(instance)
+        self._running[instance] = batch
+        if len(self._assigned_s) > 1:  # else nothing is shared out
+            self._assigned_s[instance] += self.prediction(instance).batch_s(num_units, num_tokens)
+        return StartBatch(self.engine.name, instance, batch.id, batch.tasks, num_units, num_tokens)
+
+    def _end(self, instance: int, batch_id: int | None = None) -> _Batch | None:
+        """Return what an instance was running, if it was that batch; the instance is idle from now on."""
+        batch = self._running.get(instance)
+        if batch is None or batch_id not in (None, batch.id):
+            return None
+        del self._running[instance]
+        match self.instances.fleet.state[instance]:
+            case "serving":
+                self._set_idle(instance)
+            case "draining":
+                self._drained.append(instance)
+        for entry, _, _ in batch.parts:
+            self._num_running[entry.query] -= 1
+            if self._num_running[entry.query] == 0:
+                del self._num_running[entry.query]
+                if entry.query in self._leaving:
+                    self._left.append(entry.query)
+        return batch
+
+    def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:
+        """Take an instance out of service, and try again elsewhere what it was running."""
+        batch = self._end(instance)
+        self._rest(instance)
+        self._assigned_s.pop(instance, None)
+        self._predictions.pop(instance, None)
+        return [] if batch is None else self._retry_lost(batch, error)
+
+    def _rest(self, instance: InstanceId) -> None:
+        """Give an instance no more work."""
+        self._idle_keys.pop(instance, None)
+
+    def _set_idle(self, instance: InstanceId) -> None:
+        self._idle_keys[instance] = key = self._assigned_s[instance], instance
+        heappush(self._idle, key)
+
+    def _first_idle(self) -> InstanceId:
+        """Return the idle instance that has been assigned the least work. There must be one."""
+        while self._idle_keys.get(self._idle[0][1]) is not self._idle[0]:
+            heappop(self._idle)
+        return self._idle[0][1]
+
+    def _least_assigned_s(self) -> float:
+        """Return where a new instance begins to count, so that it does not get everything."""
+        return min(self._assigned_s.values(), default=0.0)
+
+    def _budget(self, instance: InstanceId) -> int:
+        """Return the units that one batch may have on an instance."""
+        if self.engine.max_batch is not None:
+            return self.engine.max_batch
+        return self.instances.fleet.replica(instance).profile.max_efficient_batch
+
+    def _task(self, request: StepRequest, lo: int, hi: int, others_serve: bool) -> Task:
+        node = request.node
+        inputs, num_items = request.inputs, None
+        if request.each:
+            inputs, num_items = _part_of(request, lo, hi), hi - lo
+        return Task(
+            next(self._ids),
+            request.query,
+            node.name,
+            node.op,
+            inputs,
+            node.config,
+            num_items,
+            request.each,
+            request.record.tenant,
+            others_serve,
+        )
+
+    def _retry_lost(self, batch: _Batch, error: StrettoError, avoids: Set[int] = frozenset()) -> list[Report]:
+        """Queue the tasks of a lost batch again, each alone: one of them may have killed the instance. A
+        refusal before the batch was begun is no attempt, unless there were such for `recover_s` seconds. The
+        tasks avoid the slot of an instance that lives and has failed.
+        """
+        reports: list[Report] = []
+        sent_s = batch.started_s
+        was_attempt = not isinstance(error, EngineBusy)
+        for entry, lo, hi in batch.parts:
+            if entry.query in self._leaving:
+                continue
+            if entry.request.node.runs_once:
+                reports.append(failed(entry.request, lo, hi, _in_doubt(entry, error)))
+            elif entry.attempt + was_attempt >= self.engine.max_attempts or entry.is_refused_too_long(
+                self.engine.recover_s, sent_s
+            ):
+                reports.append(failed(entry.request, lo, hi, error))
+            else:
+                again = entry.again(lo, hi, attempt=entry.attempt + was_attempt, alone=True)
+                again.after(error, avoids, sent_s, was_attempt=was_attempt)
+                self.queue.add(again)
+        return reports
+
+    def _retry_apart(self, batch: _Batch, error: StrettoError) -> list[Report]:
+        """Queue a failed batch again task by task, then item by item; an item that fails alone has failed."""
+        parts = list(batch.parts)
+        if len(parts) == 1:
+            entry, lo, hi = parts[0]
+            if hi - lo == 1:
+                return [failed(entry.request, lo, hi, error)]
+            parts = [(entry, item, item + 1) for item in range(lo, hi)]
+        for entry, lo, hi in parts:
+            if entry.query not in self._leaving:
+                self.queue.add(entry.again(lo, hi, attempt=entry.attempt, alone=True))
+        return []
+
+
+def _part_of(request: StepRequest, lo: int, hi: int) -> Mapping[str, object]:
+    """Return the inputs of items `lo` to `hi` of a request."""
+    inputs = dict(request.inputs)
+    for port in request.each:
+        column = inputs[port]
+        assert isinstance(column, Sequence)
+        inputs[port] = column[lo - request.lo : hi - request.lo]
+    return inputs
+
+
+def _in_doubt(entry: QueueEntry, error: StrettoError) -> EffectInDoubt:
+    in_doubt = EffectInDoubt(
+        f"the effect had begun when its instance was lost ({error.message}); it may have happened, so it is "
+        "not tried again; if its tool takes an idempotency key, give the call the setting idempotent=true",
+        step=entry.request.step,
+    )
+    in_doubt.__cause__ = error
+    return in_doubt

@@ -1,0 +1,1 @@
+"""The scheduler of an LLM engine: what its instances are busy with, and where a request goes."""

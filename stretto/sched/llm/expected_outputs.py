@@ -1,0 +1,96 @@
+"""The expected length of an answer, learned from answers that have ended.
+
+`max_tokens` is a limit, not a prediction: callers set it far above what models write. So budgets, loads and
+prices use the mean length of earlier answers of the same step of the same template. There is one object per
+engine, because models differ in how much they write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.costs.tokens import num_tokens
+from stretto.model.tasks import Usage
+from stretto.sched.queries.request import StepRequest
+
+_PRIOR = 256
+"""Number of tokens expected before any answer of a step has ended.
+
+It is that of a long answer in a conversation (published traces have means of about 200 tokens), rather than
+the limit, which may be a whole context.
+"""
+_LEAST_SHARE = 0.05
+"""Weight of a new answer in the mean once many have been seen: so the mean follows a workload that
+changes.
+"""
+_MAX_SOURCES = 1024
+
+
+@dataclass(slots=True)
+class _Mean:
+    tokens: float = 0.0
+    num_observed: int = 0
+    longest: int = 0
+
+    def observe(self, num_tokens: int) -> None:
+        self.num_observed += 1
+        self.longest = max(self.longest, num_tokens)
+        self.tokens += max(_LEAST_SHARE, 1 / self.num_observed) * (num_tokens - self.tokens)
+
+
+class ExpectedOutputs:
+    """A predictor of the lengths of an LLM's answers: the mean length of earlier answers of the same step of
+    the same app.
+
+    If there are too many steps, the mean that was updated longest ago is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._means: dict[tuple[str, str], _Mean] = {}
+        self._all = _Mean()
+
+    @property
+    def typical(self) -> int:
+        """Mean number of tokens of an LLM answer, over all steps of all apps; a fixed guess before any answer
+        has ended.
+        """
+        return round(self._all.tokens) if self._all.num_observed else _PRIOR
+
+    def expected(self, request: StepRequest) -> int:
+        """Return the number of tokens that each item of a request is expected to generate: at most the
+        request's own limit, 0 for a prefill.
+        """
+        if request.decode is None:
+            return 0
+        mean = self._means.get((request.node.template, request.step))
+        expected = _PRIOR if mean is None else max(1, round(mean.tokens))
+        return min(expected, request.decode.max_tokens)
+
+    def longest(self, request: StepRequest) -> int:
+        """Return the number of tokens of the longest answer of the same step so far, or what is expected if
+        none has ended.
+        """
+        mean = self._means.get((request.node.template, request.step))
+        return self.expected(request) if mean is None else mean.longest
+
+    def observe(self, request: StepRequest, num_tokens: int) -> None:
+        """Learn from an answer to `request` that has ended after `num_tokens` tokens."""
+        if request.decode is None:
+            return
+        source = request.node.template, request.step
+        mean = self._means.pop(source, None) or _Mean()
+        mean.observe(num_tokens)
+        self._means[source] = mean
+        self._all.observe(num_tokens)
+        if len(self._means) > _MAX_SOURCES:
+            del self._means[next(iter(self._means))]
+
+
+def num_output_tokens(usage: Usage, value: object) -> int:
+    """Return the number of tokens of an answer: what the engine reports, or else an estimate from its
+    text.
+    """
+    if usage.num_output_tokens:
+        return usage.num_output_tokens
+    texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    return sum(num_tokens(text) for text in texts if isinstance(text, str))

@@ -1,0 +1,583 @@
+"""The scheduler of an LLM engine, which admits requests one by one, under a token budget per instance.
+
+Slots come back request by request, so admission runs after every event. The order of the queue says what is
+admitted next, and its rank goes along, for the instance's own scheduler to order prefills by. The placement
+policy says which instance gets it.
+
+Source: Teola §5.2 and §6. Differs: budgets count the output that is expected, not the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from contextlib import suppress
+from itertools import count
+
+from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
+from stretto.cluster.placement import Placement
+from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
+from stretto.costs.tokens import num_tokens
+from stretto.model.deployment import Engine, Replica
+from stretto.model.errors import EngineBusy, EngineTimeout, EngineUnreachable, StrettoError
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.sched.engines.instances import EngineInstances
+from stretto.sched.engines.queue import EngineQueue
+from stretto.sched.llm.expected_outputs import ExpectedOutputs, num_output_tokens
+from stretto.sched.llm.handed_over import HandedOver
+from stretto.sched.llm.last_heard import LastHeard
+from stretto.sched.llm.loads import InstanceLoads
+from stretto.sched.llm.new_placing import new_placing
+from stretto.sched.llm.placement_requests import PlacementRequests
+from stretto.sched.llm.placing import Placed
+from stretto.sched.llm.prefills_ahead import PrefillsAhead
+from stretto.sched.llm.reuse_forecasts import ReuseForecasts
+from stretto.sched.llm.run_apart import RunApart
+from stretto.sched.llm.running_request import Running, completed
+from stretto.sched.llm.shown_parts import ShownParts
+from stretto.sched.messages import Action, Admit, CancelTask, Release, Retain
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.order import NewOrder
+from stretto.sched.queries.demand import Demand
+from stretto.sched.queries.request import QueueEntry, StepRequest
+from stretto.sched.queries.results import Delivered, Report, failed, is_worth_retrying
+from stretto.sched.snapshot import EnginePicture, engine_picture
+
+
+class LLMScheduler:
+    """The scheduler of one LLM engine: it decides which waiting request goes to which instance, and when.
+
+    Attributes:
+        follows_prefixes: whether its placement policy sends prompts where their prefixes are held.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        profile: Profile,
+        placement: Placement,
+        ids: count[int],
+        orders: Mapping[str, NewOrder] = ORDERS,
+        space_of: SpaceOf = no_space,
+    ) -> None:
+        self.engine = engine
+        self.follows_prefixes = placement.uses_keys == "always"
+        self.instances = EngineInstances(engine)
+        self.queue = EngineQueue(engine, profile, orders)
+        self._ids = ids
+        self._outputs = ExpectedOutputs()
+        keys = PromptKeys(engine.name, placement.uses_keys, space_of)
+        self._loads = InstanceLoads(engine, placement, self._outputs, keys)
+        self._ahead = PrefillsAhead(profile)
+        self._apart = RunApart(engine.max_attempts)
+        self._shown = ShownParts(self.queue, engine, self.instances.fleet, self._loads, self._apart)
+        self._placing = new_placing(
+            placement.binds,
+            self.queue,
+            self._loads,
+            self._shown,
+            PlacementRequests(self._outputs, self._ahead, keys, engine.age_limit_s),
+            lambda: EngineQueue(engine, profile, orders),
+        )
+        self._handed_over = HandedOver(engine.name)
+        self._num_changes: dict[str, int] = {}
+        self._has_left = False
+        self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
+        self._of_node: dict[tuple[str, int], dict[int, Running]] = {}
+        self._too_slow: dict[str, dict[int, set[int]]] = {}
+        self._touched: dict[InstanceId, set[str]] = {}
+        self._drained: dict[InstanceId, None] = {}
+        self._decided: list[Action] = []
+        self._reuse = ReuseForecasts()
+        self._retains: list[Retain] = []
+        self._heard_instances = LastHeard[InstanceId]()
+        self._heard_tasks = LastHeard[tuple[InstanceId, int]]()
+
+    @property
+    def not_before_s(self) -> float | None:
+        """Next time at which `schedule` should be called even if no event comes: because it has held requests
+        back until then, or because a waiting request fails then. None if there is none.
+        """
+        held_until_s, due_s = self._placing.not_before_s, self._shown.due_s()
+        if held_until_s is None or due_s is None:
+            return due_s if held_until_s is None else held_until_s
+        return min(held_until_s, due_s)
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether `schedule` may have something to decide after a report: something waits or has left its
+        instance, or an instance is to be told something.
+        """
+        return bool(
+            self._has_left
+            or self._num_changes
+            or self.queue
+            or self._placing.bound()
+            or self._retains
+            or self._drained
+            or self._loads.has_bug
+        )
+
+    # --- instances
+
+    def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
+        """Start an instance of one more replica (a further copy of the engine); return the actions to carry
+        out.
+        """
+        return [*self.instances.add(replica, now_s)]
+
+    def ready(self, instance: InstanceId, now_s: float) -> None:
+        """Let an instance take work: it has started, or has answered after it was suspected to be down."""
+        if self.instances.ready(instance, now_s):
+            fleet = self.instances.fleet
+            self._loads.join(instance, fleet.replica(instance), fleet.slot(instance))
+            self._loads.set_suspect(instance, is_suspect=False)
+            self._placing.join(instance)
+
+    def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
+        """Mark an instance as suspect (perhaps down): until it is ready again it gets nothing while another
+        serves, else one request at a time. It is left alone for `rest_s` seconds, as it has asked for.
+        """
+        if self.instances.suspected(instance, reason, now_s, rest_s):
+            probe_s = self.instances.fleet.probe_s(instance)
+            self._placing.leave(instance)
+            self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
+
+    def lost(
+        self, instance: InstanceId, error: StrettoError, now_s: float
+    ) -> tuple[list[Report], list[Action]]:
+        """Handle the death of an instance: queue its requests again for other instances, and start a new
+        instance in its place.
+
+        Returns reports of the requests that failed for good, and the actions to carry out.
+        """
+        return self._drop(instance, error, now_s), [*self.instances.lost(instance, error, now_s)]
+
+    def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
+        """Give an instance no more work, and stop it when it is idle (`how` is "finish") or at once
+        ("suspend").
+
+        Returns the actions to carry out.
+        """
+        actions = self.instances.drain(instance, how, now_s)
+        self._placing.leave(instance)
+        self._loads.leave(instance)
+        self._drained[instance] = None
+        return [*actions]
+
+    def suspended(self, instance: InstanceId, task: int, token_ids: tuple[int, ...]) -> None:
+        """Queue again a task that was taken off an instance before its end; it will continue at another
+        instance after `token_ids`, the tokens that it has generated.
+        """
+        running = self._loads.of(instance).get(task)
+        if running is not None:
+            self._remove(running)
+            self._requeue(_left_by(running, running.entry.resumed(running.item, token_ids)))
+
+    def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
+        """Remove an instance that has ended as it was told to (after draining), and queue again the requests
+        that it still had.
+
+        Returns reports of the requests that failed for good.
+        """
+        reports = self._drop(
+            instance, EngineTimeout(f"{self.engine.name}/{instance} was stopped"), now_s, kills=False
+        )
+        self.instances.stopped(instance, now_s)
+        return reports
+
+    def observe(self, report: KVReport | LoadReport) -> None:
+        """Pass an instance's report of its prefix cache or its load on to the placement policy (the rule that
+        chooses instances).
+        """
+        self._loads.observe(report)
+
+    def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
+        """Give up instances that have been silent for the engine's timeout, and requests that got stuck;
+        restart failed instances whose waiting time before a restart is over.
+
+        Returns reports of the requests that failed for good, and the actions to carry out.
+        """
+        reports: list[Report] = [*self._shown.overdue(now_s)]
+        actions: list[Action] = [*self.instances.expire(now_s)]
+        timeout_s = self.engine.timeout_s
+        if timeout_s is None:
+            return reports, actions
+        error = EngineTimeout(f"engine {self.engine.name!r} was silent for {timeout_s:g} s")
+        for instance in self._heard_instances.silent_for(timeout_s, now_s):
+            reports += self._drop(instance, error, now_s)
+            actions += self.instances.give_up(instance, error, now_s)
+        for instance, task in self._heard_tasks.silent_for(timeout_s, now_s):
+            running = self._loads.of(instance)[task]
+            self._remove(running)
+            self._ahead.stop(running.entry.query, running.entry.request.node.id, None, now_s)
+            reports += self._retry([running], error, now_s)
+            actions.append(CancelTask(self.engine.name, instance, task))
+        return reports, actions
+
+    def next_expiry_s(self) -> float | None:
+        """Return the time at which the instance or task that is silent longest reaches the engine's timeout.
+
+        `expire` must be called then. None if nothing runs or the engine has no timeout.
+        """
+        if self.engine.timeout_s is None:
+            return None
+        found = (self._heard_instances.oldest(), self._heard_tasks.oldest())
+        heard_s = min((one[1] for one in found if one is not None), default=None)
+        return None if heard_s is None else heard_s + self.engine.timeout_s
+
+    # --- requests
+
+    def add(self, request: StepRequest, now_s: float) -> None:
+        """Put a request into the engine's queue. All inputs of the request are known."""
+        if self.engine.keeps_state and not request.is_alone:
+            self._reuse.arrived(request, now_s)
+        entry = QueueEntry(request, now_s, self._outputs.expected(request))
+        entry.avoids = frozenset(self._too_slow.get(request.query, {}).get(request.node.id, ()))
+        self._queue(entry)
+
+    def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
+        """Handle an instance's report on a task, such as new text or its end; return reports for the query
+        (run of an app).
+
+        Reports on tasks that were given up are ignored.
+        """
+        if instance in self._heard_instances:
+            self._heard_instances.note(instance, now_s)
+        running = self._loads.of(instance).get(event.task)
+        if running is None:
+            return []
+        request = running.entry.request
+        self._start(running, now_s)
+        self._heard_tasks.note((instance, event.task), now_s)
+        match event:
+            case Piece():
+                offset, piece = running.offset, event.value
+                running.offset += 1 if request.decode and request.decode.items else len(piece)
+                self._loads.wrote(running, num_tokens(piece), now_s)
+                return [Delivered(request.query, request.node.id, offset, piece)]
+            case Done():
+                usage = event.usage
+                num_output = num_output_tokens(usage, event.value)
+                self._loads.answered(running, num_output, now_s)
+                self._remove(running, usage.num_cached_tokens if usage.num_prompt_tokens else None)
+                self._ahead.end(request.query, request.node.id)
+                self.instances.answered(instance)
+                self._outputs.observe(request, num_output)
+                self._forecast(running, event, now_s)
+                return [completed(running, event)]
+            case Failed(error=error):
+                self._remove(running)
+                self._ahead.stop(request.query, request.node.id, None, now_s)
+                if is_worth_retrying(error):
+                    return self._retry([running], error, now_s)
+                self._reuse.withdrawn(request.query, request.node.id)
+                return [failed(request, running.item, running.item + 1, error)]
+        return []
+
+    def _forecast(self, running: Running, done: Done, now_s: float) -> None:
+        """Note what the instance should be told of the later use of what it has computed."""
+        if not self.engine.keeps_state:
+            return
+        request = running.entry.request
+        reuse = self._reuse.ended(request, running.prompt, done.value, now_s, done.written)
+        if reuse is not None:
+            self._retains.append(Retain(self.engine.name, running.instance, reuse))
+
+    def withdraw(self, query: str, node: int, now_s: float, items: Set[int] | None = None) -> list[Action]:
+        """Drop the requests of one node (step) of a query (run of an app), or those of some of its items
+        only, because their results are no longer wanted, or their attempt has taken too long; return actions
+        that stop those that run.
+
+        The KV that they have computed stays cached. A further attempt avoids the instances where they ran.
+        """
+        of_node = self._of_node.get((query, node), {}).values()
+        tasks = [one for one in of_node if items is None or one.item in items]
+        num_waiting = self.queue.withdraw(query, node, items) + self._placing.withdraw(query, node, items)
+        self._reuse.withdrawn(query, node, None if items is None else num_waiting + len(tasks))
+        actions: list[Action] = []
+        for running in sorted(tasks, key=lambda one: (one.instance, one.task)):
+            started_s = running.started_s
+            self._remove(running)
+            if running.entry.request.node.is_watched:
+                self._too_slow.setdefault(query, {}).setdefault(node, set()).add(running.slot)
+            self._ahead.stop(query, node, started_s, now_s)
+            actions.append(CancelTask(self.engine.name, running.instance, running.task))
+        return actions
+
+    def schedule(self, now_s: float) -> list[Action]:
+        """Send as many waiting requests to instances as fit, in the queue's order; return the actions to
+        carry out.
+
+        Some of the actions correct the priorities of earlier requests in the instances' own queues.
+        """
+        self._decided = actions = list[Action]()
+        self._shown.update(now_s)
+        for placed in self._placing.place(now_s):
+            actions.append(self._admit(placed, now_s))
+        for running in self._loads.in_the_way():
+            actions.append(self._put_back(running))
+        actions += self._retains
+        self._retains.clear()
+        actions += self._handed_over.reprioritise(self._num_changes)
+        self._num_changes.clear()
+        self._has_left = False
+        for instance in [i for i in self._drained if not self._loads.of(i)]:
+            del self._drained[instance]
+            actions += self.instances.fleet.idle(instance)
+        self._loads.raise_bug()
+        self._decided = []
+        return actions
+
+    def recover(self) -> tuple[list[str], list[Action]]:
+        """Drop all waiting work after a bug in a queue order (which says what goes next), in a placement
+        policy (which chooses instances) or in this scheduler; what runs goes on.
+
+        Returns:
+            ids of all queries that have work here, which the caller has to end, and the actions that
+                a `schedule` that did not return had decided on.
+        """
+        queries, actions = list(dict.fromkeys(self.queries())), self._decided
+        self.queue.clear()
+        self._placing.clear()
+        self._shown.clear()
+        self._decided = []
+        return queries, actions
+
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Move the waiting requests of a query (one run of an app) to their new places in the queues, because
+        some of its nodes (steps) are needed more or less urgently now.
+
+        `demands` says, by node, how urgently its result is needed.
+        """
+        self.queue.ask(query, demands)
+        self._placing.ask(query, demands)
+        self._handed_over.ask(query, demands)
+        for node, demand in demands.items():
+            for running in self._of_node.get((query, node), {}).values():
+                running.entry.demand = demand
+        self._note_change(query)
+
+    def queries(self) -> list[str]:
+        """Return the ids of the queries (runs of an app) that have waiting or running work."""
+        return [
+            *self.queue.queries(),
+            *dict.fromkeys(entry.query for entry in self._placing.bound()),
+            *(query for query, tasks in self._of_query.items() if any(tasks.values())),
+        ]
+
+    def queries_in(self, instance: InstanceId) -> list[str]:
+        """Return the queries (runs of an app) with work on an instance."""
+        return [running.entry.query for running in self._loads.of(instance).values()]
+
+    def queries_of(self, instance: InstanceId, task: int) -> tuple[str, ...]:
+        """Return the query (run of an app) that a task on an instance belongs to; empty if it has ended."""
+        running = self._loads.of(instance).get(task)
+        return () if running is None else (running.entry.query,)
+
+    def end_query(self, query: str) -> list[Action]:
+        """Drop all requests of a query (one run of an app) that has ended; return actions that stop the
+        running ones and free the query's KV.
+        """
+        actions: list[Action] = []
+        for instance, tasks in sorted(self._of_query.get(query, {}).items()):
+            for task, running in list(tasks.items()):
+                self._remove(running)
+                actions.append(CancelTask(self.engine.name, instance, task))
+            if query in self._touched.get(instance, ()):
+                self._touched[instance].discard(query)
+                actions.append(Release(self.engine.name, instance, query))
+        self._of_query.pop(query, None)
+        self.queue.end_query(query)
+        self._placing.end_query(query)
+        self._too_slow.pop(query, None)
+        self._ahead.forget(query)
+        self._reuse.forget(query)
+        self._retains = [one for one in self._retains if one.reuse.query != query]
+        return actions
+
+    def picture(self) -> EnginePicture:
+        """Return a snapshot of the engine: how many requests wait in its queue, and what its instances are
+        doing.
+        """
+        fleet = self.instances.fleet
+        running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
+        num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
+        return engine_picture(fleet, num_waiting, running)
+
+    def is_idle(self) -> bool:
+        """Return whether no request waits or runs."""
+        return not self.queue and not self._placing.bound() and not self._loads.num_running
+
+    def check_invariants(self) -> None:
+        """Check that counts of tokens and slots agree with the running requests and keep within their limits.
+
+        For tests.
+        """
+        assert all(entry.lo < entry.hi for entry in self.queue)
+        self._loads.check_invariants()
+        of_query = {
+            one.task for of in self._of_query.values() for many in of.values() for one in many.values()
+        }
+        assert of_query == {task for tasks in self._of_node.values() for task in tasks}
+        self._placing.check_invariants()
+        self._shown.check_invariants()
+        fleet = self.instances.fleet
+        assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
+        fleet.check_invariants()
+
+    def _admit(self, placed: Placed, now_s: float) -> Admit:
+        queue, entry, choice = placed.queue, placed.entry, placed.choice
+        request, instance = entry.request, choice.instance
+        rank = queue.rank(entry)
+        item = entry.lo
+        prompt = request.prompts[item - request.lo]
+        output_key = self._loads.output_key(instance)
+        task = LLMTask(
+            next(self._ids),
+            request.query,
+            request.step,
+            prompt,
+            request.decode,
+            request.record.tenant,
+            entry.demand.preference or request.record.criteria,
+            entry.generated if entry.said_by == output_key else (),
+            item,
+            self._silence_s(request),
+            request.is_continued,
+            self._loads.has_others(instance, entry.like),
+        )
+        num_tokens = placed.request.num_tokens
+        prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
+        queue.take(entry, 1)
+        running = Running(task.id, instance, entry, item, prompt, queue, placed.request, prefill_s, now_s)
+        running.output_key = output_key
+        running.slot = self.instances.fleet.slot(instance)
+        running.is_probe = self.instances.fleet.state[instance] == "suspect"
+        if not self._loads.of(instance):
+            self._heard_instances.note(instance, now_s)
+        self._loads.add(running)
+        self._apart.add(entry)
+        self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
+        self._of_node.setdefault((request.query, request.node.id), {})[task.id] = running
+        if request.decode is None and not request.each:
+            self._ahead.start(request, instance, num_tokens)
+        if self.engine.keeps_state:
+            self._touched.setdefault(instance, set()).add(request.query)
+        rank = self._handed_over.add(running, rank)
+        return Admit(self.engine.name, instance, task, rank, choice.terms, choice.reason, choice.held_tokens)
+
+    def _put_back(self, running: Running) -> Action:
+        """Queue an offline request again whose instance others need; it begins anew."""
+        self._remove(running)
+        item = running.item
+        again = running.entry.again(item, item + 1, attempt=running.entry.attempt, alone=False)
+        self._requeue(_left_by(running, again) if running.offset else again)
+        return CancelTask(self.engine.name, running.instance, running.task)
+
+    def _silence_s(self, request: StepRequest) -> float:
+        """Return for how many seconds an instance may report nothing of a request that it runs."""
+        if request.shows:
+            return 0.0
+        return math.inf if self.engine.timeout_s is None else self.engine.timeout_s
+
+    def _queue(self, entry: QueueEntry) -> None:
+        self.queue.add(entry)
+        self._note_change(entry.query)
+
+    def _requeue(self, entry: QueueEntry) -> None:
+        """Queue an entry of an instance that goes; what the order raises does not keep it from going."""
+        try:
+            self._queue(entry)
+        except Exception as bug:
+            self._loads.note_bug(bug)
+
+    def _note_change(self, query: str) -> None:
+        self._num_changes[query] = self._num_changes.get(query, 0) + 1
+
+    def _start(self, running: Running, now_s: float) -> None:
+        """A request has left its instance's queue."""
+        if running.started_s is None:
+            running.started_s = now_s
+            self._leave_queue(running)
+
+    def _leave_queue(self, running: Running) -> None:
+        self._handed_over.remove(running)
+        if self._handed_over.has_unstarted(running.entry.query):
+            self._note_change(running.entry.query)
+        try:
+            running.queue.started(running.entry, running.item, running.item + 1)
+        except Exception as bug:
+            self._loads.note_bug(bug)
+            raise
+
+    def _remove(self, running: Running, held_tokens: int | None = None) -> None:
+        """A request has left its instance."""
+        if running.started_s is None:
+            with suppress(Exception):  # noted; the request leaves all the same
+                self._leave_queue(running)
+        self._loads.remove(running, held_tokens)
+        self._apart.remove(running.entry)
+        self._placing.freed(running.instance)
+        self._has_left = True
+        self._heard_tasks.forget((running.instance, running.task))
+        if not self._loads.of(running.instance):
+            self._heard_instances.forget(running.instance)
+        query, node = running.entry.query, running.entry.request.node.id
+        self._of_query.get(query, {}).get(running.instance, {}).pop(running.task, None)
+        of_node = self._of_node[query, node]
+        del of_node[running.task]
+        if not of_node:
+            del self._of_node[query, node]
+
+    def _drop(
+        self, instance: InstanceId, error: StrettoError, now_s: float, *, kills: bool = True
+    ) -> list[Report]:
+        """Take an instance out of service, and try again elsewhere what it was running.
+
+        One of these requests may have killed it, unless `kills` says that none has.
+        """
+        self._placing.leave(instance)
+        lost = list(self._loads.of(instance).values())
+        for running in lost:
+            self._remove(running)
+        self._touched.pop(instance, None)
+        self._drained.pop(instance, None)
+        self._ahead.lose(instance)
+        self._loads.leave(instance)
+        self._loads.forget(instance)
+        return self._retry(lost, error, now_s, killed=kills)
+
+    def _retry(
+        self, lost: list[Running], error: StrettoError, now_s: float, *, killed: bool = False
+    ) -> list[Report]:
+        """Queue again what was lost. What only found out that an instance is still down was no attempt, and
+        neither was what never reached it, or was refused before it was begun; but what has been refused again
+        and again for `recover_s` seconds fails. `killed` says that the instance died of one of them, perhaps.
+        """
+        reports: list[Report] = []
+        for running in lost:
+            entry, item = running.entry, running.item
+            found_it_down = running.is_probe and not running.offset
+            was_begun = not isinstance(error, EngineUnreachable | EngineBusy)
+            was_attempt = was_begun and not found_it_down
+            attempt = entry.attempt + was_attempt
+            if attempt >= self.engine.max_attempts or entry.is_refused_too_long(self.engine.recover_s, now_s):
+                self._reuse.withdrawn(entry.query, entry.request.node.id)
+                reports.append(failed(entry.request, item, item + 1, error))
+            else:
+                again = entry.again(item, item + 1, attempt=attempt, alone=False)
+                again.after(error, {running.slot}, now_s, was_attempt=was_attempt)
+                again.is_suspected = again.is_suspected or killed
+                if running.offset and again.said_by != running.output_key:
+                    again.generated = ()
+                self._requeue(_left_by(running, again) if running.offset else again)
+        return reports
+
+
+def _left_by(running: Running, entry: QueueEntry) -> QueueEntry:
+    """Return what is to go on elsewhere, with a note of who has generated, perhaps shown, a part of it."""
+    entry.said_by = running.output_key
+    entry.is_shown = entry.is_shown or (running.offset > 0 and entry.request.shows)
+    return entry

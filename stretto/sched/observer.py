@@ -1,0 +1,125 @@
+"""Observers of a run: the interface through which a run reports everything that happens.
+
+A driver (the runtime, or the simulator) shows them every event before the schedulers handle it, and every
+action of the schedulers before it is carried out. An observer cannot change the run, and its errors do not
+either: an observer that raises is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from stretto.cluster.kv_events import KVEvent
+from stretto.model.foreign import RAISED
+from stretto.model.record import record
+from stretto.sched.messages import Action, Event
+
+_log = logging.getLogger(__name__)
+
+
+@record
+class StepsDone:
+    """A series of completed steps (engine iterations) of a simulated LLM instance, which ran without a gap
+    from `start_s` on.
+
+    `ends_s` has the end time of each step. Each step served `num_sequences` sequences and computed
+    `num_tokens` tokens.
+    """
+
+    engine: str
+    instance: int
+    start_s: float
+    ends_s: Sequence[float]
+    num_sequences: int
+    num_tokens: int
+
+
+class Observer(Protocol):
+    """The base class of observers: objects that are told of everything that happens in a run, for example to
+    record it.
+
+    A subclass overrides the methods it needs. In a message, a `Reference` may stand in
+    place of a large value. Times are seconds by the clock of the runtime or the simulator.
+    """
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        """Called with an event (a message that tells the schedulers what has happened) before they handle
+        it.
+        """
+        return
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        """Called with an action (a decision of the schedulers, such as to start a batch) before it is carried
+        out.
+        """
+        return
+
+    def on_steps(self, steps: StepsDone) -> None:
+        """Called with completed steps (engine iterations) of an LLM instance that is simulated step by step.
+
+        A real run reports none.
+        """
+        return
+
+    def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
+        """Called with changes of an instance's prefix cache (blocks stored and removed), if the instance
+        reports them.
+
+        The same report comes right after to `on_event`.
+        """
+        return
+
+
+class Observers:
+    """The observers of one run; each call is passed on to all of them. The object is false when there are
+    none.
+
+    An observer that raises is removed: the log says so, and `dropped` lists it with its exception.
+    """
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = list(observers)
+        self.dropped: list[tuple[Observer, BaseException]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        """Pass an event (what has happened, as the schedulers are told) to all observers."""
+        for observer in self._observers:
+            try:
+                observer.on_event(event, now_s)
+            except RAISED as error:
+                self._drop(observer, error)
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        """Pass an action (a decision of the schedulers) to all observers."""
+        for observer in self._observers:
+            try:
+                observer.on_action(action, now_s)
+            except RAISED as error:
+                self._drop(observer, error)
+
+    def on_steps(self, steps: StepsDone) -> None:
+        """Pass completed steps (engine iterations) of a simulated LLM instance to all observers."""
+        for observer in self._observers:
+            try:
+                observer.on_steps(steps)
+            except RAISED as error:
+                self._drop(observer, error)
+
+    def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
+        """Pass changes of an instance's prefix cache to all observers."""
+        for observer in self._observers:
+            try:
+                observer.on_kv(engine, instance, events, now_s)
+            except RAISED as error:
+                self._drop(observer, error)
+
+    def _drop(self, observer: Observer, error: BaseException) -> None:
+        """Remove an observer that raised, by a new list: the old one may be in a loop."""
+        self._observers = [other for other in self._observers if other is not observer]
+        self.dropped.append((observer, error))
+        _log.warning("%s raised and observes the run no more", type(observer).__name__, exc_info=error)

@@ -1,0 +1,1 @@
+"""Schedulers of the upper tier: what each query and session does next."""

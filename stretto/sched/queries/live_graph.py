@@ -1,0 +1,355 @@
+"""The running graph of one query (one run of an app): its nodes, their connections, and the values that flow
+there.
+
+A node is one step. A value that is set wakes the nodes that read it: they are listed, so that whoever runs
+the nodes looks at them. It is also passed on along the links of graphs that have joined (`splicing.py`).
+Nodes leave when they have ended. Nothing here knows what a node does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.graph.compile import ConnectionTables, ExecutionGraph, Node, rebase
+from stretto.model.errors import BadReply, CapacityError
+from stretto.model.values import Failure
+from stretto.sched.queries.gathering import item_of
+from stretto.sched.queries.live_values import UNSET, Values
+from stretto.sched.queries.splicing import Link, Links
+
+MAX_NODES = 100_000
+"""Largest number of nodes of one query at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedGraph:
+    """The result of adding a graph to a running one: the added nodes (steps) under their new ids, and the new
+    ids of its values: value `i` of the added graph has the id `values[i]`.
+    """
+
+    nodes: Sequence[Node]
+    values: Sequence[int]
+
+
+class LiveGraph:
+    """The graph of one query (run of an app) while it runs: the nodes (steps) that have not ended, their
+    connections, and the values that may still be read.
+
+    Attributes:
+        nodes: nodes that have not ended, by id. Ids are never used again.
+        effects: ids of the effects (steps that change something outside) that have still to happen, in order
+            of their coming.
+        blocking: number of inputs and earlier nodes that a node still waits for, by its id.
+        woken: ids of nodes that may go on, as something they wait for has come, perhaps more than once or in
+            vain; the graph scheduler takes them out.
+        settled: (name, value) of watched values that have been set; the graph scheduler takes them out.
+        is_in_order: whether each node is known to have a larger id than all that it waits for. That ends with
+            a graph whose output an earlier node waits for.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Node] = {}
+        self.values = Values()
+        self.effects: dict[int, None] = {}
+        self.woken: list[int] = []
+        self.settled: list[tuple[str, object]] = []
+        self.is_in_order = True
+        self._num_ids = 0
+        self._readers: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._producers: dict[int, int] = {}
+        self._followers: dict[int, tuple[int, ...]] = {}
+        self.blocking: dict[int, int] = {}
+        self._links = Links()
+        self._watched: dict[int, str] = {}
+        self._returned: dict[int, object] = {}
+
+    # --- nodes come and go
+
+    def join(
+        self, egraph: ExecutionGraph, inputs: Mapping[str, int], under: Node | None = None
+    ) -> JoinedGraph:
+        """Add a graph to the one that is running; the added nodes (steps) and values get new ids.
+
+        Args:
+            inputs: id of the value of each of its inputs, by name.
+            under: the `expand` node (a step that becomes a graph) that the graph replaces, if any.
+
+        Raises:
+            CapacityError: too many nodes live.
+        """
+        if len(self.nodes) + len(egraph.nodes) > MAX_NODES:
+            raise CapacityError(
+                f"the graph has grown beyond {MAX_NODES} primitives", step=under.name if under else None
+            )
+        self.is_in_order = (self.is_in_order or not self.nodes) and under is None and egraph.is_in_order
+        base, num_inputs = self._num_ids, len(egraph.inputs)
+        self._num_ids += len(egraph.nodes)
+        ids = [*(inputs[name] for name in egraph.inputs), *self.values.add(egraph.num_values - num_inputs)]
+        if base == 0 and not self.values and ids == list(range(len(ids))):
+            self._begin_with(egraph.tables)
+            return JoinedGraph(egraph.nodes, ids)
+        nodes = rebase(egraph, base, ids, under)
+        for value_id, readers in zip(ids, egraph.readers, strict=True):
+            if readers:
+                self._add_readers(value_id, tuple((base + node, place) for node, place in readers))
+        for node, followers in zip(nodes, egraph.followers, strict=True):
+            self._add(node, tuple(base + follower for follower in followers))
+        return JoinedGraph(nodes, ids)
+
+    def retire(self, node: Node) -> None:
+        """Remove a node (step) that has ended. Nodes that were waiting only for its end may go on."""
+        del self.nodes[node.id], self.blocking[node.id]
+        if node.is_effect:
+            self.effects.pop(node.id, None)
+        for out in node.outs:
+            del self._producers[out]
+        for arg in node.ins:
+            self.values.leave(arg.value)
+        for follower in self._followers.pop(node.id, ()):
+            self._unblock(follower)
+        if not self.nodes:  # an idle session keeps no empty tables
+            for table in (self.nodes, self.blocking, self._producers, self._readers, self._followers):
+                table.clear()
+
+    def cut(self, node: Node) -> None:
+        """Disconnect the outputs of a cancelled node (step), so that they will be neither read nor passed
+        on.
+        """
+        for out in node.outs:
+            self._readers.pop(out, None)
+            self._links.take(out)
+
+    # --- values come
+
+    def bring(self, value_id: int, value: object) -> None:
+        """Set a value, once, and wake what depends on it: nodes (steps) that read it may go on, and values
+        linked to it are set too.
+        """
+        self.values.set(value_id, value)
+        if (name := self._watched.get(value_id)) is not None:
+            self.settled.append((name, value))
+        for node_id, place in self._readers.pop(value_id, ()):
+            node = self.nodes.get(node_id)
+            if node is None:
+                continue
+            if node.ins[place].blocks:
+                self._unblock(node_id)
+            else:
+                self.woken.append(node_id)
+        if value_id in self._links.sources:
+            for link in self._links.take(value_id):
+                self._pass_on(value, link)
+
+    def grown(self, value_id: int) -> None:
+        """Wake the nodes (steps) that read a list while it grows, because the list has got more items."""
+        for node_id, place in self._readers.get(value_id, ()):
+            node = self.nodes.get(node_id)
+            if node is not None and node.ins[place].piece is not None:
+                self.woken.append(node_id)
+
+    def watch(self, value_id: int, name: str) -> None:
+        """Keep a value until `unwatch` is called; when it is set, add (`name`, value) to `settled`, so that
+        the caller of the query (run of an app) learns it.
+        """
+        self.values.use(value_id)
+        self._watched[value_id] = name
+
+    def is_watched(self, value_id: int) -> bool:
+        """Return whether a value is watched: kept after its last reader, and told to the query's session
+        through `settled` when it is set.
+        """
+        return value_id in self._watched
+
+    def is_untouched(self, value_id: int) -> bool:
+        """Return whether a watched value is not set, and no node (step) and no link leads to or from it."""
+        return (
+            self.values[value_id] is UNSET
+            and self.values.has_one_user(value_id)
+            and value_id not in self._links.sources
+            and value_id not in self._links.to_value
+        )
+
+    def unwatch(self, value_id: int) -> None:
+        """Stop keeping a value that was watched, and no longer add it to `settled` when it is set."""
+        del self._watched[value_id]
+        self.values.leave(value_id)
+        if not self.values.is_used(value_id) and not self._links.sources.get(value_id):
+            self._links.drop_value(value_id)
+
+    def link(self, source: int, index: int | None, target: int) -> None:
+        """Pass the value with id `source` (or only its item `index`) on to the value with id `target`, as
+        soon as it is set.
+        """
+        if (value := self.values[source]) is not UNSET:
+            self._pass_on(value, Link(index, value=target))
+        else:
+            if target in self._readers or target in self._links.sources:
+                self.is_in_order = False
+            self._links.add(source, Link(index, value=target))
+
+    def link_to_node(self, source: int, index: int | None, node: Node) -> None:
+        """Use the value with id `source` (or only its item `index`) as the result of an `expand` node (a step
+        replaced by a subgraph), as soon as the value is set.
+        """
+        self._links.add(source, Link(index, node=node.id))
+
+    def take_returned(self, node: Node) -> object:
+        """Return and forget the result of an `expand` node (a step that was replaced by a subgraph), which
+        that subgraph has produced; `UNSET` if it has not come.
+        """
+        return self._returned.pop(node.id, UNSET)
+
+    # --- what comes of what
+
+    def producer(self, value_id: int) -> Node | None:
+        """Return the node (step) that will produce a value, itself or by a chain of linked values; None if
+        there is none (yet).
+        """
+        source: int | None = value_id
+        while source is not None:
+            if (producer := self._producers.get(source)) is not None:
+                return self.nodes[producer]
+            source = self._links.to_value.get(source)
+        return None
+
+    def sources(self, node: Node) -> list[Node]:
+        """Return the nodes (steps) that a node waits for: those whose outputs it reads, those it has to
+        follow, and for an `expand` node (replaced by a subgraph) the one that produces its result.
+        """
+        found = [source for arg in node.ins if (source := self.producer(arg.value)) is not None]
+        if node.after:
+            found += [self.nodes[before] for before in node.after if before in self.nodes]
+        value_id = self._links.behind_node(node.id)
+        if value_id is not None and (source := self.producer(value_id)) is not None:
+            found.append(source)
+        return found
+
+    def waits_for(self, value_id: int, other: int) -> bool:
+        """Return whether the value `value_id` cannot be set before the value `other`: it comes of it, by
+        links and nodes (steps). It takes time in proportion to what has to come before `value_id`.
+        """
+        values, seen = [value_id], {value_id}
+        while values:
+            value = values.pop()
+            if value == other:
+                return True
+            found = [self._links.to_value.get(value)]
+            nodes = [self._producers[value]] if value in self._producers else []
+            for node in (self.nodes[one] for one in nodes if one in self.nodes):
+                found += [arg.value for arg in node.ins if not arg.is_hint]
+                found.append(self._links.behind_node(node.id))
+                nodes += [before for before in node.after if before not in nodes]
+            new = [one for one in found if one is not None and one not in seen]
+            seen.update(new)
+            values += new
+        return False
+
+    def reached(self, node: Node) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the ids of the nodes (steps) that wait for a node, some of which may have ended, and the ids
+        of all values that the node will set, itself or by a chain of linked values.
+
+        The waiting nodes are those that have the node among their `sources`.
+        """
+        outs, links = node.outs, self._links.sources
+        if len(outs) == 1 and outs[0] not in links and node.id not in self._followers:  # nearly all nodes
+            readers = self._readers.get(outs[0], ())
+            if len(readers) < 2:
+                return [reader for reader, _ in readers], outs
+            return list(dict.fromkeys([reader for reader, _ in readers])), outs
+        nodes = dict.fromkeys(self._followers.get(node.id, ()))
+        values = list(outs)
+        for value_id in values:  # grows meanwhile
+            nodes.update((reader, None) for reader, _ in self._readers.get(value_id, ()))
+            for link in links.get(value_id, ()):
+                if link.value is not None:
+                    values.append(link.value)
+                if link.node is not None:
+                    nodes[link.node] = None
+        return list(nodes), values
+
+    def unneeded(self, end: Node) -> list[Node]:
+        """Return the node (step) `end` and all nodes behind it that serve nothing, readers first.
+
+        A node serves nothing if it is no effect (step that changes something outside the app) that has still
+        to happen, sets no watched value, and no node waits for it, except nodes that are returned too. It
+        takes time in proportion to the returned nodes and what is connected to them.
+        """
+        num_needing = {end.id: self._num_needing(end)}
+        found = [] if num_needing[end.id] else [end]
+        for node in found:  # grows meanwhile
+            for source in {source.id: source for source in self.sources(node)}.values():
+                if source.id not in num_needing:
+                    num_needing[source.id] = self._num_needing(source)
+                num_needing[source.id] -= 1
+                if not num_needing[source.id]:
+                    found.append(source)
+        return found
+
+    def _num_needing(self, node: Node) -> int:
+        """Count the nodes that wait for a node, the watched values that it will set, and itself if it is an
+        effect.
+        """
+        nodes, values = self.reached(node)
+        num_waiting = sum(node_id in self.nodes for node_id in nodes)
+        return num_waiting + sum(map(self.is_watched, values)) + (node.id in self.effects)
+
+    def check_invariants(self) -> None:
+        """Check that each node's (step's) number of missing inputs and predecessors is right, and that the
+        effects which have still to happen are nodes. For tests.
+        """
+        for node in self.nodes.values():
+            blocked = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is UNSET)
+            blocked += sum(1 for other in node.after if other in self.nodes)
+            assert self.blocking[node.id] == blocked, node.name
+        assert list(self.effects) == [node.id for node in self.nodes.values() if node.is_effect]
+
+    def _begin_with(self, tables: ConnectionTables) -> None:
+        """Add the first graph, whose ids stay the same; none of its inputs is set yet."""
+        self.nodes.update(tables.nodes)
+        self.effects.update(tables.effects)
+        self.blocking.update(tables.blocking)
+        self.woken.extend(tables.unblocked)
+        self._producers.update(tables.producers)
+        self._readers.update(tables.readers)
+        self._followers.update(tables.followers)
+        self.values.use_all(tables.num_readers)
+
+    def _add_readers(self, value_id: int, readers: tuple[tuple[int, int], ...]) -> None:
+        self.values.use(value_id, len(readers))
+        if self.values[value_id] is UNSET:
+            self._readers[value_id] = (*self._readers.get(value_id, ()), *readers)
+
+    def _add(self, node: Node, followers: tuple[int, ...]) -> None:
+        self.nodes[node.id] = node
+        if followers:
+            self._followers[node.id] = followers
+        for out in node.outs:
+            self._producers[out] = node.id
+        if node.is_effect:
+            self.effects[node.id] = None
+        is_there = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is not UNSET)
+        blocking = node.num_blocking - is_there
+        self.blocking[node.id] = blocking
+        if not blocking:
+            self.woken.append(node.id)
+
+    def _unblock(self, node_id: int) -> None:
+        blocking = self.blocking.get(node_id)
+        if blocking is not None:
+            self.blocking[node_id] = blocking - 1
+            if blocking == 1:
+                self.woken.append(node_id)
+
+    def _pass_on(self, value: object, link: Link) -> None:
+        try:
+            value = item_of(value, link.index)
+        except BadReply as error:
+            value = Failure(error)
+        if link.value is not None:
+            self.bring(link.value, value)
+        if link.node is not None and (node := self.nodes.get(link.node)) is not None:
+            self._returned[node.id] = (
+                Failure(value.error.at(node.name)) if isinstance(value, Failure) else value
+            )
+            self.woken.append(node.id)

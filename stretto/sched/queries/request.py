@@ -1,0 +1,233 @@
+"""The requests of one step to an engine, which wait in its queue together.
+
+Engine schedulers see the step (primitive), not loose requests, so that they know which ones move the same
+step of the same query (Teola §5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from itertools import groupby
+
+from stretto.graph.compile import Node
+from stretto.model.errors import EngineBusy, StrettoError
+from stretto.model.record import record
+from stretto.model.tasks import Decode, QueryRecord
+from stretto.model.values import Prompt
+from stretto.sched.queries.demand import Demand
+
+
+@record(eq=False)
+class StepRequest:
+    """A request of a step to an engine: apply the step's operation to items `lo` to `hi` (half-open) of its
+    input lists, or once. All its inputs are known.
+
+    Attributes:
+        step: name of the step in errors: the decode, where a prefill carries one along.
+        inputs: values by port; ports in `each` hold the items from `lo` on.
+        record: what holds for all requests of the query.
+        demand: how urgently its result was needed when it became ready.
+        units: units of work of each item, for an LLM tokens of its prompt; None counts 1 for each.
+        prompts: prompts of LLM requests, one per item.
+        decode: how the answers of LLM requests are decoded; None for prefills.
+        hint: LLM instance that holds the first `num_held_tokens` of the prompts, if one is known.
+        hint_nodes: nodes (steps) that compute a beginning of the prompts, the longest first, if they had not
+            ended yet.
+        shows: whether parts of its answer are passed on, to the caller or to other steps, before its end.
+        is_alone: whether its query makes no other request, ever.
+        is_continued: whether a later prompt goes on from its answer.
+    """
+
+    query: str
+    node: Node
+    step: str
+    lo: int
+    hi: int
+    inputs: Mapping[str, object]
+    each: tuple[str, ...] = ()
+    record: QueryRecord = QueryRecord()
+    demand: Demand = Demand("throughput")
+    units: tuple[int, ...] | None = None
+    prompts: tuple[Prompt, ...] = ()
+    decode: Decode | None = None
+    hint: int | None = None
+    num_held_tokens: int = 0
+    hint_nodes: tuple[int, ...] = ()
+    shows: bool = False
+    is_alone: bool = False
+    is_continued: bool = False
+
+
+class QueueEntry:
+    """A queue entry: the part of a request (one step's work for an engine) that waits, items `lo` to `hi`
+    (half-open; at first all of them). `lo` moves up as items are taken.
+
+    Written by hand, not a dataclass, because one is made for every step.
+
+    Attributes:
+        query: id of the query whose request it is.
+        attempt: number of times that these items were tried and lost.
+        alone: whether they run in a batch of their own, because their last batch failed, perhaps through the
+            fault of other work in it.
+        arrival_s: when the request became ready.
+        number: given by the queue, one more for each entry, so that it breaks ties.
+        num_output: output tokens expected of each item, when the entry was queued.
+        demand: how urgently its result is needed now.
+        sorted_as: how urgently its result was needed when it was queued. Orders sort by that, so it never
+            changes.
+        generated: tokens that the one item of the entry has generated, if it was suspended.
+        said_by: key of the model and dtype (`Replica.output_key`) that has begun the answer of the item; None
+            if none has.
+        is_shown: whether a part of that answer has been passed on, so that only a replica of the same model
+            and dtype may continue it.
+        is_suspected: whether it was lost with an LLM instance, which it may have killed.
+        moved_from: LLM instance in whose queue it waited until that one no longer served.
+        avoids: slots of the instances at which it failed, perhaps through their fault (`Fleet.slot`). It goes
+            there again only while no other one serves that could take it.
+        refused_s: time from which all instances that it was sent to have refused it without beginning it;
+            None if none has since it was last begun.
+    """
+
+    __slots__ = (
+        "alone",
+        "arrival_s",
+        "attempt",
+        "avoids",
+        "demand",
+        "generated",
+        "hi",
+        "is_shown",
+        "is_suspected",
+        "lo",
+        "moved_from",
+        "num_output",
+        "number",
+        "query",
+        "refused_s",
+        "request",
+        "said_by",
+        "sorted_as",
+    )
+
+    def __init__(self, request: StepRequest, arrival_s: float = 0.0, num_output: int = 0) -> None:
+        self.request = request
+        self.query = request.query
+        self.lo = request.lo
+        self.hi = request.hi
+        self.attempt = 0
+        self.alone = False
+        self.arrival_s = arrival_s
+        self.number = 0
+        self.num_output = num_output
+        self.demand = self.sorted_as = request.demand
+        self.generated: tuple[int, ...] = ()
+        self.said_by: object = None
+        self.is_shown = False
+        self.is_suspected = False
+        self.moved_from: int | None = None
+        self.avoids: frozenset[int] = frozenset()
+        self.refused_s: float | None = None
+
+    @property
+    def path_s(self) -> float:
+        """Predicted seconds from the start of this work until the last value that somebody waited for when it
+        was queued.
+        """
+        return self.sorted_as.path_s
+
+    @property
+    def since_s(self) -> float:
+        """Time from which this work ages: when its query arrived, or in a session when it became ready."""
+        return min(self.request.record.arrival_s, self.arrival_s)
+
+    @property
+    def job(self) -> str:
+        """Name of the job that orders sort it under: what one caller waits for in a session, or a one-shot
+        query as a whole.
+        """
+        job = self.sorted_as.job
+        return f"{self.query} {job}" if job else self.query
+
+    @property
+    def arrival(self) -> tuple[float, int]:
+        """Sort key by arrival of this queue entry: its time, then its number in the queue."""
+        return self.arrival_s, self.number
+
+    @property
+    def like(self) -> object:
+        """Key of the model and dtype of the replicas that may continue the answer, if a part of the answer
+        was shown already; None if nothing was shown, so that any replica may.
+        """
+        return self.said_by if self.is_shown else None
+
+    def num_units(self, lo: int, hi: int) -> int:
+        """Return the units of work of items `lo` to `hi`, without their expected outputs; for an LLM, tokens
+        of their prompts.
+        """
+        units, first = self.request.units, self.request.lo
+        if units is None:
+            return hi - lo
+        return units[lo - first] if hi == lo + 1 else sum(units[lo - first : hi - first])
+
+    def units_of(self, lo: int, hi: int) -> int:
+        """Return the units of work of items `lo` to `hi`; for an LLM, tokens of their prompts and expected
+        outputs.
+        """
+        if self.request.units is None:
+            return (1 + self.num_output) * (hi - lo)
+        return self.num_units(lo, hi) + self.num_output * (hi - lo)
+
+    def count_within(self, budget: int) -> int:
+        """Return how many items, from `lo` on, fit together into `budget` units of work (for an LLM,
+        tokens).
+        """
+        if self.request.units is None and not self.num_output:
+            return min(self.hi - self.lo, max(budget, 0))
+        count = 0
+        for item in range(self.lo, self.hi):
+            budget -= self.units_of(item, item + 1)
+            if budget < 0:
+                break
+            count += 1
+        return count
+
+    def again(self, lo: int, hi: int, *, attempt: int, alone: bool) -> QueueEntry:
+        """Return a new queue entry for items `lo` to `hi`, which are to be tried again; it keeps the arrival
+        time.
+        """
+        entry = QueueEntry(self.request, self.arrival_s, self.num_output)
+        entry.lo, entry.hi = lo, hi
+        entry.attempt, entry.alone = attempt, alone
+        entry.demand = entry.sorted_as = self.demand
+        entry.generated, entry.said_by, entry.is_shown = self.generated, self.said_by, self.is_shown
+        entry.is_suspected = self.is_suspected
+        entry.avoids, entry.refused_s = self.avoids, self.refused_s
+        return entry
+
+    def after(self, error: StrettoError, avoids: Set[int], now_s: float, *, was_attempt: bool) -> None:
+        """Note that it is queued again after a failure, at which slots, and whether that was an attempt."""
+        self.avoids |= avoids
+        if was_attempt:
+            self.refused_s = None
+        elif isinstance(error, EngineBusy) and self.refused_s is None:
+            self.refused_s = now_s
+
+    def is_refused_too_long(self, limit_s: float, now_s: float) -> bool:
+        """Return whether it has been refused for `limit_s` seconds; never if its query has a deadline."""
+        has_deadline = self.request.record.deadline_s is not None
+        return self.refused_s is not None and not has_deadline and now_s >= self.refused_s + limit_s
+
+    def resumed(self, item: int, generated: tuple[int, ...]) -> QueueEntry:
+        """Return a new queue entry for one item that was interrupted: another instance is to continue after
+        the tokens `generated`.
+        """
+        entry = self.again(item, item + 1, attempt=self.attempt, alone=False)
+        entry.generated = generated
+        return entry
+
+
+def runs_of(items: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the half-open ranges of consecutive numbers among some distinct numbers."""
+    numbered = enumerate(sorted(items))
+    groups = ([item for _, item in group] for _, group in groupby(numbered, lambda pair: pair[1] - pair[0]))
+    return [(group[0], group[-1] + 1) for group in groups]

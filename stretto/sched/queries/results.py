@@ -1,0 +1,102 @@
+"""The reports with which engine schedulers tell queries what has become of their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import TypeAlias
+
+from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.model.foreign import RAISED, check_nesting, typed
+from stretto.model.record import record
+from stretto.model.tasks import Ending, Usage
+from stretto.model.values import Failure
+from stretto.sched.queries.request import StepRequest
+
+
+@record
+class Completed:
+    """An engine scheduler's report to a query (run of an app): the results of a node (step), for its items
+    from `lo` on.
+
+    An item that has failed for good has a `Failure` in place of its result.
+    `usage` is what an LLM engine has counted for the one item of its report, and `ending` how that has ended,
+    unless by itself.
+    """
+
+    query: str
+    node: int
+    lo: int
+    results: Sequence[object]
+    usage: Usage | None = field(default=None, compare=False)
+    ending: Ending | None = field(default=None, compare=False)
+
+
+@record
+class Delivered:
+    """An engine scheduler's report to a query (run of an app): a decode (LLM generation) that is still
+    running has produced another piece of output.
+
+    If the output is a list, the piece is its item `offset`; if it is text, it starts at character `offset`.
+    """
+
+    query: str
+    node: int
+    offset: int
+    piece: str
+
+
+Report: TypeAlias = Completed | Delivered
+
+
+def failed(request: StepRequest, lo: int, hi: int, error: StrettoError) -> Completed:
+    """Return the report to a query (run of an app) that items `lo` to `hi` of a request have failed for
+    good.
+    """
+    return Completed(request.query, request.node.id, lo, (Failure(error.at(request.step)),) * (hi - lo))
+
+
+def is_worth_retrying(error: StrettoError) -> bool:
+    """Return whether an error is the fault of the instance (down or silent) rather than of the request."""
+    return isinstance(error, EngineUnavailable | EngineTimeout)
+
+
+def completed(request: StepRequest, lo: int, hi: int, result: object) -> Completed:
+    """Return the report to a query (run of an app) of what a batch engine has answered to one task, which
+    stands for items `lo` to `hi` of a request.
+
+    An answer of the wrong type or length, or nested too deep, is reported as a failure.
+    """
+    try:
+        return _completed(request, lo, hi, result)
+    except RAISED as error:
+        return failed(request, lo, hi, typed(error))
+
+
+def _completed(request: StepRequest, lo: int, hi: int, result: object) -> Completed:
+    if isinstance(result, StrettoError):
+        return failed(request, lo, hi, result)
+    if not request.each:
+        if result is None and not request.node.is_effect:
+            return failed(request, lo, hi, BadReply("the engine returned None"))
+        check_nesting(result)
+        return Completed(request.query, request.node.id, lo, (result,))
+    if result is None:
+        return failed(request, lo, hi, BadReply("the engine returned None"))
+    if not isinstance(result, Sequence) or isinstance(result, str):
+        return failed(request, lo, hi, BadReply(f"the engine returned a {type(result).__name__}, not a list"))
+    if len(result) != hi - lo:
+        message = f"the engine returned {len(result)} results for {hi - lo} items"
+        return failed(request, lo, hi, BadReply(message))
+    items = list(result)
+    for i, item in enumerate(items):
+        if isinstance(item, StrettoError):
+            items[i] = Failure(item.at(request.step))
+        elif item is None and not request.node.is_effect:
+            items[i] = Failure(BadReply(f"the engine returned None for item {i}", step=request.step))
+        else:
+            try:
+                check_nesting(item)
+            except BadReply as error:
+                items[i] = Failure(error.at(request.step))
+    return Completed(request.query, request.node.id, lo, items)

@@ -1,0 +1,1 @@
+"""Traces of agents: formats, plans, loads and reports."""
