@@ -1,4 +1,4 @@
-"""The pace at which queries (runs of an app) end, to tell refused callers when to try again."""
+"""The rate at which queries (runs of an app) end, to tell refused callers when to try again."""
 
 from __future__ import annotations
 
