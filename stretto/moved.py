@@ -213,7 +213,7 @@ class OldNames(MetaPathFinder):
 
 
 def _old_names_of(module: ModuleType) -> Callable[[str], object]:
-    """Return the function `__getattr__` of a module, which is asked for names that the module does not have."""
+    """Return the `__getattr__` of a module, which Python asks for names that the module does not have."""
 
     def look_up(name: str) -> object:
         new = RENAMED[module.__name__].get(name)
