@@ -1,7 +1,7 @@
-"""Import paths of the release before, which go on working for one release with a DeprecationWarning.
+"""Import paths and names of the release before, which work for one more release, with a DeprecationWarning.
 
-`stretto/__init__.py` installs the finder behind Python's own, so that it is asked only for modules that
-do not exist.
+`stretto/__init__.py` installs two finders. `OldPaths` comes after Python's own, which therefore finds all
+modules that exist. `OldNames` comes before it, for modules of which only names have changed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 _PACKAGE = "stretto."
@@ -21,8 +21,10 @@ MOVED = {
     "analysis": "trace.analysis",
     "asgi_port": "http.asgi_port",
     "cluster.classes_aboard": "cluster.class_loads",
+    "cluster.confined": "model.devices",
     "cluster.devices": "model.devices",
     "cluster.together": "cluster.group_locations",
+    "components": "apps.components",
     "components.tools": "model.tools",
     "core": "model.values",
     "costs.profile": "model.profile",
@@ -49,6 +51,7 @@ MOVED = {
     "planner.running.beside": "planner.running.offline_job",
     "planner.running.carrier": "planner.running.plan_executor",
     "private_file": "model.private_file",
+    "programs.current": "programs.variable",
     "record": "model.record",
     "references": "model.references",
     "router.desk": "router.router_state",
@@ -109,7 +112,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.cluster.prefix_tree": {"Run": "IndexRun"},
     "stretto.costs.loading": {"Start": "StartTimes"},
     "stretto.emulate.app": {"App": "EmulatedApp"},
-    "stretto.emulate.generate": {"Generation": "GenerationRequest"},
+    "stretto.emulate.generate": {"Generation": "EmulatedGeneration"},
     "stretto.emulate.http": {"Exchange": "EmulatedExchange", "Outbox": "ResponseBytes"},
     "stretto.emulate.served_model": {"ServedModel": "EmulatedModel"},
     "stretto.engines.batch.applications": {"Application": "OpApplication"},
@@ -136,7 +139,7 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "stretto.planner.running.run": {"Job": "PlanJob", "Outcome": "RunOutcome"},
     "stretto.planner.running.run_request": {"Message": "PromptMessage"},
-    "stretto.programs.prompt_text": {"Place": "PromptPlace"},
+    "stretto.programs.prompt_text": {"Place": "PromptSlot"},
     "stretto.router.exchange": {"Exchange": "RoutedExchange"},
     "stretto.router.fallback_placement": {"FencedPlacement": "FallbackPlacement"},
     "stretto.router.held_blocks": {"ReportedCaches": "HeldByWorkers"},
@@ -188,6 +191,42 @@ def new_path(old: str) -> str | None:
     return None
 
 
+class OldNames(MetaPathFinder):
+    """Finds the modules in `RENAMED` as Python does, and lets them answer to their old names too."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how to load a module with changed names; None for any other."""
+        if fullname not in RENAMED:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                module.__dict__["__getattr__"] = _old_names_of(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _old_names_of(module: ModuleType) -> Callable[[str], object]:
+    """Return the `__getattr__` of a module, which Python asks for names that the module does not have."""
+
+    def look_up(name: str) -> object:
+        new = RENAMED[module.__name__].get(name)
+        if new is None:
+            problem = f"module {module.__name__!r} has no attribute {name!r}"
+            raise AttributeError(problem, name=name, obj=module)
+        message = f"{module.__name__}.{name} is {new} now; the old name works for one more release"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(module, new)
+
+    return look_up
+
+
 class OldPaths(MetaPathFinder, Loader):
     """Finds modules under their old paths. Each is an empty module that looks up its names in the new one."""
 
@@ -214,6 +253,7 @@ class OldPaths(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let old paths be found, unless they are already."""
+    """Let old paths and names be found, unless they are already."""
     if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
+        sys.meta_path.insert(0, OldNames())
         sys.meta_path.append(OldPaths())

@@ -11,7 +11,7 @@ from asyncio import CancelledError
 from collections import Counter
 from typing import Any
 
-from stretto.model.errors import BadReply, EngineFailure, StrettoError
+from stretto.model.errors import BadReply, EngineFailure, InternalError, StrettoError
 
 RAISED = (Exception, SystemExit, GeneratorExit, CancelledError)
 """What code of a user may raise without ending more than one query; not an interrupt of the program."""
@@ -41,6 +41,13 @@ def typed(error: BaseException, step: str | None = None) -> StrettoError:
     failure = EngineFailure(described(error), step=step)
     failure.__cause__ = error
     return failure
+
+
+def bug_of(error: BaseException) -> InternalError:
+    """Return an `InternalError` for an exception that nothing expected, which is its cause."""
+    bug = InternalError(described(error))
+    bug.__cause__ = error
+    return bug
 
 
 def check_nesting(value: object) -> None:

@@ -32,7 +32,7 @@ _TOKEN = re.compile(rf"\{{\{{\{{\{{|{_PLACE}|\{{(?={_PLACE})|\{{\{{")
 
 
 @dataclass(frozen=True, slots=True)
-class PromptPlace:
+class PromptSlot:
     """A placeholder of a prompt.
 
     Attributes:
@@ -45,7 +45,7 @@ class PromptPlace:
     position: str
 
 
-Part: TypeAlias = Constant | PromptPlace
+Part: TypeAlias = Constant | PromptSlot
 
 
 def dedent(docstring: str) -> str:
@@ -106,7 +106,7 @@ def parse(text: str, function: str) -> tuple[Part, ...]:
             )
         else:
             close(is_message_end=False)
-            parts.append(PromptPlace(name, _KINDS[kind], position))
+            parts.append(PromptSlot(name, _KINDS[kind], position))
     fixed.append(text[end:])
     close(is_message_end=has_messages)
     return tuple(parts)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
 from stretto.model.deployment import Engine
-from stretto.model.errors import InternalError
-from stretto.model.foreign import RAISED, described, typed
+from stretto.model.foreign import RAISED, bug_of, typed
 from stretto.model.references import load, load_inputs
 from stretto.model.tasks import Failed
 from stretto.model.values import Failure
@@ -223,7 +222,7 @@ class Pump:
             case Admit(engine, instance, task):
                 self.post(LLMReport(engine, instance, Failed(task.id, typed(error))))
             case Emit(query) | Settled(query):
-                self.post(Cancel(query, _bug(error)))
+                self.post(Cancel(query, bug_of(error)))
             case StartInstance() | StopInstance():
                 self.post(InstanceLost(action.engine, action.instance, typed(error)))
             case _:
@@ -255,9 +254,3 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
             return replace(action, value=Failure(typed(error)))
         return Reply(action.query, None, typed(error))
     return action
-
-
-def _bug(error: BaseException) -> InternalError:
-    bug = InternalError(described(error))
-    bug.__cause__ = error
-    return bug

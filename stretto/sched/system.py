@@ -16,7 +16,7 @@ from stretto.cluster.prompt_keys import SpaceOf, no_space
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
-from stretto.model.foreign import RAISED, described
+from stretto.model.foreign import RAISED, bug_of
 from stretto.model.tasks import QueryRecord, Usage
 from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.engine_tier import EngineTier
@@ -220,7 +220,7 @@ class System:
 
     def _end_all(self, queries: Iterable[str], error: BaseException) -> None:
         """End those of `queries` that still run, with the error, or with the bug that it is."""
-        ended_by = error if isinstance(error, StrettoError) else _bug(error)
+        ended_by = error if isinstance(error, StrettoError) else bug_of(error)
         for query in queries:
             if query in self.queries:
                 self._end(query, None, ended_by)
@@ -451,9 +451,3 @@ class System:
     def _arm_attempts(self) -> None:
         if (next_s := self._attempts.next_s) is not None:
             self._arm(next_s)
-
-
-def _bug(error: BaseException) -> InternalError:
-    bug = InternalError(described(error))
-    bug.__cause__ = error
-    return bug
