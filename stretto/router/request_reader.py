@@ -23,7 +23,7 @@ _REQUEST_BYTES = 1000
 _HEADER_BYTES = 150
 """Bytes of memory that a header takes besides its name and value."""
 _PART_BYTES = 4096
-"""Bytes of a part of a body that is kept as it came. Shorter ones are joined: each would take 40 bytes more."""
+"""Least bytes of a part of a body that is kept as it came; shorter ones are joined, as each takes 40 more."""
 _RETRY_S = 1.0
 
 
