@@ -10,17 +10,21 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 
 _PACKAGE = "stretto."
 MOVED = {
     "frontend": "apps",
+    "components": "apps.components",
     "agent_traces": "trace.agents",
     "analysis": "trace.analysis",
     "asgi_port": "http.asgi_port",
     "cluster.classes_aboard": "cluster.class_loads",
+    "cluster.confined": "model.devices",
     "cluster.devices": "model.devices",
     "cluster.together": "cluster.group_locations",
     "components.tools": "model.tools",
@@ -33,8 +37,6 @@ MOVED = {
     "engines.openai_wire": "wire",
     "engines_file": "schema",
     "errors": "model.errors",
-    "extras": "model.extras",
-    "foreign": "model.foreign",
     "frontend.choices": "apps.components.choices",
     "frontend.component": "apps.components.component",
     "frontend.plan_cache": "apps.plan_cache",
@@ -48,7 +50,7 @@ MOVED = {
     "observer": "sched.observer",
     "planner.running.beside": "planner.running.offline_job",
     "planner.running.carrier": "planner.running.plan_executor",
-    "private_file": "model.private_file",
+    "programs.current": "programs.variable",
     "record": "model.record",
     "references": "model.references",
     "router.desk": "router.router_state",
@@ -103,75 +105,39 @@ MOVED = {
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""
 RENAMED: dict[str, dict[str, str]] = {
-    "stretto.cli.ask.sources": {"Source": "AnswerSource"},
     "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
-    "stretto.cluster.prefix_tree": {"Run": "IndexRun"},
-    "stretto.costs.loading": {"Start": "StartTimes"},
-    "stretto.emulate.app": {"App": "EmulatedApp"},
-    "stretto.emulate.generate": {"Generation": "RunningGeneration"},
-    "stretto.emulate.http": {"Exchange": "EmulatedExchange", "Outbox": "ResponseBytes"},
-    "stretto.emulate.served_model": {"ServedModel": "EmulatedModel"},
-    "stretto.engines.batch.applications": {"Application": "OpApplication"},
-    "stretto.engines.batch.vectors": {"Shelves": "Collections"},
     "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},
-    "stretto.engines.openai_server.places": {"Place": "ServerSlot"},
-    "stretto.graph.compile": {"Tables": "ConnectionTables"},
-    "stretto.graph.passes.parts": {"Part": "StepPart"},
-    "stretto.graph.passes.steps": {"Step": "PredictedStep"},
-    "stretto.graph.unroll": {"Step": "UnrolledStep"},
     "stretto.http.client.client": {"Answer": "HttpAnswer", "Client": "HttpClient"},
-    "stretto.llm.cache.tree": {"PrefixTree": "CacheTree"},
-    "stretto.llm.output.output": {"Output": "DecodeOutput"},
+    "stretto.model.profile": {
+        "LEAST_S": "stretto.costs.fit_profile:LEAST_S",
+        "fit_profile": "stretto.costs.fit_profile:fit_profile",
+        "fit_profile_by_length": "stretto.costs.fit_profile:fit_profile_by_length",
+    },
     "stretto.model.references": {"Source": "ValueMemory"},
-    "stretto.planner.application": {"Node": "ModelNode", "Request": "AppRequest"},
-    "stretto.planner.execute": {"Span": "ReplicaSpan"},
-    "stretto.planner.machine": {"Machine": "PlanMachine"},
-    "stretto.planner.running.calls": {"Answer": "CallAnswer", "Call": "PlannedCall", "Ended": "CallEnded"},
-    "stretto.planner.running.drive": {"Run": "DrivenRun"},
     "stretto.planner.running.plan_executor": {
         "Drain": "DrainReplica",
         "Placed": "PlacedReplica",
         "PlanCarrier": "PlanExecutor",
     },
-    "stretto.planner.running.run": {"Job": "PlanJob", "Outcome": "RunOutcome"},
-    "stretto.planner.running.run_request": {"Message": "PromptMessage"},
-    "stretto.programs.prompt_text": {"Place": "Placeholder"},
-    "stretto.router.exchange": {"Exchange": "RoutedExchange"},
     "stretto.router.fallback_placement": {"FencedPlacement": "FallbackPlacement"},
     "stretto.router.held_blocks": {"ReportedCaches": "HeldByWorkers"},
     "stretto.router.held_blocks_file": {"HeldFile": "HeldBlocksFile"},
-    "stretto.router.loads": {"Loads": "WorkerLoads", "Running": "RunningAtWorker"},
-    "stretto.router.messages": {"Usage": "WorkerUsage"},
-    "stretto.router.request_log": {"Journey": "RequestTrace"},
     "stretto.router.router_state": {"Desk": "RouterState"},
     "stretto.runtime.completion_rate": {"Pace": "CompletionRate"},
-    "stretto.runtime.devices": {"Sealed": "LazyPickle"},
-    "stretto.runtime.instances.process_worker": {"Start": "ProcessStart"},
-    "stretto.runtime.instances.ray_values": {"Answer": "RayAnswer"},
-    "stretto.runtime.instances.ray_worker": {"Worker": "RayActor"},
-    "stretto.runtime.instances.reading": {"Loads": "Unpickle", "Reading": "MessageReading"},
-    "stretto.runtime.instances.start": {"Shared": "RuntimeShares"},
-    "stretto.runtime.journal.lines": {"Entry": "JournalEntry"},
-    "stretto.runtime.shared_memory": {"Segment": "SharedSegment"},
-    "stretto.runtime.worker": {"Job": "InstanceJob"},
     "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},
     "stretto.sched.queries.session": {"Session": "SessionMachine"},
+    "stretto.sched.vocabulary": {"DEFAULT": "stretto.apps.vocabulary:DEFAULT"},
     "stretto.schema.fields": {"Problem": "FieldProblem"},
-    "stretto.service.apps.multipart": {"Part": "BodyPart"},
-    "stretto.service.places": {"Place": "LastInstance", "Places": "LastInstances"},
-    "stretto.service.request": {"Request": "ServiceRequest"},
-    "stretto.sim.published_workloads": {"Workload": "PublishedWorkload"},
-    "stretto.sim.query_bound": {"Bound": "QueryBound"},
     "stretto.trace.agents.load_report": {"LoadReport": "LoadSummary"},
     "stretto.trace.agents.sharing": {"Shared": "SharedParts"},
     "stretto.trace.analysis.requests": {"Request": "AnalysedRequest"},
-    "stretto.trace.recorder": {"Part": "SpanPart"},
     "stretto.wire.answers": {"Answer": "ModelAnswer", "Choice": "AnswerChoice"},
     "stretto.wire.requests": {"Message": "ChatMessage"},
 }
-"""The new names of classes and functions, by new module and old name."""
+"""The new names of what was renamed in modules that were moved, by new module and old name. They are written
+"module:name" for what went to another module than the rest."""
 
 
 def new_path(old: str) -> str | None:
@@ -188,6 +154,16 @@ def new_path(old: str) -> str | None:
     return None
 
 
+def find_name(module: str, name: str) -> object:
+    """Return what a module has under its new path by a name that it had under its old one.
+
+    Raises:
+        AttributeError: it has nothing by that name.
+    """
+    elsewhere, _, known = RENAMED.get(module, {}).get(name, name).rpartition(":")
+    return getattr(importlib.import_module(elsewhere or module), known)
+
+
 class OldPaths(MetaPathFinder, Loader):
     """Finds modules under their old paths. Each is an empty module that looks up its names in the new one."""
 
@@ -195,7 +171,7 @@ class OldPaths(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return how to load a module that was moved; None for any other."""
-        if new_path(fullname) is None:
+        if (new := new_path(fullname)) is None or not _exists(new):
             return None
         return ModuleSpec(fullname, self, is_package=True)
 
@@ -203,14 +179,20 @@ class OldPaths(MetaPathFinder, Loader):
         """Let names of the module be looked up in the new one, and warn of the old path."""
         new = new_path(module.__name__)
         assert new is not None
-        real = importlib.import_module(new)
+        importlib.import_module(new)
         message = f"{module.__name__} is {new} now; the old path works for one more release"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
+        module.__dict__["__getattr__"] = partial(find_name, new)
 
-        def look_up(name: str) -> object:
-            return getattr(real, RENAMED.get(real.__name__, {}).get(name, name))
 
-        module.__dict__["__getattr__"] = look_up
+def _exists(module: str) -> bool:
+    """Return whether there is a module of this path. Imports the packages that it is in."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError as error:
+        if error.name == module:  # what would be its package is a module
+            return False
+        raise
 
 
 def install() -> None:
