@@ -107,7 +107,7 @@ def test_every_form_of_import_finds_the_public_objects(code: str, expected: obje
     ],
 )
 def test_a_pickle_of_the_release_before_is_read(module: str, old_name: str, expected: object) -> None:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="the old path works for one more release"):
         assert pickle.loads(f"c{module}\n{old_name}\n.".encode()) is expected
 
 

@@ -1,6 +1,6 @@
 """Which replicas each stage of a plan runs, one stage after the other.
 
-`execute` carries a plan out in simulated time, and `PlanCarrier` in a run. What both have in common is here,
+`execute` carries a plan out in simulated time, and `PlanExecutor` in a run. What both have in common is here,
 without a clock:
 
 - A stage runs those of its nodes that are not done and whose inputs are done or run too. If it has none, it

@@ -11,7 +11,7 @@ A request waits in the engine's queue, which is sorted by topology, until it get
 
 If the instances of 1 or 2 have no room, the request is placed by itself, as in 3: groups are split when they
 must be. While a request for latency runs at an instance, room is what the class leaves
-(`classes_aboard.py`).
+(`class_loads.py`).
 
 Source: Parrot §5.4, Algorithm 1 and FindEngine. Differs: requests are placed one after the other, so that
 those of the queue with an equal prefix follow the first of them; where nothing runs for throughput at any

@@ -17,7 +17,7 @@ that came a moment before it. Steps of a session, which may live for long, count
 A request with a deadline may wait until its predicted way to the end would begin too late. If that is less
 than the age limit, it counts as older, and its way as longer, by the difference: of requests alike in all
 else, the one with the least slack goes first. (That one wanted for latency goes before one wanted for
-throughput is the queue's rule, whatever the order: `engine_queue.py`.)
+throughput is the queue's rule, whatever the order: `sched/engines/queue.py`.)
 
 All queries age alike, so the order of their keys does not depend on the time: a query is put in its place
 anew only when its own work changes.
