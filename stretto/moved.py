@@ -1,7 +1,7 @@
-"""Import paths and names of the release before, which work for one more release, with a DeprecationWarning.
+"""Import paths and names of the release before, which work for one more release with a DeprecationWarning.
 
-`stretto/__init__.py` installs two finders. `OldPaths` comes after Python's own, which therefore finds all
-modules that exist. `OldNames` comes before it, for modules of which only names have changed.
+`stretto/__init__.py` installs two finders: one behind Python's own, which is asked only for modules that do
+not exist, and one before it for the few modules in which a name has changed.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from types import ModuleType
 
 _PACKAGE = "stretto."
 MOVED = {
     "frontend": "apps",
+    "components": "apps.components",
     "agent_traces": "trace.agents",
     "analysis": "trace.analysis",
     "asgi_port": "http.asgi_port",
@@ -24,7 +27,6 @@ MOVED = {
     "cluster.confined": "model.devices",
     "cluster.devices": "model.devices",
     "cluster.together": "cluster.group_locations",
-    "components": "apps.components",
     "components.tools": "model.tools",
     "core": "model.values",
     "costs.profile": "model.profile",
@@ -35,8 +37,6 @@ MOVED = {
     "engines.openai_wire": "wire",
     "engines_file": "schema",
     "errors": "model.errors",
-    "extras": "model.extras",
-    "foreign": "model.foreign",
     "frontend.choices": "apps.components.choices",
     "frontend.component": "apps.components.component",
     "frontend.plan_cache": "apps.plan_cache",
@@ -50,7 +50,6 @@ MOVED = {
     "observer": "sched.observer",
     "planner.running.beside": "planner.running.offline_job",
     "planner.running.carrier": "planner.running.plan_executor",
-    "private_file": "model.private_file",
     "programs.current": "programs.variable",
     "record": "model.record",
     "references": "model.references",
@@ -126,6 +125,11 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.http.client.client": {"Answer": "HttpAnswer", "Client": "HttpClient"},
     "stretto.llm.cache.tree": {"PrefixTree": "CacheTree"},
     "stretto.llm.output.output": {"Output": "DecodeOutput"},
+    "stretto.model.profile": {
+        "LEAST_S": "stretto.costs.fit_profile:LEAST_S",
+        "fit_profile": "stretto.costs.fit_profile:fit_profile",
+        "fit_profile_by_length": "stretto.costs.fit_profile:fit_profile_by_length",
+    },
     "stretto.model.references": {"Source": "ValueMemory"},
     "stretto.planner.application": {"Node": "ModelNode", "Request": "AppRequest"},
     "stretto.planner.execute": {"Span": "ReplicaSpan"},
@@ -148,7 +152,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.router.messages": {"Usage": "WorkerUsage"},
     "stretto.router.request_log": {"Journey": "RequestTrace"},
     "stretto.router.router_state": {"Desk": "RouterState"},
-    "stretto.runtime.running_queries": {"Pace": "CompletionRate"},
     "stretto.runtime.devices": {"Sealed": "LazyPickle"},
     "stretto.runtime.instances.process_worker": {"Start": "ProcessStart"},
     "stretto.runtime.instances.ray_values": {"Answer": "RayAnswer"},
@@ -156,11 +159,13 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.runtime.instances.reading": {"Loads": "Unpickle", "Reading": "MessageReading"},
     "stretto.runtime.instances.start": {"Shared": "RuntimeShares"},
     "stretto.runtime.journal.lines": {"Entry": "JournalEntry"},
+    "stretto.runtime.running_queries": {"Pace": "CompletionRate"},
     "stretto.runtime.shared_memory": {"Segment": "SharedSegment"},
     "stretto.runtime.worker": {"Job": "InstanceJob"},
     "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},
     "stretto.sched.queries.session": {"Session": "SessionMachine"},
+    "stretto.sched.vocabulary": {"DEFAULT": "stretto.apps.vocabulary:DEFAULT"},
     "stretto.schema.fields": {"Problem": "FieldProblem"},
     "stretto.service.apps.multipart": {"Part": "BodyPart"},
     "stretto.service.places": {"Place": "LastInstance", "Places": "LastInstances"},
@@ -174,7 +179,8 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.wire.answers": {"Answer": "ModelAnswer", "Choice": "AnswerChoice"},
     "stretto.wire.requests": {"Message": "ChatMessage"},
 }
-"""The new names of classes and functions, by new module and old name."""
+"""The new names of what was renamed in modules that were moved, by new module and old name. They are written
+"module:name" for what went to another module than the rest."""
 
 
 def new_path(old: str) -> str | None:
@@ -189,6 +195,16 @@ def new_path(old: str) -> str | None:
         if known in MOVED and rest:
             return _PACKAGE + MOVED[known] + whole.removeprefix(known)
     return None
+
+
+def find_name(module: str, name: str) -> object:
+    """Return what a module has under its new path by a name that it had under its old one.
+
+    Raises:
+        AttributeError: it has nothing by that name.
+    """
+    elsewhere, _, known = RENAMED.get(module, {}).get(name, name).rpartition(":")
+    return getattr(importlib.import_module(elsewhere or module), known)
 
 
 class OldNames(MetaPathFinder):
@@ -206,25 +222,21 @@ class OldNames(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                module.__dict__["__getattr__"] = _old_names_of(module)
+                module.__dict__["__getattr__"] = partial(_renamed, module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _old_names_of(module: ModuleType) -> Callable[[str], object]:
-    """Return the `__getattr__` of a module, which Python asks for names that the module does not have."""
-
-    def look_up(name: str) -> object:
-        new = RENAMED[module.__name__].get(name)
-        if new is None:
-            problem = f"module {module.__name__!r} has no attribute {name!r}"
-            raise AttributeError(problem, name=name, obj=module)
-        message = f"{module.__name__}.{name} is {new} now; the old name works for one more release"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return getattr(module, new)
-
-    return look_up
+def _renamed(module: ModuleType, name: str) -> object:
+    """Return what a module has by an old name, and warn. Raises AttributeError for any other name."""
+    new = RENAMED[module.__name__].get(name)
+    if new is None:
+        problem = f"module {module.__name__!r} has no attribute {name!r}"
+        raise AttributeError(problem, name=name, obj=module)
+    message = f"{module.__name__}.{name} is {new} now; the old name works for one more release"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return find_name(module.__name__, name)
 
 
 class OldPaths(MetaPathFinder, Loader):
@@ -234,7 +246,7 @@ class OldPaths(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return how to load a module that was moved; None for any other."""
-        if new_path(fullname) is None:
+        if (new := new_path(fullname)) is None or not _exists(new):
             return None
         return ModuleSpec(fullname, self, is_package=True)
 
@@ -242,14 +254,20 @@ class OldPaths(MetaPathFinder, Loader):
         """Let names of the module be looked up in the new one, and warn of the old path."""
         new = new_path(module.__name__)
         assert new is not None
-        real = importlib.import_module(new)
+        importlib.import_module(new)
         message = f"{module.__name__} is {new} now; the old path works for one more release"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
+        module.__dict__["__getattr__"] = partial(find_name, new)
 
-        def look_up(name: str) -> object:
-            return getattr(real, RENAMED.get(real.__name__, {}).get(name, name))
 
-        module.__dict__["__getattr__"] = look_up
+def _exists(module: str) -> bool:
+    """Return whether there is a module of this path. Imports the packages that it is in."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError as error:
+        if error.name == module:  # what would be its package is a module
+            return False
+        raise
 
 
 def install() -> None:

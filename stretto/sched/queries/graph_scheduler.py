@@ -7,7 +7,7 @@ Its rules, whole:
     with that failure (`gathering.py`). Hints are not waited for.
     A node whose value is only a hint is not sent unless a reader still waits. It is *withdrawn* when its only
     reader opens, or when all its readers have ended; it delivers absent then, as it does when it fails.
-    Open control flow is evaluated on the spot. Open engine work goes out as a `Request`: once, or, when
+    Open control flow is evaluated on the spot. Open engine work goes out as a `StepRequest`: once, or, when
     mapped, piece by piece as its streams grow. A fused decode goes out with its prefill.
     Results of a mapped node are put in place by index and flow on in order, so arrival never shows.
     A node *ends* once; its out values are set once. An effect is set at the end of its stream.

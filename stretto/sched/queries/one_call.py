@@ -1,6 +1,7 @@
 """A query whose graph is a single call of an LLM, and whose caller wants its end alone.
 
-Such queries come by the hundred thousand. A `Session` does the same for any graph, at several times the cost.
+Such queries come by the hundred thousand. A `SessionMachine` does the same for any graph,
+at several times the cost.
 """
 
 from __future__ import annotations
