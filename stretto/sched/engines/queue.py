@@ -139,6 +139,12 @@ class EngineQueue:
         """
         return next(filter(may_run, self._alone), None)
 
+    def has_choice(self) -> bool:
+        """Return whether the order has work to choose from, that is, work that need not run in a batch of its
+        own and is not set aside.
+        """
+        return bool(self._fresh) or any(self._waiting.values())
+
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Return which entry (one step's work) goes next, and how many of its items, as a `Take`; a `Hold` if
         it is better to wait for more work; None if nothing may go now.
