@@ -58,9 +58,8 @@ class EngineQueue:
         self._alone: OrderedDict[QueueEntry, None] = OrderedDict()
         self._of_query: dict[str, dict[int, dict[QueueEntry, None]]] = {}
         self._aside: dict[QueueEntry, None] = {}
-        self._ages: list[tuple[float, int, QueueEntry]] | None = (
-            None  # a heap; also of entries that have left
-        )
+        # A heap, in which entries that have left stay until they are first.
+        self._ages: list[tuple[float, int, QueueEntry]] | None = None
         self._num_entries = 0
         self._num_added = 0
         self._num_forgotten = 0
