@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
 from stretto.model.deployment import Engine
-from stretto.model.foreign import RAISED, bug_of, typed
+from stretto.model.foreign import bug_of, raised, typed
 from stretto.model.references import load, load_inputs
 from stretto.model.tasks import Failed
 from stretto.model.values import Failure
@@ -138,7 +138,7 @@ class Pump:
             try:
                 if not self._actions:
                     self._handle(now_s)
-            except RAISED as error:
+            except raised() as error:
                 self._stop()
                 self._break_down(error)
                 return
@@ -168,7 +168,7 @@ class Pump:
                 self._observers.on_action(action, self._handled_s)
             try:
                 self._carry_out(action)
-            except RAISED as error:
+            except raised() as error:
                 self._not_carried_out(action, error)
 
     def _next_events(self) -> list[Event]:
@@ -249,7 +249,7 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
                 return action if loaded is value else Settled(query, name, loaded)
             case Reply(query, outputs, None) if outputs:
                 return Reply(query, load_inputs(outputs), None, action.usage, action.endings)
-    except RAISED as error:
+    except raised() as error:
         if isinstance(action, Settled):
             return replace(action, value=Failure(typed(error)))
         return Reply(action.query, None, typed(error))

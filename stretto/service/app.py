@@ -6,10 +6,11 @@ import logging
 import secrets
 from itertools import count
 
+from stretto.http import ClientLeft
 from stretto.model.errors import InternalError, StrettoError
 from stretto.model.foreign import bug_of
 from stretto.service.config import ServiceConfig
-from stretto.service.request import ClientLeft, Receive, Scope, Send, ServiceRequest
+from stretto.service.request import Receive, Scope, Send, ServiceRequest
 from stretto.service.routes import Routes
 from stretto.service.tenants import Tenants
 
