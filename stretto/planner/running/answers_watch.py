@@ -28,7 +28,7 @@ class AnswersWatch(Observer):
     as those of the same node that have ended.
 
     Attributes:
-        lengths: numbers of answers by tokens, by node.
+        lengths: for each node, how many answers had each length in tokens.
     """
 
     def __init__(self) -> None:
