@@ -28,7 +28,7 @@ class AnswersWatch(Observer):
     as those of the same node that have ended.
 
     Attributes:
-        lengths: for each node, how many answers had each length in tokens.
+        lengths: number of answers of each length in tokens, by node.
     """
 
     def __init__(self) -> None:
