@@ -22,7 +22,9 @@ MEASURING_S = 12.0
 def measured_cores(models: Mapping[str, CoreModel], say: Callable[[str], None]) -> PlanMachine:
     """Return the cores of this machine as a machine, with the costs of these models.
 
-    Raises as `core_costs`.
+    Raises:
+        EngineFailure: a process that measures has died.
+        ConfigError: a model cannot be used.
     """
     return cores_machine(core_costs(models, say), len(usable_cores()))
 

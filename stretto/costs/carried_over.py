@@ -1,4 +1,4 @@
-"""Costs of a GPU that was not measured: the numbers of one that was, on the other's peak figures.
+"""Estimates the costs of a GPU that was not measured: fitted numbers of a measured one, its own peak figures.
 
 Most numbers are factors of a peak figure (bandwidth, operations), or times of the host and of launches. They
 stay. Data that GPUs exchange do not pass their memory, so the speed of the links stays instead. All that is

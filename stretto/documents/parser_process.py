@@ -79,7 +79,7 @@ class ParserProcess:
                 raise ConfigError(message)
             case {"document": str(message)}:
                 raise DocumentError(message)
-        raise DocumentError(f"{path}: its parser gave an answer that is none")
+        raise DocumentError(f"{path}: the parser process sent an invalid reply")
 
     def kill(self) -> None:
         """End the process, from any thread. A file that is being parsed fails; the next one is parsed by a

@@ -12,7 +12,7 @@ class AnswersSoFar:
     """The answers of a run so far, for a plan of what is left.
 
     Attributes:
-        lengths: numbers of answers by tokens, by node; also those of requests that have ended.
+        lengths: number of answers of each length in tokens, by node; finished requests are included.
         ended: tokens of each answer to a request that has not ended, by node; the keys are the place of the
             request among those that are left, and the number of the call.
         running: tokens so far of each answer under way, by node, in the order in which their calls began.

@@ -83,7 +83,7 @@ class WholePrefills:
         )
 
     def add(self, prompts: Sequence[int], outputs: Sequence[int]) -> None:
-        """Add requests to the end of the queue, which `check_requests` has nothing against."""
+        """Add requests to the end of the queue. They must have passed `check_requests`."""
         self._prompts += prompts
         self._outputs += outputs
         self._num_waiting += len(prompts)

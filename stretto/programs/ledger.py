@@ -1,6 +1,6 @@
-"""The ledger of a client: which variables there are, which have or will get a value, and of what.
+"""The ledger of a client: its variables, and the call or the value that produces each.
 
-It is pure bookkeeping, and refuses what a session would refuse later, when nobody could be told any more.
+An invalid call is refused here, at once, and not only later by the session, when its caller has gone on.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ class Ledger:
         return []
 
     def _circle(self, reads: tuple[str, ...], ends: Collection[str]) -> list[str]:
-        """Return the variables on a way from one of `ends` to a variable in `reads` that is made of it; empty
-        if there is none.
+        """Return the variables on a path of dependencies from `ends` to `reads`, which a call that reads
+        `reads` and produces `ends` would close to a circle; empty if there is none.
         """
         came_from: dict[str, str] = dict.fromkeys(reads, "")
         stack = list(came_from)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import reprlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
@@ -32,6 +32,7 @@ from stretto.sched.messages import (
     LLMReport,
     Suspended,
 )
+from stretto.sched.queries.results import checked_results
 
 
 @record
@@ -239,19 +240,6 @@ def run_batch(job: InstanceJob, engine: BatchEngine, batch: int, tasks: tuple[Ta
         return BatchDone(job.engine, job.instance, batch, results)
     except Exception as error:
         return BatchFailed(job.engine, job.instance, batch, typed(error))
-
-
-def checked_results(results: object, num_tasks: int) -> list[object]:
-    """Return what a batch engine has answered as a list.
-
-    Raises:
-        BadReply: it is no list, or has not one result for each task.
-    """
-    if not isinstance(results, list) and (isinstance(results, str) or not isinstance(results, Sequence)):
-        raise BadReply(f"the engine answered a {type(results).__name__}, not a list")
-    if len(results) != num_tasks:
-        raise BadReply(f"the engine answered {len(results)} of {num_tasks} tasks")
-    return list(results)
 
 
 def _serve_llm(job: InstanceJob, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event], None]) -> None:

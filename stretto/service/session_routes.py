@@ -149,7 +149,7 @@ class SessionRoutes:
     async def _once(
         self, request: ServiceRequest, run: Callable[[bytearray], Awaitable[object]], status: int = 200
     ) -> None:
-        """Do what a request asks for and answer it; a request that has come before is only answered again."""
+        """Execute a request once for each idempotency key; a repeated one gets the stored answer."""
         content = await request.body()
         key = request.header(b"idempotency-key")
         if not key:

@@ -300,6 +300,13 @@ def other():
 def broken():
     raise ValueError("no")
 
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("an exception that cannot print its message")
+
+def mute():
+    raise Mute
+
 number = 3
 """
 
@@ -317,6 +324,7 @@ def test_apps_are_loaded_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (f"{path}:number", "must be a Template"),
         (f"{path}:none", "must be a Template"),
         (f"{path}:broken", r"broken\(\) raised ValueError: no"),
+        (f"{path}:mute", r"mute\(\) raised Mute"),
         (f"{tmp_path}/none.py:rag", "there is no file"),
         ("naïve", "give FILE.py:NAME, or a ready-made app: naive"),
     ):

@@ -28,7 +28,7 @@ class AnswersWatch(Observer):
     as those of the same node that have ended.
 
     Attributes:
-        lengths: numbers of answers by tokens, by node.
+        lengths: number of answers of each length in tokens, by node.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The sending end of a pipe to another process, which never makes the event loop wait.
 
 A message is pickled and written at once if it is small and the pipe has room; that costs no switch to another
-thread. Large ones are left to a thread, which may take long to pickle them and which the full pipe may hold
-up, and so are all that come after them, until it has written everything.
+thread. A large message goes to a writer thread. While that is busy, later messages queue behind it, so that
+their order is kept.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.costs.refine import RefinedProfile
 from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import (
+    BadReply,
     EffectInDoubt,
     EngineBusy,
     EngineTimeout,
@@ -36,7 +37,7 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
-from stretto.sched.queries.results import Report, completed, failed, is_worth_retrying
+from stretto.sched.queries.results import Report, checked_results, completed, failed, is_worth_retrying
 from stretto.sched.snapshot import EnginePicture, engine_picture
 
 
@@ -108,8 +109,8 @@ class BatchScheduler:
         return known
 
     def done(self, instance: int, batch_id: int, results: Sequence[object]) -> list[Report]:
-        """Handle the results of a batch that an instance has finished, one for each task in their order;
-        return reports that tell the queries (runs of an app).
+        """Handle the results of a batch that an instance has finished; return reports that tell the queries
+        (runs of an app).
 
         Results of a batch that was given up before, as by a timeout, are ignored.
         """
@@ -117,6 +118,10 @@ class BatchScheduler:
         if batch is None:
             return []
         self.instances.answered(instance)
+        try:
+            results = checked_results(results, len(batch.tasks))
+        except BadReply as error:
+            return self._retry_apart(batch, error)
         return [
             completed(entry.request, lo, hi, results[place])
             for place, (entry, lo, hi) in enumerate(batch.parts)
@@ -377,7 +382,7 @@ class BatchScheduler:
             chosen = self.queue.choose(0 if parts else room, fits, now_s)
             if chosen is None and not parts:  # items that exceed a whole batch run alone
                 chosen = self.queue.choose(room, lambda entry: 1, now_s)
-                if chosen is None:
+                if chosen is None and self.queue.has_choice():
                     raise InternalError(f"the order {self.engine.policy!r} takes nothing of what waits")
             if isinstance(chosen, Hold):
                 self.not_before_s = chosen.until_s

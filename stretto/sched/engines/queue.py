@@ -58,9 +58,8 @@ class EngineQueue:
         self._alone: OrderedDict[QueueEntry, None] = OrderedDict()
         self._of_query: dict[str, dict[int, dict[QueueEntry, None]]] = {}
         self._aside: dict[QueueEntry, None] = {}
-        self._ages: list[tuple[float, int, QueueEntry]] | None = (
-            None  # a heap; also of entries that have left
-        )
+        # A heap, in which entries that have left stay until they are first.
+        self._ages: list[tuple[float, int, QueueEntry]] | None = None
         self._num_entries = 0
         self._num_added = 0
         self._num_forgotten = 0
@@ -138,6 +137,12 @@ class EngineQueue:
         None if there is none.
         """
         return next(filter(may_run, self._alone), None)
+
+    def has_choice(self) -> bool:
+        """Return whether the order has work to choose from, that is, work that need not run in a batch of its
+        own and is not set aside.
+        """
+        return bool(self._fresh) or any(self._waiting.values())
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Return which entry (one step's work) goes next, and how many of its items, as a `Take`; a `Hold` if

@@ -61,6 +61,19 @@ def is_worth_retrying(error: StrettoError) -> bool:
     return isinstance(error, EngineUnavailable | EngineTimeout)
 
 
+def checked_results(results: object, num_tasks: int) -> list[object]:
+    """Return what a batch engine has answered as a list.
+
+    Raises:
+        BadReply: it is no list, or has not one result for each task.
+    """
+    if not isinstance(results, list) and (isinstance(results, str) or not isinstance(results, Sequence)):
+        raise BadReply(f"the engine answered a {type(results).__name__}, not a list")
+    if len(results) != num_tasks:
+        raise BadReply(f"the engine answered {len(results)} of {num_tasks} tasks")
+    return list(results)
+
+
 def completed(request: StepRequest, lo: int, hi: int, result: object) -> Completed:
     """Return the report to a query (run of an app) of what a batch engine has answered to one task, which
     stands for items `lo` to `hi` of a request.

@@ -34,10 +34,10 @@ class ShownText:
                 self._nodes.setdefault(output.name, {})[node_id] = None
 
     def within(self, node: Node, inner: Sequence[StreamedOutput]) -> tuple[StreamedOutput, ...]:
-        """Return the outputs of the query (run of an app) that a step of the graph that replaces the `expand`
-        node `node` may be shown as.
+        """Return what the streamed outputs of an inner step are in the query, whose `expand` node `node`
+        contains the step.
 
-        `inner` says when that step's text is the output of that graph.
+        `inner` has the outputs of the inner graph that the step's text may become.
         """
         return tuple(
             StreamedOutput(outer.name, (*outer.unless, *one.unless))

@@ -30,12 +30,12 @@ _LEAST_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class EngineShare:
-    """The part of its time alone that a step takes of an engine with full batches on all instances.
+    """Converts the seconds of a step alone into seconds of an engine with full batches on all instances.
 
     Attributes:
-        decode: part of a decode's time.
-        unit: part of the time of a step that handles one unit of work.
-        batch: part of the time of a step that fills a batch by itself.
+        decode: factor of a decode's seconds.
+        unit: factor of the seconds of a step that handles one unit of work.
+        batch: factor of the seconds of a step that fills a batch by itself.
     """
 
     decode: float
@@ -44,9 +44,7 @@ class EngineShare:
 
 
 def share_of(deployment: Deployment) -> EngineShare:
-    """Return the parts of an engine that steps take, by the number of its replicas and the first one's
-    profile.
-    """
+    """Return the factors for an engine, from the number of its replicas and the profile of the first one."""
     profile, num_instances = deployment.profile, max(1, len(deployment.replicas))
     slots = deployment.engine.max_running
     if deployment.replicas and deployment.replicas[0].num_slots is not None:
