@@ -23,6 +23,7 @@ class Habits:
     silent_s: float = 1e9
     raises: Exception | None = None
     hangs: bool = False
+    quiet_s: float | None = 20
 
 
 class Quiet(ServerEngine):
@@ -71,6 +72,10 @@ def test_a_server_that_hangs_is_noticed_in_half_a_minute(hanging: Habits) -> Non
 )
 def test_a_server_that_answers_health_checks_is_waited_for(alive: Habits) -> None:
     assert seconds_to_the_end(alive) == pytest.approx(250, abs=1)
+
+
+def test_a_server_is_only_asked_where_it_is_known_to_answer_while_it_computes() -> None:
+    assert seconds_to_the_end(Habits(250, hangs=True, quiet_s=None)) == pytest.approx(250, abs=1)
 
 
 def test_the_only_server_hangs() -> None:

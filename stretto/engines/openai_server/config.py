@@ -46,6 +46,8 @@ class OpenAIServerConfig:
         api_key_env: environment variable that holds the key, if there is one.
         timeout_s: longest silence of the server, before or within an answer. Bytes that only keep the
             connection alive count as silence.
+        quiet_s: seconds without a word after which a server that has requests is asked whether it answers,
+            and given up if it does not; None never asks. For servers that answer while they compute.
         omit: names of fields that the server refuses and that are not sent, such as "temperature". Some are
             also learned from refusals (`request_fields.py`).
         max_tokens_field: name of the field for the largest number of tokens, "max_tokens" or
@@ -76,6 +78,7 @@ class OpenAIServerConfig:
     api_key_env: str = "OPENAI_API_KEY"
     timeout_s: float = 60
     connect_timeout_s: float = 5
+    quiet_s: float | None = None
     omit: tuple[str, ...] = ()
     max_tokens_field: str = MAX_TOKENS
     stop: tuple[str, ...] = ()

@@ -25,8 +25,8 @@ class ServerProcessConfig:
         environment: further variables of the server's process.
         memory_share: share of each accelerator's memory that the server takes; None leaves its own choice,
             and then it takes the device whole.
-        api, tokenizer, stop, timeout_s, max_connections, warms_prefixes, token_s: how we talk to the server,
-            as in `OpenAIServerConfig`.
+        api, tokenizer, stop, timeout_s, quiet_s, max_connections, warms_prefixes, token_s: how we talk to the
+            server, as in `OpenAIServerConfig`.
         grace_s: seconds from being told to end to being killed.
         address: address that the server listens on; a Ray worker fills in that of its node.
         devices, threads, tp, port, num_slots, start_timeout_s: devices, limits and time to start, which are
@@ -43,6 +43,7 @@ class ServerProcessConfig:
     tokenizer: str = "auto"
     stop: tuple[str, ...] = ()
     timeout_s: float = 60.0
+    quiet_s: float | None = None
     max_connections: int = 64
     warms_prefixes: bool = True
     token_s: float | None = None

@@ -30,6 +30,8 @@ MakeReplica: TypeAlias = Callable[[PlannedReplica], Replica]
 _GRACE_S = 2.0
 _SILENCE_S = 300.0
 """Longest silence of a server: it says nothing until an answer has ended, which may be a long one."""
+_QUIET_S = 20.0
+"""Silence after which a server must answer a health check, so that one that hangs is noticed soon."""
 _TYPICAL_CONTEXT = 512
 _TYPICAL_RUNNING = 32
 _VLLM_RUNNING = 256  # sequences at once
@@ -134,6 +136,7 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
             ),
             tokenizer="none",
             timeout_s=_SILENCE_S,
+            quiet_s=_QUIET_S,
             token_s=_token_s(cost) / speed,
             max_connections=scheduler.max_running,
             warms_prefixes=False,
@@ -176,6 +179,7 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
             command,
             memory_share=None if problem is None else _MEMORY_SHARE,
             timeout_s=_SILENCE_S,
+            quiet_s=_QUIET_S,
             max_connections=_VLLM_RUNNING,
             warms_prefixes=False,
         )

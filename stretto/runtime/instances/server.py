@@ -27,10 +27,8 @@ from stretto.runtime.worker import (
 )
 from stretto.sched.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
 
-_QUIET_S = 20.0
-"""Seconds without a word of a server that has requests, after which it is asked whether it answers."""
 _ANSWER_S = 10.0
-"""Seconds in which it must answer that."""
+"""Seconds in which a server that has been silent must answer a health check."""
 
 
 class ServerInstance:
@@ -40,14 +38,15 @@ class ServerInstance:
     asked, ever less often, whether it answers again; not before the time is over for which it has asked to be
     left alone.
 
-    A server that says nothing for `quiet_s` seconds, though it has requests, is asked, too. If it does not
-    answer, it hangs, and all its requests fail at once: they need not wait for their own time limits.
+    A server that says nothing for `quiet_s` seconds of its configuration, though it has requests, is asked,
+    too. If it does not answer, it hangs, and all its requests fail at once: they need not wait for their own
+    time limits.
     """
 
-    def __init__(self, job: InstanceJob, post: Post, quiet_s: float = _QUIET_S) -> None:
+    def __init__(self, job: InstanceJob, post: Post) -> None:
         self._job = job
         self._post = post
-        self._quiet_s = quiet_s
+        self._quiet_s: float | None = getattr(job.config, "quiet_s", None)
         self._heard_s = 0.0
         self._is_watched = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -71,9 +70,9 @@ class ServerInstance:
                 if not self._tasks:
                     self._heard_s = asyncio.get_running_loop().time()
                 self._tasks[task.id] = asyncio.create_task(self._generate(self._engine, task, rank))
-                if not self._is_watched:
+                if self._quiet_s is not None and not self._is_watched:
                     self._is_watched = True
-                    self._run(self._watch_silence(self._engine))
+                    self._run(self._watch_silence(self._engine, self._quiet_s))
             case StopTask(task_id):
                 if task_id in self._tasks:
                     self._abort(task_id)
@@ -149,11 +148,11 @@ class ServerInstance:
         finally:
             self._tasks.pop(task.id, None)
 
-    async def _watch_silence(self, engine: AsyncLLM) -> None:
+    async def _watch_silence(self, engine: AsyncLLM, quiet_s: float) -> None:
         """Ask a silent server whether it answers, as long as it has requests."""
         clock = asyncio.get_running_loop().time
         while self._tasks:
-            if (left_s := self._heard_s + self._quiet_s - clock()) > 0:
+            if (left_s := self._heard_s + quiet_s - clock()) > 0:
                 await asyncio.sleep(left_s)
                 continue
             try:
@@ -162,16 +161,16 @@ class ServerInstance:
             except EngineBusy:
                 pass  # it has answered
             except (EngineUnavailable, EngineTimeout, TimeoutError) as error:
-                self._lose_all(engine, error)
+                reason = EngineTimeout(f"the server was silent for {quiet_s:g} s and answers no health check")
+                reason.__cause__ = error
+                self._lose_all(engine, reason)
             except raised():
                 pass  # it has answered something
             self._heard_s = clock()
         self._is_watched = False
 
-    def _lose_all(self, engine: AsyncLLM, error: BaseException) -> None:
+    def _lose_all(self, engine: AsyncLLM, reason: EngineTimeout) -> None:
         """Fail all requests at a server that hangs."""
-        reason = EngineTimeout(f"the server was silent for {self._quiet_s:g} s and answers no health check")
-        reason.__cause__ = error
         self._suspect(engine, reason)
         for task_id in list(self._tasks):
             self._abort(task_id)
