@@ -7,6 +7,7 @@ import secrets
 from itertools import count
 
 from stretto.model.errors import InternalError, StrettoError
+from stretto.router.byte_budget import ByteBudget
 from stretto.service.config import ServiceConfig
 from stretto.service.request import ClientLeft, Receive, Scope, Send, ServiceRequest
 from stretto.service.routes import Routes
@@ -27,6 +28,7 @@ class ServiceApp:
         self.routes = Routes()
         self.num_open = 0
         self._config = config
+        self._budget = ByteBudget(config.max_held_bytes)
         self._tenants = Tenants(config)
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
@@ -34,7 +36,7 @@ class ServiceApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         request_id = f"{self._run}-{next(self._numbers)}"
-        request = ServiceRequest(scope, receive, send, request_id, self._config)
+        request = ServiceRequest(scope, receive, send, request_id, self._config, self._budget)
         self.num_open += 1
         try:
             route, request.parts = self.routes.find(request.method, request.path)
@@ -52,4 +54,5 @@ class ServiceApp:
             _LOG.exception("request %s", request_id)
             await request.refuse(InternalError(f"{type(error).__name__}: {error}"))
         finally:
+            request.release()
             self.num_open -= 1
