@@ -8,8 +8,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol, cast
 
+from stretto.http.byte_budget import ByteBudget
 from stretto.http.client.headers import Headers
-from stretto.router.byte_budget import ByteBudget
 from stretto.router.head import answer_head
 from stretto.router.replies import JSON_HEADERS, error_body
 from stretto.router.request_reader import ClientRequest, RequestReader

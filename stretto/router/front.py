@@ -10,8 +10,8 @@ from dataclasses import replace
 from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.http.byte_budget import ByteBudget
 from stretto.http.client.headers import Headers, value_of
-from stretto.router.byte_budget import ByteBudget
 from stretto.router.client_connection import ClientConnection, Served
 from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters

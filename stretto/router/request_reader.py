@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import httptools
 
+from stretto.http.byte_budget import ByteBudget
 from stretto.http.client.headers import Headers, value_of
-from stretto.router.byte_budget import ByteBudget
 from stretto.wire.errors import ApiError, overloaded
 
 _MAX_HEAD_BYTES = 64_000

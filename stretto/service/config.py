@@ -74,6 +74,9 @@ class ServiceConfig:
         limits: limits of each tenant that has none of its own.
         apps: limits of the queries of deployed apps.
         max_body_bytes: largest body of a request; a larger one is refused with status 413.
+        max_held_bytes: bytes of requests and long answers that are held for all clients together; one request
+            may hold as many as are still free, and is refused with status 429 beyond. At least twice
+            `max_body_bytes`.
         max_body_s: seconds in which the body of a request must have come, before status 408.
         max_unread_s: seconds for which a client may leave an answer unread; its connection is closed then.
         max_wait_s: seconds that one request may wait for a variable, before status 408.
@@ -88,6 +91,7 @@ class ServiceConfig:
     limits: Limits = field(default_factory=Limits)
     apps: AppLimits = field(default_factory=AppLimits)
     max_body_bytes: int = 16_000_000
+    max_held_bytes: int = 512_000_000
     max_body_s: float = 60.0
     max_unread_s: float = 60.0
     max_wait_s: float = 60.0
@@ -103,6 +107,11 @@ class ServiceConfig:
         for name in ("max_body_s", "max_unread_s", "max_wait_s", "session_idle_s", "grace_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be positive and finite")
+        if self.max_held_bytes < 2 * self.max_body_bytes:
+            raise ConfigError(
+                f"max_held_bytes is {self.max_held_bytes}; it must be at least twice max_body_bytes, "
+                f"which is {self.max_body_bytes}"
+            )
         names = [tenant.name for tenant in self.tenant]
         keys = [key for tenant in self.tenant for key in tenant.keys]
         for kind, known in (("tenant", names), ("key", keys)):

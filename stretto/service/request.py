@@ -9,9 +9,18 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from stretto.http import ClientLeft
+from stretto.http.byte_budget import ByteBudget
 from stretto.model.errors import StrettoError
 from stretto.service.config import ServiceConfig
-from stretto.service.refusals import NotAllowed, body_of, retry_after_s, status_of, too_large, too_slow
+from stretto.service.refusals import (
+    NotAllowed,
+    body_of,
+    over_limit,
+    retry_after_s,
+    status_of,
+    too_large,
+    too_slow,
+)
 from stretto.service.tenants import Tenant
 from stretto.wire.sse import CONTENT_TYPE, DONE
 
@@ -23,6 +32,7 @@ T = TypeVar("T")
 JSON_TYPE = b"application/json"
 _PIECE_BYTES = 262_144
 _PART_BYTES = 1_000_000
+_AGAIN_S = 1.0
 _encode = msgspec.json.Encoder().encode
 
 
@@ -36,8 +46,10 @@ class ServiceRequest:
     """
 
     __slots__ = (
+        "_budget",
         "_config",
         "_is_last",
+        "_num_held",
         "_receive",
         "_scope",
         "_send",
@@ -50,7 +62,13 @@ class ServiceRequest:
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, request_id: str, config: ServiceConfig
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        request_id: str,
+        config: ServiceConfig,
+        budget: ByteBudget | None = None,
     ) -> None:
         self.id = request_id
         self.method: str = scope["method"]
@@ -63,6 +81,8 @@ class ServiceRequest:
         self._send = send
         self._config = config
         self._is_last = False
+        self._budget = budget or ByteBudget(config.max_held_bytes)
+        self._num_held = 0
 
     def header(self, name: bytes) -> str:
         """Return the value of a header, whose name is in small letters; "" if there is none."""
@@ -99,6 +119,7 @@ class ServiceRequest:
             num_bytes += len(message["body"])
             if num_bytes > max_bytes:
                 raise too_large(max_bytes)
+            self._hold(len(message["body"]))
             if not message["more_body"]:
                 break
             if len(received) > _PART_BYTES:  # a buffer that grows further is copied again and again
@@ -107,6 +128,18 @@ class ServiceRequest:
         if not parts:
             return received
         return await asyncio.to_thread(bytearray().join, [*parts, received])
+
+    def release(self) -> None:
+        """Count the bytes of the request and its answer as no longer held."""
+        self._budget.count(-self._num_held)
+        self._num_held = 0
+
+    def _hold(self, num_bytes: int) -> None:
+        """Count more bytes as held for the request. Raises Refused if they do not fit."""
+        if not self._budget.take(num_bytes, self._num_held):
+            self._is_last = True
+            raise over_limit("the service holds as many bytes of requests as it may", _AGAIN_S)
+        self._num_held += num_bytes
 
     async def unless_left(self, waiting: Coroutine[Any, Any, T]) -> T:
         """Await a coroutine, which is cancelled if the client leaves.
@@ -148,6 +181,8 @@ class ServiceRequest:
         Raises:
             ClientLeft: the client does not read what has been sent.
         """
+        if len(content) > _PIECE_BYTES:
+            self._hold(len(content))
         length = b"%d" % len(content)
         await self._begin(status, ((b"content-type", content_type), (b"content-length", length), *headers))
         for start in range(_PIECE_BYTES, len(content), _PIECE_BYTES):

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from support.routing import run
 
-from stretto.router.byte_budget import ByteBudget
+from stretto.http.byte_budget import ByteBudget
 from stretto.router.client_connection import ClientConnection
 from stretto.router.request_reader import ClientRequest
 

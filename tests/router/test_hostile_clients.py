@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from support.routing import STREAM, WHOLE, Routing, routing, run, until
 
+from stretto.http.byte_budget import ByteBudget
 from stretto.model.errors import ConfigError
-from stretto.router.byte_budget import ByteBudget
 from stretto.router.config import RouterConfig
 from stretto.router.request_reader import RequestReader
 from stretto.router.routes import is_passed_on, read_target

@@ -145,3 +145,36 @@ def test_requests_that_follow_each_other_are_served() -> None:
     answer = exchange(head + body, head + b"Connection: close\r\n" + body)
     assert answer.count(b"HTTP/1.1 200 ") == 2
     assert answer.count(b"y" * 100_000) == 2
+
+
+@pytest.mark.parametrize(("num_clients", "num_bytes"), [(8, 9_000), (20, 4_000), (100, 999)])
+def test_bodies_that_do_not_end_are_held_within_a_budget(num_clients: int, num_bytes: int) -> None:
+    """A small request is answered meanwhile, and all bytes are given back in the end."""
+
+    async def echo(request: ServiceRequest) -> None:
+        await request.answer(bytes(await request.body()))
+
+    async def program() -> None:
+        app = ServiceApp(ServiceConfig(max_body_bytes=10_000, max_held_bytes=20_000))
+        app.routes.add(Route("POST", "/echo", echo))
+        server = HttpServer(app, "127.0.0.1", 0)
+        await server.listen()
+        head = BEGIN + b"Content-Length: 10000\r\n\r\n"
+        clients = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(num_clients)]
+        for _, writer in clients:
+            writer.write(head + b"x" * num_bytes)
+        refused = 0
+        while not refused:
+            await asyncio.sleep(0.02)
+            refused = sum(b" 429 " in bytes(reader._buffer) for reader, _ in clients)  # type: ignore[attr-defined]
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(BEGIN + b"Content-Length: 1\r\n\r\nx")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        for _, client in [*clients, (reader, writer)]:
+            client.transport.abort()
+        while app.num_open:
+            await asyncio.sleep(0.01)
+        assert app._budget.num_held == 0
+        server.close()
+
+    asyncio.run(asyncio.wait_for(program(), 60))
