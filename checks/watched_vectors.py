@@ -8,8 +8,8 @@ from stretto.engines.batch.applications import OpApplication
 from stretto.engines.batch.vectors import (
     MemoryVectors,
     MemoryVectorsConfig,
+    collection_key,
     num_wanted,
-    shelf_key,
     vector_at,
 )
 from stretto.model.values import Hit
@@ -29,7 +29,7 @@ class WatchedVectors(MemoryVectors):
 
     def _hits(self, application: OpApplication) -> list[Hit]:
         query, k = vector_at(application, "queries"), num_wanted(application.task)
-        collection = self._shelf(application).get(shelf_key(application))
+        collection = self._collections(application).get(collection_key(application))
         if collection is None:
             return []
         hits = collection.best(query, k + 1, step=application.task.step)

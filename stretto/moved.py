@@ -1,7 +1,7 @@
-"""Import paths of the release before, which go on working for one release with a DeprecationWarning.
+"""Import paths and names of the release before, which work for one more release with a DeprecationWarning.
 
-`stretto/__init__.py` installs the finder behind Python's own, so that it is asked only for modules that
-do not exist.
+`stretto/__init__.py` installs two finders: one behind Python's own, which is asked only for modules that do
+not exist, and one before it for the few modules in which a name has changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -57,7 +57,7 @@ MOVED = {
     "router.fenced_placement": "router.fallback_placement",
     "router.held_file": "router.held_blocks_file",
     "router.reported_caches": "router.held_blocks",
-    "runtime.pace": "runtime.completion_rate",
+    "runtime.pace": "runtime.running_queries",
     "sched.attempts": "sched.queries.attempts",
     "sched.batch_scheduler": "sched.engines.batch_scheduler",
     "sched.batch_tokens": "sched.engines.batch_tokens",
@@ -105,34 +105,77 @@ MOVED = {
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""
 RENAMED: dict[str, dict[str, str]] = {
+    "stretto.cli.ask.sources": {"Source": "AnswerSource"},
     "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
+    "stretto.cluster.prefix_tree": {"Run": "IndexRun"},
+    "stretto.costs.loading": {"Start": "StartTimes"},
+    "stretto.emulate.app": {"App": "EmulatedApp"},
+    "stretto.emulate.generate": {"Generation": "EmulatedGeneration"},
+    "stretto.emulate.http": {"Exchange": "EmulatedExchange", "Outbox": "ResponseBytes"},
+    "stretto.emulate.served_model": {"ServedModel": "EmulatedModel"},
+    "stretto.engines.batch.applications": {"Application": "OpApplication"},
+    "stretto.engines.batch.vectors": {"Shelves": "Collections"},
     "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},
+    "stretto.engines.openai_server.places": {"Place": "ServerSlot"},
+    "stretto.graph.compile": {"Tables": "ConnectionTables"},
+    "stretto.graph.passes.parts": {"Part": "StepPart"},
+    "stretto.graph.passes.steps": {"Step": "PredictedStep"},
+    "stretto.graph.unroll": {"Step": "UnrolledStep"},
     "stretto.http.client.client": {"Answer": "HttpAnswer", "Client": "HttpClient"},
+    "stretto.llm.cache.tree": {"PrefixTree": "CacheTree"},
+    "stretto.llm.output.output": {"Output": "DecodeOutput"},
     "stretto.model.profile": {
         "LEAST_S": "stretto.costs.fit_profile:LEAST_S",
         "fit_profile": "stretto.costs.fit_profile:fit_profile",
         "fit_profile_by_length": "stretto.costs.fit_profile:fit_profile_by_length",
     },
     "stretto.model.references": {"Source": "ValueMemory"},
+    "stretto.planner.application": {"Node": "ModelNode", "Request": "AppRequest"},
+    "stretto.planner.execute": {"Span": "ReplicaSpan"},
+    "stretto.planner.machine": {"Machine": "PlanMachine"},
+    "stretto.planner.running.calls": {"Answer": "CallAnswer", "Call": "PlannedCall", "Ended": "CallEnded"},
+    "stretto.planner.running.drive": {"Run": "DrivenRun"},
     "stretto.planner.running.plan_executor": {
         "Drain": "DrainReplica",
         "Placed": "PlacedReplica",
         "PlanCarrier": "PlanExecutor",
     },
+    "stretto.planner.running.run": {"Job": "PlanJob", "Outcome": "RunOutcome"},
+    "stretto.planner.running.run_request": {"Message": "PromptMessage"},
+    "stretto.programs.prompt_text": {"Place": "PromptSlot"},
+    "stretto.router.exchange": {"Exchange": "RoutedExchange"},
     "stretto.router.fallback_placement": {"FencedPlacement": "FallbackPlacement"},
     "stretto.router.held_blocks": {"ReportedCaches": "HeldByWorkers"},
     "stretto.router.held_blocks_file": {"HeldFile": "HeldBlocksFile"},
+    "stretto.router.loads": {"Loads": "WorkerLoads", "Running": "RunningAtWorker"},
+    "stretto.router.messages": {"Usage": "WorkerUsage"},
+    "stretto.router.request_log": {"Journey": "RequestTrace"},
     "stretto.router.router_state": {"Desk": "RouterState"},
-    "stretto.runtime.completion_rate": {"Pace": "CompletionRate"},
+    "stretto.runtime.devices": {"Sealed": "LazyPickle"},
+    "stretto.runtime.instances.process_worker": {"Start": "ProcessStart"},
+    "stretto.runtime.instances.ray_values": {"Answer": "RayAnswer"},
+    "stretto.runtime.instances.ray_worker": {"Worker": "RayActor"},
+    "stretto.runtime.instances.reading": {"Loads": "Unpickle", "Reading": "MessageReading"},
+    "stretto.runtime.instances.start": {"Shared": "RuntimeShares"},
+    "stretto.runtime.journal.lines": {"Entry": "JournalEntry"},
+    "stretto.runtime.running_queries": {"Pace": "CompletionRate"},
+    "stretto.runtime.shared_memory": {"Segment": "SharedSegment"},
+    "stretto.runtime.worker": {"Job": "InstanceJob"},
     "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},
     "stretto.sched.queries.session": {"Session": "SessionMachine"},
     "stretto.sched.vocabulary": {"DEFAULT": "stretto.apps.vocabulary:DEFAULT"},
     "stretto.schema.fields": {"Problem": "FieldProblem"},
+    "stretto.service.apps.multipart": {"Part": "BodyPart"},
+    "stretto.service.places": {"Place": "LastInstance", "Places": "LastInstances"},
+    "stretto.service.request": {"Request": "ServiceRequest"},
+    "stretto.sim.published_workloads": {"Workload": "PublishedWorkload"},
+    "stretto.sim.query_bound": {"Bound": "QueryBound"},
     "stretto.trace.agents.load_report": {"LoadReport": "LoadSummary"},
     "stretto.trace.agents.sharing": {"Shared": "SharedParts"},
     "stretto.trace.analysis.requests": {"Request": "AnalysedRequest"},
+    "stretto.trace.recorder": {"Part": "SpanPart"},
     "stretto.wire.answers": {"Answer": "ModelAnswer", "Choice": "AnswerChoice"},
     "stretto.wire.requests": {"Message": "ChatMessage"},
 }
@@ -162,6 +205,38 @@ def find_name(module: str, name: str) -> object:
     """
     elsewhere, _, known = RENAMED.get(module, {}).get(name, name).rpartition(":")
     return getattr(importlib.import_module(elsewhere or module), known)
+
+
+class OldNames(MetaPathFinder):
+    """Finds the modules in `RENAMED` as Python does, and lets them answer to their old names too."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how to load a module with changed names; None for any other."""
+        if fullname not in RENAMED:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                module.__dict__["__getattr__"] = partial(_renamed, module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _renamed(module: ModuleType, name: str) -> object:
+    """Return what a module has by an old name, and warn. Raises AttributeError for any other name."""
+    new = RENAMED[module.__name__].get(name)
+    if new is None:
+        problem = f"module {module.__name__!r} has no attribute {name!r}"
+        raise AttributeError(problem, name=name, obj=module)
+    message = f"{module.__name__}.{name} is {new} now; the old name works for one more release"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return find_name(module.__name__, name)
 
 
 class OldPaths(MetaPathFinder, Loader):
@@ -196,6 +271,7 @@ def _exists(module: str) -> bool:
 
 
 def install() -> None:
-    """Let old paths be found, unless they are already."""
+    """Let old paths and names be found, unless they are already."""
     if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
+        sys.meta_path.insert(0, OldNames())
         sys.meta_path.append(OldPaths())

@@ -29,6 +29,7 @@ LAYERS = (
     "planner router",
     "service",
     "cli",
+    "__main__",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 FINDS_BENCHMARKS = "cli/bench.py"

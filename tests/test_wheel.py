@@ -14,9 +14,9 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 SCRIPTS = ("benchmarks", "checks", "tools")
 DATA = {
-    "stretto/components/prompts/": 7,
+    "stretto/apps/components/prompts/": 7,
     "stretto/costs/presets/": 7,
-    "stretto/models/mini/": 5,
+    "stretto/engines/models/mini/": 5,
     "stretto/trace/": 3,
 }
 BUILD = "from setuptools.build_meta import build_wheel; build_wheel('dist')"

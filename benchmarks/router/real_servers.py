@@ -155,11 +155,11 @@ async def run_way(
     tokenizer = str(MINI) if way.has_events and not way.as_ids else None
     config = RouterConfig(worker=chosen, port=0, placement=way.placement, tokenizer=tokenizer)
     async with RunningRouter(config) as router:
-        desk = router.front.desk
+        router_state = router.front.router_state
         if tokenizer is not None:
-            await _until(lambda: all(worker.shares_tokenizer for worker in desk.workers()))
+            await _until(lambda: all(worker.shares_tokenizer for worker in router_state.workers()))
         if way.has_events:
-            await _until(lambda: desk.has_reports)
+            await _until(lambda: router_state.has_reports)
         asked: Sequence[str | list[int]] = prompts
         if way.as_ids:
             asked = await _token_ids(workers[0].url, prompts)

@@ -59,48 +59,48 @@ class ClassLoads:
 
     def __init__(self) -> None:
         self.num_latency = self.num_throughput = self.throughput_tokens = self.num_instances = 0
-        self._aboard: dict[InstanceId, ClassLoad] = {}
+        self._loads: dict[InstanceId, ClassLoad] = {}
 
     def of(self, instance: InstanceId) -> ClassLoad:
         """Return what runs or waits at an instance, by class. The caller must not change it."""
-        return self._aboard.get(instance, NOTHING)
+        return self._loads.get(instance, NOTHING)
 
     def observe(self, event: PlacementEvent) -> None:
         """Count requests that begin to run or have ended, and those that wait at an instance."""
         if isinstance(event, Dispatched):
             self._add(self._of(event.instance), event.request, 1)
         elif isinstance(event, Ended):
-            if (found := self._aboard.get(event.instance)) is not None:
+            if (found := self._loads.get(event.instance)) is not None:
                 self._add(found, event.request, -1)
         elif isinstance(event, Bound):
             if event.request.purpose.preference == "latency":
                 self._of(event.instance).num_waiting_latency += 1
         elif isinstance(event, Unbound):
-            if event.request.purpose.preference == "latency" and event.instance in self._aboard:
-                self._aboard[event.instance].num_waiting_latency -= 1
+            if event.request.purpose.preference == "latency" and event.instance in self._loads:
+                self._loads[event.instance].num_waiting_latency -= 1
         elif isinstance(event, Joined):
             self.num_instances += 1
         elif isinstance(event, Left):
             self.num_instances -= 1
-            left = self._aboard.pop(event.instance, NOTHING)
+            left = self._loads.pop(event.instance, NOTHING)
             self.num_latency -= left.num_latency
             self.num_throughput -= left.num_throughput
             self.throughput_tokens -= left.throughput_tokens
 
     def _of(self, instance: InstanceId) -> ClassLoad:
-        aboard = self._aboard.get(instance)
-        if aboard is None:
-            aboard = self._aboard[instance] = ClassLoad()
-        return aboard
+        load = self._loads.get(instance)
+        if load is None:
+            load = self._loads[instance] = ClassLoad()
+        return load
 
-    def _add(self, aboard: ClassLoad, request: PlacementRequest, sign: int) -> None:
+    def _add(self, load: ClassLoad, request: PlacementRequest, sign: int) -> None:
         num_tokens = sign * (request.num_tokens + request.expected_output)
         if request.purpose.preference == "latency":
-            aboard.num_latency += sign
+            load.num_latency += sign
             self.num_latency += sign
         else:
-            aboard.num_throughput += sign
-            aboard.throughput_tokens += num_tokens
+            load.num_throughput += sign
+            load.throughput_tokens += num_tokens
             self.num_throughput += sign
             self.throughput_tokens += num_tokens
 

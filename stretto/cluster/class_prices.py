@@ -29,30 +29,32 @@ class ClassPrices:
     """The prices of placing requests of unlike classes at one instance, and the room that they leave."""
 
     def __init__(self) -> None:
-        self._aboard = ClassLoads()
+        self._class_loads = ClassLoads()
 
     def observe(self, event: PlacementEvent) -> None:
         """Count requests that begin to run or have ended, and those that wait at an instance."""
-        self._aboard.observe(event)
+        self._class_loads.observe(event)
 
     def seconds(
         self, request: PlacementRequest, view: InstanceView, prefill_s: float, decode_s: float
     ) -> float:
         """Return the price of a request at an instance, where it takes so many seconds."""
         is_for_latency = request.purpose.preference == "latency"
-        if not is_for_latency and not self._aboard.num_latency:
+        if not is_for_latency and not self._class_loads.num_latency:
             return 0.0
-        aboard = self._aboard.of(view.id)
-        if is_for_latency and aboard.num_latency + aboard.num_waiting_latency:
+        load = self._class_loads.of(view.id)
+        if is_for_latency and load.num_latency + load.num_waiting_latency:
             return 0.0
         room = latency_room(view, request)
         if is_for_latency:
-            num_here = min(aboard.throughput_tokens, view.running_tokens) + view.waiting_tokens
-            num_others = max(num_here, self._aboard.throughput_tokens / max(1, self._aboard.num_instances))
+            num_here = min(load.throughput_tokens, view.running_tokens) + view.waiting_tokens
+            num_others = max(
+                num_here, self._class_loads.throughput_tokens / max(1, self._class_loads.num_instances)
+            )
             return (prefill_s + decode_s) * min(1.0, num_others / max(1, room))
-        if not aboard.num_latency:
+        if not load.num_latency:
             return 0.0
-        delay_s = (_LATENCY_WEIGHT - 1.0) * aboard.num_latency * prefill_s
+        delay_s = (_LATENCY_WEIGHT - 1.0) * load.num_latency * prefill_s
         if view.running_tokens + view.waiting_tokens + request.new_tokens(view) <= room:
             return delay_s
         return delay_s + _TURNS * view.expected_output * view.profile.decode_s(view.num_running)
@@ -64,7 +66,7 @@ class ClassPrices:
         `yields_until_s`.
         """
         purpose = request.purpose
-        if purpose.preference == "latency" or not self._aboard.of(view.id).num_latency:
+        if purpose.preference == "latency" or not self._class_loads.of(view.id).num_latency:
             return True
         has_room = view.running_tokens + request.new_tokens(view) <= latency_room(view, request)
         return has_room or now_s >= purpose.yields_until_s

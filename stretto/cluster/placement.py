@@ -87,8 +87,8 @@ class PlacementRequest:
         bound_to: instance in whose own queue it waits already, when the policy is asked about it again.
         ahead_s: predicted seconds of the requests that wait before it in that queue.
         purpose: class, job and task group of the request.
-        aboard: number of tokens of the prompt's beginning that requests which run or wait at instances have
-            too, so that they take no more of the budget there. Known for requests of jobs alone.
+        shared_tokens: number of tokens of the prompt's beginning, by instance, that requests which run or
+            wait there have too, so that they take no more of its budget. Known for requests of jobs alone.
     """
 
     num_tokens: int
@@ -101,7 +101,7 @@ class PlacementRequest:
     bound_to: InstanceId | None = None
     ahead_s: float = 0.0
     purpose: Purpose = Purpose()
-    aboard: Mapping[InstanceId, int] = field(default_factory=dict)
+    shared_tokens: Mapping[InstanceId, int] = field(default_factory=dict)
 
     @property
     def all_tokens(self) -> int:
@@ -110,9 +110,9 @@ class PlacementRequest:
 
     def new_tokens(self, view: InstanceView) -> int:
         """Return how many tokens the request adds to those in flight at an instance."""
-        if not self.aboard:
+        if not self.shared_tokens:
             return self.num_tokens + self.expected_output
-        return self.num_tokens + self.expected_output - self.aboard.get(view.id, 0)
+        return self.num_tokens + self.expected_output - self.shared_tokens.get(view.id, 0)
 
     def start_s(self, view: InstanceView, now_s: float) -> float:
         """Return the predicted seconds until the prefill of this request begins at an instance.

@@ -1,41 +1,4 @@
 """The ready-made components, the parts that apps are composed of."""
 
-from stretto.apps.components import (
-    Agent,
-    Condition,
-    FirstPresent,
-    Generation,
-    Indexing,
-    Judge,
-    LLMCall,
-    MapReduce,
-    QueryExpansion,
-    Reading,
-    Reranking,
-    Searching,
-    Splitting,
-    Synthesis,
-    Tool,
-    ToolCall,
-    WebSearch,
-)
-
-__all__ = [
-    "Agent",
-    "Condition",
-    "FirstPresent",
-    "Generation",
-    "Indexing",
-    "Judge",
-    "LLMCall",
-    "MapReduce",
-    "QueryExpansion",
-    "Reading",
-    "Reranking",
-    "Searching",
-    "Splitting",
-    "Synthesis",
-    "Tool",
-    "ToolCall",
-    "WebSearch",
-]
+from stretto.apps.components import *  # noqa: F403
+from stretto.apps.components import __all__ as __all__

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from stretto.emulate.gate import Gate
-from stretto.emulate.http import ClientLeft, EmulatedExchange, Receive, Scope, Send
+from stretto.emulate.http import EmulatedExchange, Receive, Scope, Send
+from stretto.http import ClientLeft
 from stretto.wire.errors import RequestRefused, no_such_path, wrong_method
 
 Handler: TypeAlias = Callable[[EmulatedExchange], Awaitable[None]]

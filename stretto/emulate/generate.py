@@ -42,7 +42,7 @@ class AnswerWriter(Protocol):
         ...
 
 
-class RunningGeneration:
+class EmulatedGeneration:
     """One request for texts, from its start at a replica to its last byte.
 
     `outbox` has the bytes of the answer: events as they come if the request is streamed, else one document.

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from stretto.http import ClientLeft
 from stretto.wire import sse
 from stretto.wire.errors import ApiError, malformed
 
@@ -19,10 +20,6 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON_TYPE = "application/json"
 MAX_BODY_BYTES = 64_000_000
-
-
-class ClientLeft(Exception):
-    """The client closed its connection before it was answered."""
 
 
 class EmulatedExchange:

@@ -7,7 +7,7 @@ from typing import Any
 
 from stretto.emulate.app import Handler
 from stretto.emulate.gate import Gate
-from stretto.emulate.generate import LOST, AnswerWriter, RunningGeneration
+from stretto.emulate.generate import LOST, AnswerWriter, EmulatedGeneration
 from stretto.emulate.http import EmulatedExchange
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.openai_writer import OpenAIWriter
@@ -70,7 +70,7 @@ class LLMRoutes:
         await self._gate.work()
         await self.replica.wait_arrival()
         by_priority = self.served.by_priority
-        generation = RunningGeneration(prepared, self.replica, writer, by_priority=by_priority)
+        generation = EmulatedGeneration(prepared, self.replica, writer, by_priority=by_priority)
         try:
             generation.start()
         except CapacityError as error:
@@ -83,7 +83,7 @@ class LLMRoutes:
             generation.abort()
 
     async def _send(
-        self, exchange: EmulatedExchange, generation: RunningGeneration, *, is_streamed: bool
+        self, exchange: EmulatedExchange, generation: EmulatedGeneration, *, is_streamed: bool
     ) -> None:
         outbox, gate = generation.outbox, self._gate
         if not is_streamed:

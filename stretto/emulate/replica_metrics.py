@@ -1,9 +1,10 @@
-"""The `/metrics` of an emulated LLM server: vLLM's, and what only an emulated one has."""
+"""The `/metrics` of emulated servers: those of vLLM, and what only an emulated one has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
 from stretto.emulate.llm_replica import EmulatedLLM
@@ -51,3 +52,12 @@ def _families(replica: EmulatedLLM, model: str, lag: LagMeter) -> Iterator[Publi
         else:
             yield family, [Sample(family.name, values[family], labels)]
     yield from lag_samples(lag, replica.slipped_s, labels)
+
+
+def render_batch_metrics(replica: EmulatedBatches, model: str, lag: LagMeter) -> str:
+    """Return the text of `/metrics`: the load under vLLM's names, and the lag."""
+    labels = {"engine": "0", "model_name": model}
+    load = {metrics.NUM_RUNNING: replica.num_running, metrics.NUM_WAITING: replica.num_waiting}
+    return metrics.render(
+        [*metrics.one_value_each(load, labels), *lag_samples(lag, replica.slipped_s, labels)]
+    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.emulate.app import Routes
-from stretto.emulate.batch_metrics import render_batch_metrics
 from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.batch_routes import BatchRoutes
 from stretto.emulate.clock import EmulatedClock
@@ -22,8 +22,7 @@ from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.llm_routes import LLMRoutes
 from stretto.emulate.prepared import AnswerTokens, as_long_as_allowed
-from stretto.emulate.process_age import process_age_s
-from stretto.emulate.replica_metrics import render_metrics
+from stretto.emulate.replica_metrics import render_batch_metrics, render_metrics
 from stretto.emulate.server import Emulated, EmulatedServer
 from stretto.emulate.sglang_metrics import render_sglang_metrics
 from stretto.emulate.sglang_routes import SGLangRoutes
@@ -195,3 +194,17 @@ def _publisher(endpoint: str) -> KVPublisher:
     return KVPublisher(
         KVEventsConfig(endpoint, f"{endpoint}-replay" if endpoint.startswith("ipc:") else None)
     )
+
+
+def process_age_s() -> float:
+    """Return the seconds since this process was started; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        started_s = int(fields[_START]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
+    except (OSError, AttributeError, LookupError, ValueError):
+        return 0.0
+
+
+_START = 19  # the 22nd field of the file, counted from the one after the program's name

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 _MAX_HELD_BYTES = 65_536
+_UNREAD_S = 60.0
 
 
 class JoinedWrites:
@@ -18,6 +19,7 @@ class JoinedWrites:
 
     Args:
         may_read: called when the protocol resumes reading; while it returns False nothing is received.
+        unread_s: seconds after which a connection that is closed is cut, though its client has not read all.
     """
 
     def __init__(
@@ -25,9 +27,11 @@ class JoinedWrites:
         transport: asyncio.Transport,
         loop: asyncio.AbstractEventLoop,
         may_read: Callable[[], bool] = lambda: True,
+        unread_s: float = _UNREAD_S,
     ) -> None:
         self._transport = transport
         self._loop = loop
+        self._unread_s = unread_s
         self._may_read = may_read
         self._held: list[bytes] = []
         self._num_held = 0
@@ -42,9 +46,12 @@ class JoinedWrites:
             self._flush()
 
     def close(self) -> None:
-        """Close the connection once all that was written has been sent."""
+        """Close the connection once all has been sent, or the client has not read it for too long."""
         self._flush()
+        is_first = not self._transport.is_closing()
         self._transport.close()
+        if is_first and self._transport.get_write_buffer_size():
+            self._loop.call_later(self._unread_s, self._transport.abort)
 
     def abort(self) -> None:
         """Close the connection at once."""

@@ -17,6 +17,7 @@ _MAX_HEAD_BYTES = 65_536
 _MAX_PARSED_BYTES = 8192
 """Largest number of bytes that are parsed in one turn of the loop."""
 _HEAD_S = 30.0
+_UNREAD_S = 60.0
 _FIRST_PROBE_S = 0.1
 _LAST_PROBE_S = 5.0
 """Seconds between the interim answers to a client that has closed its half of the connection."""
@@ -28,11 +29,15 @@ class HttpServer(AsgiPort):
 
     Args:
         head_s: seconds that the first line and the headers of a request may take to come.
+        unread_s: seconds for which a client may read nothing of what is sent to it.
     """
 
-    def __init__(self, app: Any, host: str, port: int, head_s: float = _HEAD_S) -> None:
+    def __init__(
+        self, app: Any, host: str, port: int, head_s: float = _HEAD_S, unread_s: float = _UNREAD_S
+    ) -> None:
         super().__init__(app, host, port)
         self._head_s = head_s
+        self._unread_s = unread_s
 
     async def finish(self, grace_s: float) -> None:
         """Take no more connections, and wait until all requests are answered, at most `grace_s` seconds."""
@@ -46,24 +51,26 @@ class HttpServer(AsgiPort):
 
     def protocol(self) -> HttpToolsProtocol:
         """Return the protocol of a new connection, with its limits."""
-        return _BoundedProtocol(self.config, self.state, self._head_s)
+        return _BoundedProtocol(self.config, self.state, self._head_s, self._unread_s)
 
 
 class _BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with what it lacks.
 
     Limits: on the bytes of a head, trailers and chunk headers, which its parser joins in quadratic time; on
-    the time in which a head comes; and on what is parsed in one turn of the loop, as a few kB may hold
-    hundreds of requests.
+    the time in which a head comes; on the time for which a client reads nothing; and on what is parsed in one
+    turn of the loop, as a few kB may hold hundreds of requests.
 
     A client that has sent all may close its half of the connection, and gets its answers. It looks like one
     that has left. So it is sent interim answers (100 Continue) while it waits, and comments in a stream of
     events: one that has left answers the first with a reset, and the next one finds the connection lost.
     """
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, head_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, state: ServerState, head_s: float, unread_s: float) -> None:
         super().__init__(config, state, {}, asyncio.get_running_loop())
         self._head_s = head_s
+        self._unread_s = unread_s
+        self._unread: asyncio.TimerHandle | None = None
         self._num_bytes = 0
         self._is_in_head = True
         self._too_late: asyncio.TimerHandle | None = None
@@ -75,15 +82,26 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._source = transport
-        super().connection_made(JoinedWrites(transport, self.loop, self._may_read))  # type: ignore[arg-type]
+        joined = JoinedWrites(transport, self.loop, self._may_read, self._unread_s)
+        super().connection_made(joined)  # type: ignore[arg-type]
         self._too_late = self.loop.call_later(self._head_s, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_waiting()
         if self._probing is not None:
             self._probing.cancel()
         self._unparsed.clear()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Cut the connection if the client does not begin to read in time, whatever is being sent."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._unread_s, self._source.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_waiting()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if not self._unparsed and len(data) <= _MAX_PARSED_BYTES:
@@ -196,3 +214,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         if self._too_late is not None:
             self._too_late.cancel()
             self._too_late = None
+
+    def _stop_waiting(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None

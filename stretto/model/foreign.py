@@ -7,14 +7,12 @@ once, where they enter, so that functions which walk through them come to an end
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+import sys
 from collections import Counter
+from threading import current_thread, main_thread
 from typing import Any
 
-from stretto.model.errors import BadReply, EngineFailure, StrettoError
-
-RAISED = (Exception, SystemExit, GeneratorExit, CancelledError)
-"""What code of a user may raise without ending more than one query; not an interrupt of the program."""
+from stretto.model.errors import BadReply, EngineFailure, InternalError, StrettoError
 
 MAX_DEPTH = 400
 """Largest number of lists within one another. Functions that read values take up to two of Python's 1,000
@@ -24,11 +22,21 @@ _MAX_REPEATED = 1_000_000
 _CONTAINERS = frozenset((list, tuple, dict))
 
 
+def raised() -> tuple[type[BaseException], ...]:
+    """Return what a fence catches, as in `except raised()`: the exception that is being handled, of whatever
+    type. Only an interrupt of the program, which the main thread alone gets, passes.
+
+    Some libraries raise exceptions that are no `Exception`, as a panic in Rust code is.
+    """
+    is_interrupt = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+    return () if is_interrupt and current_thread() is main_thread() else (BaseException,)
+
+
 def described(error: BaseException) -> str:
     """Return the type and the message of an exception, also of one that cannot print its message."""
     try:
         return f"{type(error).__name__}: {error}"
-    except RAISED:
+    except raised():
         return type(error).__name__
 
 
@@ -41,6 +49,13 @@ def typed(error: BaseException, step: str | None = None) -> StrettoError:
     failure = EngineFailure(described(error), step=step)
     failure.__cause__ = error
     return failure
+
+
+def bug_of(error: BaseException) -> InternalError:
+    """Return an `InternalError` for an exception that nothing expected, which is its cause."""
+    bug = InternalError(described(error))
+    bug.__cause__ = error
+    return bug
 
 
 def check_nesting(value: object) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stretto.graph.graph import Constant
 from stretto.model.errors import TemplateError
-from stretto.programs.prompt_text import Part, Placeholder
+from stretto.programs.prompt_text import Part, PromptSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Conversation:
         speaker = ""
         for place, part in enumerate(parts):
             following = parts[place + 1] if place + 1 < len(parts) else None
-            if isinstance(part, Placeholder) and part.kind == "output":
+            if isinstance(part, PromptSlot) and part.kind == "output":
                 if speaker != "assistant":
                     found.append(self._begin("assistant", self.assistant))
                 speaker = "assistant"
@@ -84,7 +84,7 @@ CHAT = Conversation()
 
 
 def _is_output(part: Part | None) -> bool:
-    return isinstance(part, Placeholder) and part.kind == "output"
+    return isinstance(part, PromptSlot) and part.kind == "output"
 
 
 def _merged(parts: list[Part]) -> tuple[Part, ...]:

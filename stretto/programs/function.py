@@ -19,7 +19,7 @@ from stretto.programs.fragment import Build, Form
 from stretto.programs.operators import TRANSFORMS
 from stretto.programs.outputs import Input, Output
 from stretto.programs.places import check_places, with_kinds
-from stretto.programs.prompt_text import Placeholder, dedent, parse
+from stretto.programs.prompt_text import PromptSlot, dedent, parse
 from stretto.programs.variable import SemanticVariable, needed_client
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class Function:
         parts = parse(prompt, self.name)
         parts = with_kinds(self.name, parts, self._signature.parameters, declared)
         self._parts = parts if conversation is None else conversation.apply(parts, self.name)
-        places = [part for part in self._parts if isinstance(part, Placeholder) and part.kind == "output"]
+        places = [part for part in self._parts if isinstance(part, PromptSlot) and part.kind == "output"]
         try:
             self.outputs: Mapping[str, Output] = {
                 place.name: declared.get(place.name, Output()).within(settings) for place in places
@@ -170,12 +170,12 @@ class Function:
             UserError: there is no such input, or an output before it would not depend on the item.
         """
         first = next(
-            (part for part in self._parts if isinstance(part, Placeholder) and part.name == each), None
+            (part for part in self._parts if isinstance(part, PromptSlot) and part.name == each), None
         )
         if first is None or each in self.outputs:
             raise UserError(f"{self.name}: there is no input {each!r} to take items from")
         before = self._parts[: self._parts.index(first)]
-        if any(isinstance(part, Placeholder) and part.kind == "output" for part in before):
+        if any(isinstance(part, PromptSlot) and part.kind == "output" for part in before):
             raise UserError(f"{self.name}: map takes items of {each!r}, but an output stands before it")
 
     def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stretto.model.errors import EngineFailure, StrettoError, UserError
-from stretto.model.foreign import described
+from stretto.model.foreign import described, raised
 from stretto.model.values import ABSENT, Failure
 from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable, needed_client
@@ -63,7 +63,9 @@ class NativeFunction:
             return checked(value, f"the result of {self.name}")
         except StrettoError as error:
             return Failure(error.at(self.name))
-        except (Exception, SystemExit) as error:  # a user's function may raise anything
+        except asyncio.CancelledError:
+            raise
+        except raised() as error:
             return self._failure(error)
 
     def _run_in_thread(self, args: list[object], keywords: dict[str, object]) -> object:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from stretto.graph.graph import HINT, WHEN
 from stretto.model.errors import TemplateError
 from stretto.programs.outputs import Output
-from stretto.programs.prompt_text import Part, Placeholder
+from stretto.programs.prompt_text import Part, PromptSlot
 
 _RESERVED = frozenset({HINT, WHEN, "kv"})
 
@@ -24,15 +24,15 @@ def with_kinds(
     found: list[Part] = []
     made: set[str] = set()
     for part in parts:
-        if isinstance(part, Placeholder) and part.kind == "either":
+        if isinstance(part, PromptSlot) and part.kind == "either":
             if part.name not in inputs and part.name not in outputs:
                 known = ", ".join([*inputs, *outputs]) or "none"
                 raise TemplateError(
                     f"{function}, {part.position}: there is no parameter {part.name!r}; there are {known}. "
                     f"Write {{{{output:{part.name}}}}} for an output"
                 )
-            part = Placeholder(part.name, "output" if part.name in outputs else "input", part.position)
-        if isinstance(part, Placeholder) and part.kind == "output":
+            part = PromptSlot(part.name, "output" if part.name in outputs else "input", part.position)
+        if isinstance(part, PromptSlot) and part.kind == "output":
             if part.name in made:
                 raise TemplateError(
                     f"{function}, {part.position}: the output {part.name!r} stands there twice; "
@@ -51,7 +51,7 @@ def check_places(
     Raises:
         TemplateError: they do not; the message names the place.
     """
-    places = [part for part in parts if isinstance(part, Placeholder)]
+    places = [part for part in parts if isinstance(part, PromptSlot)]
     made: set[str] = set()
     for place in places:
         where = f"{function}, {place.position}"

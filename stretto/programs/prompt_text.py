@@ -32,7 +32,7 @@ _TOKEN = re.compile(rf"\{{\{{\{{\{{|{_PLACE}|\{{(?={_PLACE})|\{{\{{")
 
 
 @dataclass(frozen=True, slots=True)
-class Placeholder:
+class PromptSlot:
     """A placeholder of a prompt.
 
     Attributes:
@@ -45,7 +45,7 @@ class Placeholder:
     position: str
 
 
-Part: TypeAlias = Constant | Placeholder
+Part: TypeAlias = Constant | PromptSlot
 
 
 def dedent(docstring: str) -> str:
@@ -106,7 +106,7 @@ def parse(text: str, function: str) -> tuple[Part, ...]:
             )
         else:
             close(is_message_end=False)
-            parts.append(Placeholder(name, _KINDS[kind], position))
+            parts.append(PromptSlot(name, _KINDS[kind], position))
     fixed.append(text[end:])
     close(is_message_end=has_messages)
     return tuple(parts)

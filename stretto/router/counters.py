@@ -62,32 +62,32 @@ class Counters:
         self._total = Histogram(FIRST_TOKEN_BOUNDS_S)
         self._decision_s = 0.0
 
-    def count(self, journey: RequestTrace) -> None:
+    def count(self, trace: RequestTrace) -> None:
         """Count a request that has ended."""
-        self._statuses[journey.status] += 1
-        for one in journey.tries:
+        self._statuses[trace.status] += 1
+        for one in trace.tries:
             self._attempts[one.action.worker] += 1
             self._failures[one.action.worker] += bool(one.failure)
-        self._prompt += journey.usage.num_prompt or 0
-        self._cached += journey.usage.num_cached or 0
-        if journey.usage.num_prompt is not None:  # only these can be compared with what was found
-            self._predicted += journey.predicted_cached
-        if journey.decided_s is not None:
-            self._decision_s += journey.decided_s - journey.arrived_s
-        if journey.first_byte_s is not None:
-            self._first_byte.observe(journey.first_byte_s - journey.arrived_s)
-        if journey.ended_s is not None:
-            self._total.observe(journey.ended_s - journey.arrived_s)
+        self._prompt += trace.usage.num_prompt or 0
+        self._cached += trace.usage.num_cached or 0
+        if trace.usage.num_prompt is not None:  # only these can be compared with what was found
+            self._predicted += trace.predicted_cached
+        if trace.decided_s is not None:
+            self._decision_s += trace.decided_s - trace.arrived_s
+        if trace.first_byte_s is not None:
+            self._first_byte.observe(trace.first_byte_s - trace.arrived_s)
+        if trace.ended_s is not None:
+            self._total.observe(trace.ended_s - trace.arrived_s)
 
     def count_refusal(self, status: int) -> None:
         """Count a request that the router has refused itself, before it was placed."""
         self._statuses[status] += 1
 
-    def render(self, desk: RouterState, num_held: int) -> str:
-        """Return all counts, the present loads of the desk, and the number of bytes that are held for
+    def render(self, router_state: RouterState, num_held: int) -> str:
+        """Return all counts, the present loads of the router, and the number of bytes that are held for
         clients, in Prometheus's text format.
         """
-        workers = desk.workers()
+        workers = router_state.workers()
         label = {worker.id: {"worker": str(worker.id), "url": worker.config.url} for worker in workers}
         states = [
             Sample(_STATE.name, float(worker.state == state), {**label[worker.id], "state": state})
@@ -95,7 +95,7 @@ class Counters:
             for state in TRANSITIONS
             if state != "gone"
         ]
-        running = [Sample(_RUNNING.name, desk.num_running(w.id), label[w.id]) for w in workers]
+        running = [Sample(_RUNNING.name, router_state.num_running(w.id), label[w.id]) for w in workers]
         return render(
             [
                 _labelled(_REQUESTS, "status", self._statuses),
@@ -103,17 +103,17 @@ class Counters:
                 _labelled(_FAILURES, "worker", self._failures),
                 (_STATE, states),
                 (_RUNNING, running),
-                *one_value_each({**self._single(desk), _HELD: num_held}),
+                *one_value_each({**self._single(router_state), _HELD: num_held}),
                 (_FIRST_BYTE, self._first_byte.samples(_FIRST_BYTE, {})),
                 (_TOTAL, self._total.samples(_TOTAL, {})),
             ]
         )
 
-    def _single(self, desk: RouterState) -> Mapping[Family, float]:
+    def _single(self, router_state: RouterState) -> Mapping[Family, float]:
         """Return the metrics that have one value for the whole router."""
         return {
-            _WAITING: desk.num_waiting,
-            _CLIENTS: desk.num_clients,
+            _WAITING: router_state.num_waiting,
+            _CLIENTS: router_state.num_clients,
             _PROMPT: self._prompt,
             _PREDICTED: self._predicted,
             _CACHED: self._cached,

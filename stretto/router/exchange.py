@@ -19,7 +19,7 @@ from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
 from stretto.router.client_connection import ClientConnection
 from stretto.router.head import REQUEST_ID, answer_head, with_ids
-from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket, WorkerId
+from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import RequestTrace
 from stretto.router.request_reader import ClientRequest
@@ -48,7 +48,7 @@ class RoutedExchange:
     """One request of a client, from its arrival to the end of its answer.
 
     Args:
-        act: carries out what the desk asks for.
+        act: carries out actions of the router's state machine.
         ended: called when the request has left the router, with what happened to it.
     """
 
@@ -57,17 +57,17 @@ class RoutedExchange:
         client: ClientConnection,
         request: ClientRequest,
         arrived_s: float,
-        desk: RouterState,
-        act: Callable[[list[DeskAction]], None],
+        router_state: RouterState,
+        act: Callable[[list[RouterAction]], None],
         ended: Callable[[RoutedExchange], None],
     ) -> None:
         self._client = client
         self._request = request
-        self._desk = desk
+        self._router_state = router_state
         self._act = act
         self._ended = ended
         self._headers, request_id = with_ids(request.headers)
-        self.journey = RequestTrace(request_id, request.path, arrived_s)
+        self.trace = RequestTrace(request_id, request.path, arrived_s)
         self.ticket: Ticket = -1
         self.attempt: Attempt | None = None
         self._is_repeatable = True
@@ -86,33 +86,33 @@ class RoutedExchange:
         self._is_paused = self._was_paused = False
 
     def begin(self, routed: RoutedRequest, register: Callable[[RoutedExchange], None]) -> None:
-        """Bring the request to the desk; `register` is called before what the desk asks for is done.
+        """Bring the request to the state machine; `register` is called before its actions are carried out.
 
         Nothing happens if the client has left.
         """
-        if self.journey.ended_s is not None:
+        if self.trace.ended_s is not None:
             return
         self._is_repeatable = routed.is_repeatable
-        self.journey.model, self.journey.num_prompt = routed.model, routed.num_tokens
-        self.ticket, actions = self._desk.arrive(routed, monotonic())
-        self.journey.decided_s = monotonic()
+        self.trace.model, self.trace.num_prompt = routed.model, routed.num_tokens
+        self.ticket, actions = self._router_state.arrive(routed, monotonic())
+        self.trace.decided_s = monotonic()
         register(self)
         self._act(actions)
 
     def fail(self, message: str) -> None:
         """End everything after a bug of the router, with status 500. Nothing happens if it has ended."""
-        if self.journey.ended_s is not None:
+        if self.trace.ended_s is not None:
             return
         self.stop()
         self.refuse(500, message, None)
-        self._act(self._desk.left(self.ticket, monotonic()))
+        self._act(self._router_state.left(self.ticket, monotonic()))
 
-    # --- what the desk asks for
+    # --- actions of the state machine
 
     def send(self, action: Send, link: WorkerLink) -> None:
         """Begin an attempt at a worker."""
         now_s = monotonic()
-        self.journey.sent(action, now_s)
+        self.trace.sent(action, now_s)
         request = self._request
         data = link.request(
             b"GET" if self._is_head else request.method,
@@ -140,15 +140,15 @@ class RoutedExchange:
         else:
             error = ApiError(status, message, _KINDS.get(status, "UpstreamError"), None, retry_after_s)
             headers, body = error_headers(error), error_body(error)
-            headers = [*headers, (REQUEST_ID, self.journey.request_id.encode("latin-1"))]
-        self.journey.error = message
+            headers = [*headers, (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
+        self.trace.error = message
         self._leave(status)
         self._client.answer(status, headers, body, keeps_alive=self._request.keeps_alive)
 
     def cut(self, reason: str) -> None:
         """End an answer that has begun, so that the client cannot take it for complete."""
         self.stop()
-        self.journey.error = reason
+        self.trace.error = reason
         self._leave(0)
         if self._events is None:
             self._client.abort()
@@ -160,12 +160,12 @@ class RoutedExchange:
 
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""
-        self.journey.failed(reason)
+        self.trace.failed(reason)
         self.stop()
 
     def move_stream(self, worker: WorkerId, reason: str) -> None:
         """Let a stream of a worker go on at another one, if it is known how; else nothing happens."""
-        if self._resumption is not None and self.attempt is not None and self.journey.worker == worker:
+        if self._resumption is not None and self.attempt is not None and self.trace.worker == worker:
             self.stop()
             self.on_failed(EngineFailure(reason), was_sent=True)
 
@@ -192,11 +192,11 @@ class RoutedExchange:
 
     def client_left(self) -> None:
         """End everything: the attempt is aborted, so that the worker stops too."""
-        if self.journey.ended_s is not None:
+        if self.trace.ended_s is not None:
             return
         self.stop()
-        self.journey.error = "the client left"
-        actions = self._desk.left(self.ticket, monotonic())
+        self.trace.error = "the client left"
+        actions = self._router_state.left(self.ticket, monotonic())
         self._leave(499)
         self._act(actions)
 
@@ -268,13 +268,15 @@ class RoutedExchange:
         body = b"".join(self._body)
         if self._is_failure(answer):
             self._failure = answer.status, self._to_client(answer), body
-            self.journey.failed(f"it answered with status {answer.status}")
+            self.trace.failed(f"it answered with status {answer.status}")
             self._act(
-                self._desk.refused(self.ticket, answer.status, now_s, retry_after_s=_retry_after_s(answer))
+                self._router_state.refused(
+                    self.ticket, answer.status, now_s, retry_after_s=_retry_after_s(answer)
+                )
             )
             return
         self._usage.feed(body)
-        self.journey.first_byte_s = now_s
+        self.trace.first_byte_s = now_s
         self._finish(answer, now_s)
         self._client.answer(
             answer.status,
@@ -288,10 +290,10 @@ class RoutedExchange:
         """Handle an attempt that has failed before its end."""
         self.attempt = None
         reason = failure.message
-        self.journey.failed(reason)
+        self.trace.failed(reason)
         if self._resumption is not None:
             self._rest_request = self._resumption.rest()
-        actions = self._desk.failed(
+        actions = self._router_state.failed(
             self.ticket, reason, monotonic(), was_sent=was_sent, may_go_on=self._rest_request is not None
         )
         self._act(actions)
@@ -321,24 +323,24 @@ class RoutedExchange:
                 reason=answer.reason,
             )
         )
-        self.journey.first_byte_s = now_s = monotonic()
+        self.trace.first_byte_s = now_s = monotonic()
         if self._is_head:
             self.stop()
             self._finish(answer, now_s)
             self._client.finished(keeps_alive=self._keeps_alive)
         else:
-            self._act(self._desk.began(self.ticket, answer.status, now_s))
+            self._act(self._router_state.began(self.ticket, answer.status, now_s))
 
     def _begin_rest(self, answer: AnswerParser, *, is_events: bool) -> None:
         """Take the head of the rest of an answer that was cut."""
         now_s = monotonic()
         if is_events and answer.status == 200:
             self._events = EventParts()
-            self._act(self._desk.began(self.ticket, answer.status, now_s))
+            self._act(self._router_state.began(self.ticket, answer.status, now_s))
             return
         self.stop()
-        self.journey.failed(f"it answered with status {answer.status} when asked for the rest")
-        self._act(self._desk.refused(self.ticket, answer.status, now_s))
+        self.trace.failed(f"it answered with status {answer.status} when asked for the rest")
+        self._act(self._router_state.refused(self.ticket, answer.status, now_s))
 
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""
@@ -375,17 +377,17 @@ class RoutedExchange:
 
     def _to_client(self, answer: AnswerParser) -> Headers:
         """Return the headers of a worker's answer with those that the router adds."""
-        worker = (_WORKER, b"%d" % self.journey.worker)
+        worker = (_WORKER, b"%d" % self.trace.worker)
         if value_of(answer.headers, REQUEST_ID) is not None:
             return [*answer.headers, worker]
-        return [*answer.headers, worker, (REQUEST_ID, self.journey.request_id.encode("latin-1"))]
+        return [*answer.headers, worker, (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
 
     def _finish(self, answer: AnswerParser, now_s: float) -> None:
-        self.journey.usage = self._usage.usage()
-        actions = self._desk.answered(
+        self.trace.usage = self._usage.usage()
+        actions = self._router_state.answered(
             self.ticket,
             answer.status,
-            self.journey.usage,
+            self.trace.usage,
             now_s,
             was_paused=self._was_paused,
             retry_after_s=_retry_after_s(answer),
@@ -395,7 +397,7 @@ class RoutedExchange:
             self._act(actions)
 
     def _leave(self, status: int) -> None:
-        self.journey.end(status, monotonic())
+        self.trace.end(status, monotonic())
         self._ended(self)
 
 

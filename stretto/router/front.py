@@ -1,4 +1,4 @@
-"""The driver of the desk: it brings clients' requests to the desk, and does what the desk asks for."""
+"""The driver of the router: it brings clients' requests to the state machine, and carries out its actions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from stretto.router.fallback_placement import FallbackPlacement
 from stretto.router.messages import (
     Check,
     Cut,
-    DeskAction,
     Refuse,
     RoutedRequest,
+    RouterAction,
     Send,
     Stop,
     Ticket,
@@ -50,14 +50,14 @@ OwnRoute = Callable[[ClientRequest, bool], OwnAnswer | None]
 
 
 class Front:
-    """The driver of a router's desk (the state machine that decides).
+    """The driver of the state machine that decides for a router.
 
     Args:
         log: file of all requests; None for none.
 
     Attributes:
         placement: the policy that chooses workers.
-        desk: the state machine.
+        router_state: the state machine.
         links: the way to each worker.
         clients: the open connections of clients.
         budget: count of the bytes held for all clients.
@@ -71,7 +71,7 @@ class Front:
     def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
         self.config = config
         self.placement = FallbackPlacement(PLACEMENTS[config.placement]())
-        self.desk = RouterState(config, self.placement)
+        self.router_state = RouterState(config, self.placement)
         self.links: dict[WorkerId, WorkerLink] = {}
         self.clients: set[ClientConnection] = set()
         self.budget = ByteBudget(config.max_held_bytes)
@@ -97,8 +97,8 @@ class Front:
             self.counters.count_refusal,
         )
 
-    def act(self, actions: list[DeskAction]) -> None:
-        """Do what the desk asks for."""
+    def act(self, actions: list[RouterAction]) -> None:
+        """Carry out actions of the state machine."""
         for action in actions:
             match action:
                 case Send(ticket, worker):
@@ -115,7 +115,7 @@ class Front:
                     self.links.pop(worker).connections.close()
                     for tell in self.on_worker_gone:
                         tell(worker)
-        due_s = self.desk.next_due_s
+        due_s = self.router_state.next_due_s
         if due_s is not None and due_s < self._expiry_s:
             if self._expiry is not None:
                 self._expiry.cancel()
@@ -128,11 +128,11 @@ class Front:
         Raises:
             ConfigError: there is no such worker.
         """
-        self.act(self.desk.drain(worker, now_s))
+        self.act(self.router_state.drain(worker, now_s))
         for exchange in list(self._exchanges.values()):
             exchange.move_stream(worker, "the worker was removed")
-        if self.desk.worker(worker) is not None:
-            self.act(self.desk.remove(worker, now_s))
+        if self.router_state.worker(worker) is not None:
+            self.act(self.router_state.remove(worker, now_s))
 
     def sweep(self, client_idle_s: float, head_s: float = _HEAD_S) -> None:
         """End attempts that bring nothing, requests that come too slowly, and connections of clients that ask
@@ -152,7 +152,7 @@ class Front:
 
     def _expire(self) -> None:
         self._expiry, self._expiry_s = None, math.inf
-        self.act(self.desk.expire(monotonic()))
+        self.act(self.router_state.expire(monotonic()))
 
     def _serve(self, client: ClientConnection, request: ClientRequest) -> Served | None:
         """Begin to answer a request: by the router itself, or by a worker."""
@@ -173,7 +173,7 @@ class Front:
             error = ApiError(500, "the router could not read the request", "InternalServerError")
             self._refuse(client, request, error)
             return None
-        exchange = RoutedExchange(client, request, arrived_s, self.desk, self.act, self._ended)
+        exchange = RoutedExchange(client, request, arrived_s, self.router_state, self.act, self._ended)
         if routed.text and self.tokens is not None:
 
             def begin(ids: Sequence[int]) -> None:
@@ -185,7 +185,7 @@ class Front:
         return exchange
 
     def _begin(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
-        """Bring a request to the desk; if that fails, the client gets an error, whatever called this."""
+        """Bring a request to the state machine; if that fails, the client gets an error."""
         try:
             exchange.begin(routed, self._register)
         except Exception:
@@ -210,13 +210,13 @@ class Front:
         kind = (value_of(request.headers, b"content-type") or b"").decode("latin-1")
         if value_of(request.headers, b"content-encoding") is not None:
             kind = "application/octet-stream"
-        desk = self.desk
+        router_state = self.router_state
         return read_request(
             path,
             kind,
             request.body,
-            uses_keys=desk.uses_keys,
-            has_reports=desk.has_reports,
+            uses_keys=router_state.uses_keys,
+            has_reports=router_state.has_reports,
             is_repeatable=may_repeat,
         )
 
@@ -225,6 +225,6 @@ class Front:
 
     def _ended(self, exchange: RoutedExchange) -> None:
         self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
-        self.counters.count(exchange.journey)
+        self.counters.count(exchange.trace)
         if self._log is not None:
-            self._log.write(exchange.journey)
+            self._log.write(exchange.trace)

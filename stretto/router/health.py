@@ -1,4 +1,4 @@
-"""Health checks of the workers: each asks a worker and tells the desk, which says when the next is due.
+"""Health checks of the workers: each asks a worker and tells the state machine, which times the next.
 
 A worker passes if it answers `/health` with a status below 500, for some servers lack that path, and if its
 models are known: it is asked for them unless its settings name them. A worker that serves keeps its models
@@ -80,7 +80,7 @@ class HealthChecks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _enter(self, config: WorkerConfig) -> WorkerId:
-        worker = self._front.desk.add_worker(config).id
+        worker = self._front.router_state.add_worker(config).id
         self._front.links[worker] = WorkerLink(config, self._front.config.connect_timeout_s)
         return worker
 
@@ -95,7 +95,7 @@ class HealthChecks:
             self._fail(worker, error.message)
 
     async def _check(self, worker: WorkerId, link: WorkerLink) -> None:
-        """Check a worker once, and tell the desk. Raises BadReply if it does not speak HTTP."""
+        """Check a worker once, and tell the state machine. Raises BadReply if it does not speak HTTP."""
         try:
             status, _ = await self._ask(link, paths.HEALTH)
             if status >= 500:
@@ -113,17 +113,17 @@ class HealthChecks:
             self._fail(worker, failure.message, is_gone=is_gone)
             return
         self._running.pop(worker, None)
-        self._front.act(self._front.desk.check_passed(worker, models, kv_tokens, monotonic()))
+        self._front.act(self._front.router_state.check_passed(worker, models, kv_tokens, monotonic()))
         for tell in self._front.on_worker_passed:
             tell(worker)
 
     def _fail(self, worker: WorkerId, reason: str, *, is_gone: bool = False) -> None:
         self._running.pop(worker, None)
-        self._front.act(self._front.desk.check_failed(worker, reason, monotonic(), is_gone=is_gone))
+        self._front.act(self._front.router_state.check_failed(worker, reason, monotonic(), is_gone=is_gone))
 
     async def _models(self, worker: WorkerId, link: WorkerLink) -> tuple[Mapping[str, object], str]:
         """Return the worker's models by name, and "", or no models and why they are not known."""
-        found = self._front.desk.worker(worker)
+        found = self._front.router_state.worker(worker)
         if found is None:
             return {}, "it is gone"
         if found.config.models:
@@ -142,7 +142,7 @@ class HealthChecks:
 
         A suspect worker may be a new process with another size, so that it is asked again.
         """
-        found = self._front.desk.worker(worker)
+        found = self._front.router_state.worker(worker)
         if found is None or found.state not in ("starting", "suspect"):
             return None if found is None else found.kv_tokens
         status, body = await self._ask(link, paths.METRICS)

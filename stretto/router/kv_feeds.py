@@ -1,4 +1,4 @@
-"""The KV events of workers on their way to the desk: one subscription for each worker that publishes them.
+"""The KV events of workers for the state machine: one subscription for each worker that publishes them.
 
 Events that were missed are asked for again; where that fails, what the worker has reported is forgotten. A
 worker whose messages cannot be understood, or fail to be applied, is followed no more, with a warning in the
@@ -62,9 +62,9 @@ class KVFeeds:
         try:
             async with aclosing(stream.events()) as batches:
                 async for events in batches:
-                    self._front.desk.reported(worker.id, events)
+                    self._front.router_state.reported(worker.id, events)
         except Exception as error:
-            self._front.desk.forget_reports(worker.id)
+            self._front.router_state.forget_reports(worker.id)
             reason, bug = (error.message, None) if isinstance(error, StrettoError) else (repr(error), error)
             _log.warning(
                 "KV events of worker %s are followed no more: %s", worker.config.url, reason, exc_info=bug

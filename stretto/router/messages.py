@@ -1,4 +1,4 @@
-"""What the router's desk (the state machine that decides) is asked, and what it tells the driver to do."""
+"""What the state machine of the router is asked, and what it tells the driver to do."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Check:
     at_s: float
 
 
-DeskAction: TypeAlias = Send | Stop | Refuse | Cut | WorkerGone | Check
+RouterAction: TypeAlias = Send | Stop | Refuse | Cut | WorkerGone | Check
 
 
 @record

@@ -44,7 +44,7 @@ class OwnRoutes:
                 case "/health":
                     return self._health()
                 case "/metrics":
-                    text = self._front.counters.render(self._front.desk, self._front.budget.num_held)
+                    text = self._front.counters.render(self._front.router_state, self._front.budget.num_held)
                     return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
                 case "/v1/models":
                     return _answer({"object": "list", "data": list(self._models().values())})
@@ -60,36 +60,36 @@ class OwnRoutes:
         return None
 
     def _health(self) -> OwnAnswer:
-        num_serving = sum(worker.state == "serving" for worker in self._front.desk.workers())
-        body = {"serving": num_serving, "waiting": self._front.desk.num_waiting}
+        num_serving = sum(worker.state == "serving" for worker in self._front.router_state.workers())
+        body = {"serving": num_serving, "waiting": self._front.router_state.num_waiting}
         return (200 if num_serving else 503), JSON_HEADERS, json_body(body)
 
     def _models(self) -> dict[str, object]:
         """Return the models of all workers by name; of a name that several list, the first one's entry."""
         models: dict[str, object] = {}
-        for worker in self._front.desk.workers():
+        for worker in self._front.router_state.workers():
             if worker.takes_requests:
                 models = {**worker.models, **models}
         return models
 
     def _workers(self, request: ClientRequest, rest: str) -> OwnAnswer:
         number, _, verb = rest.partition("/")
-        desk, now_s = self._front.desk, monotonic()
+        router_state, now_s = self._front.router_state, monotonic()
         try:
             match request.method, number, verb:
                 case b"GET" | b"HEAD", "", "":
-                    return _answer([self._listed(worker) for worker in desk.workers()])
+                    return _answer([self._listed(worker) for worker in router_state.workers()])
                 case b"POST", "", "":
                     return self._add(request.body)
                 case b"POST", _, "drain":
-                    self._front.act(desk.drain(_number(number), now_s))
+                    self._front.act(router_state.drain(_number(number), now_s))
                 case b"DELETE", _, "":
                     self._front.remove(_number(number), now_s)
                 case _:
                     raise no_such_path(request.path)
         except ConfigError as error:
             raise _refusal(400, error.message) from error
-        return _answer({"worker": _number(number), "left": [w.id for w in desk.workers()]})
+        return _answer({"worker": _number(number), "left": [w.id for w in router_state.workers()]})
 
     def _add(self, body: bytes) -> OwnAnswer:
         """Add a worker: it serves when it has passed a health check."""
@@ -112,7 +112,7 @@ class OwnRoutes:
             "url": worker.config.url,
             "state": worker.state,
             "on_trial": worker.on_trial,
-            "running": self._front.desk.num_running(worker.id),
+            "running": self._front.router_state.num_running(worker.id),
             "models": list(worker.models),
             "kv_tokens": worker.kv_tokens,
             **({"reason": worker.reason} if worker.state in ("suspect", "starting") else {}),

@@ -167,7 +167,7 @@ def _limit(fields: Mapping[str, Any]) -> int | None:
 
 
 def _num_answers(fields: Mapping[str, Any]) -> int:
-    """Return how many answers a request asks for: so many to each of its prompts."""
+    """Return how many answers a request asks for: its number of prompts times `n`, the answers to each."""
     prompt, each = fields.get("prompt"), fields.get("n")
     num_prompts = len(prompt) if isinstance(prompt, list) and prompt and type(prompt[0]) is not int else 1
     return num_prompts * (each if type(each) is int and 0 < each <= _MAX_EACH else 1)

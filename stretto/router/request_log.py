@@ -78,7 +78,7 @@ class RequestTrace:
         self.status, self.ended_s = status, now_s
 
     def to_json(self) -> dict[str, object]:
-        """Return the journey as the JSON of a line of the log."""
+        """Return the trace as the JSON of a line of the log."""
         return {
             "id": self.request_id,
             "path": self.target,
@@ -111,7 +111,7 @@ class RequestTrace:
 
 
 class RequestLog:
-    """A file to which the journey of each request is appended, as one line of JSON.
+    """A file to which the trace of each request is appended, as one line of JSON.
 
     When it can no longer be written, for example because the disk is full, a warning says so and no more is
     written: the requests go on.
@@ -128,9 +128,9 @@ class RequestLog:
         self._path = path
         self._is_broken = False
 
-    def write(self, journey: RequestTrace) -> None:
-        """Append a journey; it may stay in memory until `flush`."""
-        line = {"time": round(time.time(), 3), **journey.to_json()}
+    def write(self, trace: RequestTrace) -> None:
+        """Append a trace; it may stay in memory until `flush`."""
+        line = {"time": round(time.time(), 3), **trace.to_json()}
         self._try(lambda: self._file.write(json.dumps(line, ensure_ascii=True, separators=(",", ":")) + "\n"))
 
     def flush(self) -> None:

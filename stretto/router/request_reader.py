@@ -22,6 +22,8 @@ _REQUEST_BYTES = 1000
 """Bytes of memory that a request takes besides its head and body."""
 _HEADER_BYTES = 150
 """Bytes of memory that a header takes besides its name and value."""
+_PART_BYTES = 4096
+"""Least bytes of a part of a body that is kept as it came; shorter ones are joined, as each takes 40 more."""
 _RETRY_S = 1.0
 
 
@@ -74,7 +76,7 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._reading = ClientRequest()
         self._has_head = False
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
         self._body_bytes = self._head_bytes = self._silent_bytes = 0
         self._num_held = self._num_uncounted = 0
         self._now_s = 0.0
@@ -182,8 +184,13 @@ class RequestReader:
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
         self._silent_bytes = 0
-        self._body.append(data)
         num_bytes = len(data)
+        if num_bytes >= _PART_BYTES or not self._body:
+            self._body.append(data)
+        elif isinstance(last := self._body[-1], bytearray):
+            last += data
+        else:
+            self._body.append(bytearray(data))
         self._body_bytes += num_bytes
         self._num_uncounted += num_bytes
         self._reading.num_held += num_bytes

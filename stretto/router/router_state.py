@@ -1,4 +1,4 @@
-"""The desk of the router: the state machine that decides which worker gets a request, and when.
+"""The state machine of the router, which decides which worker gets a request, and when.
 
 Methods are events; they take the time and return actions. The driver calls `expire` when `next_due_s` has
 come. Rules:
@@ -37,9 +37,9 @@ from stretto.router.loads import RunningAtWorker, WorkerLoads
 from stretto.router.messages import (
     Check,
     Cut,
-    DeskAction,
     Refuse,
     RoutedRequest,
+    RouterAction,
     Send,
     Stop,
     Ticket,
@@ -97,7 +97,7 @@ class RouterState:
 
     # --- requests
 
-    def arrive(self, request: RoutedRequest, now_s: float) -> tuple[Ticket, list[DeskAction]]:
+    def arrive(self, request: RoutedRequest, now_s: float) -> tuple[Ticket, list[RouterAction]]:
         """Take a request of a client; return its number, and what to do."""
         ticket = next(self._tickets)
         placed = PlacementRequest(
@@ -109,7 +109,7 @@ class RouterState:
         if request.ids or request.text:  # long, and looked up above
             request = replace(request, ids=(), text="")
         self._clients[ticket] = client = _Client(request, placed, now_s)
-        actions: list[DeskAction] = []
+        actions: list[RouterAction] = []
         queue_name = self._queue_name(client) if self._waiting else ""
         if self._waiting and next(self._waiting.queue(queue_name), None) is not None:
             self._waiting.add(queue_name, ticket, now_s)
@@ -123,7 +123,7 @@ class RouterState:
                 actions.append(self._refuse(ticket, 429, message, 1.0))
         return ticket, actions
 
-    def began(self, ticket: Ticket, status: int, now_s: float) -> list[DeskAction]:
+    def began(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Handle the head of an answer that is passed on as it comes: the request is not repeated any more,
         and a worker that had failed is trusted again.
         """
@@ -146,7 +146,7 @@ class RouterState:
         *,
         was_paused: bool = False,
         retry_after_s: float | None = None,
-    ) -> list[DeskAction]:
+    ) -> list[RouterAction]:
         """Handle a complete answer with a status that was passed on to the client.
 
         Args:
@@ -161,7 +161,7 @@ class RouterState:
 
     def refused(
         self, ticket: Ticket, status: int, now_s: float, *, retry_after_s: float | None = None
-    ) -> list[DeskAction]:
+    ) -> list[RouterAction]:
         """Handle an answer with a passing failure (status 429 or 5xx) that was not passed on.
 
         `retry_after_s` is how long an answer with status 429 asks to wait.
@@ -182,7 +182,7 @@ class RouterState:
         *,
         was_sent: bool = True,
         may_go_on: bool = False,
-    ) -> list[DeskAction]:
+    ) -> list[RouterAction]:
         """Handle an attempt whose connection failed or which took too long, before or after its first
         byte.
 
@@ -202,7 +202,7 @@ class RouterState:
         client.has_begun = False
         return self._again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
-    def left(self, ticket: Ticket, now_s: float) -> list[DeskAction]:
+    def left(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
         if ticket not in self._clients:
             return []
@@ -210,9 +210,9 @@ class RouterState:
         del self._clients[ticket]
         return self._after(worker, now_s)
 
-    def expire(self, now_s: float) -> list[DeskAction]:
+    def expire(self, now_s: float) -> list[RouterAction]:
         """Refuse requests that have waited too long."""
-        actions: list[DeskAction] = []
+        actions: list[RouterAction] = []
         for ticket in self._waiting.overdue(now_s):
             waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
             actions.append(self._refuse(ticket, 503, waited, None))
@@ -237,7 +237,7 @@ class RouterState:
 
     def check_passed(
         self, worker: WorkerId, models: Mapping[str, object], kv_tokens: int | None, now_s: float
-    ) -> list[DeskAction]:
+    ) -> list[RouterAction]:
         """Handle a health check that a worker passed, with the models that it lists, by name, and the size of
         its KV memory if it tells.
         """
@@ -251,7 +251,7 @@ class RouterState:
 
     def check_failed(
         self, worker: WorkerId, reason: str, now_s: float, *, is_gone: bool = False
-    ) -> list[DeskAction]:
+    ) -> list[RouterAction]:
         """Handle a failed health check. After several in a row, requests that the worker has not begun to
         answer are sent elsewhere.
 
@@ -279,7 +279,7 @@ class RouterState:
         """Handle that a worker reports nothing of its prefix cache any more."""
         self._caches.forget(worker)
 
-    def drain(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+    def drain(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Give a worker no more requests; it is gone when it has answered those that it has.
 
         Raises:
@@ -290,7 +290,7 @@ class RouterState:
         self._loads.leave(worker)
         return [*self._unbind(worker, now_s), *self._fill(worker, now_s), *self._retire(found)]
 
-    def remove(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+    def remove(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Remove a worker at once: requests that it has not begun to answer are sent elsewhere, answers that
         have begun are cut.
 
@@ -351,7 +351,7 @@ class RouterState:
 
     # --- placing
 
-    def _place(self, ticket: Ticket, now_s: float) -> list[DeskAction]:
+    def _place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request to a worker, or let it wait."""
         client = self._clients[ticket]
         choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
@@ -360,7 +360,7 @@ class RouterState:
             return []
         return self._take(ticket, choice, now_s)
 
-    def _take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[DeskAction]:
+    def _take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
         """Send a request to the worker that was chosen for it, or let it wait there."""
         if self._placement.binds == "late" or self._can_start(choice, ticket):
             return [self._send(ticket, choice, now_s)]
@@ -447,17 +447,17 @@ class RouterState:
             self._placement.observe(Unbound(choice.instance, client.placed))
             self._loads.wait(choice.instance, client.placed, seconds, -1)
 
-    def _unbind(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+    def _unbind(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Place what waits for a worker again."""
-        actions: list[DeskAction] = []
+        actions: list[RouterAction] = []
         for ticket in list(self._waiting.queue(worker)):
             self._dequeue(ticket)
             actions += self._place(ticket, now_s)
         return actions
 
-    def _fill(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+    def _fill(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Send what waits and fits now, when a worker has room."""
-        actions: list[DeskAction] = []
+        actions: list[RouterAction] = []
         heads = self._waiting.heads()
         while heads:
             ticket = min(heads)  # the first that came
@@ -475,9 +475,9 @@ class RouterState:
                 actions += self._attract(worker, now_s)
         return actions
 
-    def _admit(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+    def _admit(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Send what waits for a worker and fits there now."""
-        actions: list[DeskAction] = []
+        actions: list[RouterAction] = []
         while (ticket := next(self._waiting.queue(worker), None)) is not None:
             client = self._clients[ticket]
             assert client.bound is not None
@@ -488,9 +488,9 @@ class RouterState:
             actions.append(self._send(ticket, choice, now_s))
         return actions
 
-    def _attract(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
+    def _attract(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Ask again about the heads of the longest queues, if a worker has room and an empty queue."""
-        actions: list[DeskAction] = []
+        actions: list[RouterAction] = []
         view, num_asked = self._loads.view(worker), 0
         for name in self._waiting.longest():
             ahead_s = 0.0
@@ -520,7 +520,7 @@ class RouterState:
         *,
         may_return: bool = True,
         was_sent: bool = True,
-    ) -> list[DeskAction]:
+    ) -> list[RouterAction]:
         """Repeat a request whose attempt has failed before its first byte, or refuse it.
 
         `may_return` is whether it may be sent to a worker again where it has failed.
@@ -571,7 +571,7 @@ class RouterState:
         self._loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
         return worker
 
-    def _after(self, worker: Worker | None, now_s: float) -> list[DeskAction]:
+    def _after(self, worker: Worker | None, now_s: float) -> list[RouterAction]:
         """Do what follows when a request has left a worker."""
         if worker is None:
             return []
@@ -592,7 +592,7 @@ class RouterState:
         at_s = now_s + self._config.health_interval_s
         return Check(worker.id, min(at_s, worker.rests_until_s) if worker.rests_until_s > now_s else at_s)
 
-    def _retire(self, worker: Worker) -> list[DeskAction]:
+    def _retire(self, worker: Worker) -> list[RouterAction]:
         if self._at(worker.id):
             return []
         self._by_worker.pop(worker.id, None)
@@ -600,8 +600,8 @@ class RouterState:
         self._workers.gone(worker)
         return [WorkerGone(worker.id)]
 
-    def _move_unanswered(self, worker: WorkerId, reason: str, now_s: float) -> list[DeskAction]:
-        actions: list[DeskAction] = []
+    def _move_unanswered(self, worker: WorkerId, reason: str, now_s: float) -> list[RouterAction]:
+        actions: list[RouterAction] = []
         for ticket in self._at(worker):
             if not self._clients[ticket].has_begun:
                 self._release(ticket, _UNKNOWN, now_s)

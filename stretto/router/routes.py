@@ -34,7 +34,7 @@ _KEPT = "/:@!$&'()*+,=~"
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class RequestTarget:
     """The target of a request in one form only, whatever the client wrote.
 
     Attributes:
@@ -48,7 +48,7 @@ class Route:
     target: bytes
 
 
-def read_target(target: bytes) -> Route:
+def read_target(target: bytes) -> RequestTarget:
     """Read the target of a request: a path, or a whole URL, with or without a query. A fragment is dropped.
 
     Raises:
@@ -56,7 +56,7 @@ def read_target(target: bytes) -> Route:
             backslashes.
     """
     if _PLAIN.fullmatch(target):
-        return Route(target.decode(), target)
+        return RequestTarget(target.decode(), target)
     is_absolute = _ABSOLUTE.match(target)
     rest = target[is_absolute.end() :] if is_absolute else target
     sent, mark, query = rest.partition(b"#")[0].partition(b"?")
@@ -74,7 +74,7 @@ def read_target(target: bytes) -> Route:
     path = _resolved(decoded)
     if path != once:
         sent = quote(path, safe=_KEPT).encode()
-    return Route(path, sent + mark + query)
+    return RequestTarget(path, sent + mark + query)
 
 
 def _resolved(path: str) -> str:

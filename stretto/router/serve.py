@@ -74,7 +74,7 @@ class RunningRouter:
         self._held: HeldBlocksFile | None = None
         try:
             await asyncio.gather(*map(self._checks.add_and_wait, self._config.worker))
-            for worker in self.front.desk.workers():
+            for worker in self.front.router_state.workers():
                 if worker.state != "serving":
                     self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")
             self._restore_held()
@@ -91,7 +91,7 @@ class RunningRouter:
         if self._server is not None:
             self._server.close()
             if self._held is not None and (index := self.front.placement.index) is not None:
-                self._held.save(index, self.front.desk.workers(), monotonic())
+                self._held.save(index, self.front.router_state.workers(), monotonic())
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._feeds is not None:
@@ -135,7 +135,7 @@ class RunningRouter:
         """Believe what the snapshot says of the workers that serve. Raises ConfigError."""
         if self._config.snapshot is not None and (index := self.front.placement.index) is not None:
             self._held = HeldBlocksFile(Path(self._config.snapshot))
-            self._held.restore(index, self.front.desk.workers(), monotonic())
+            self._held.restore(index, self.front.router_state.workers(), monotonic())
 
     def _follow_caches(self) -> None:
         """Follow the KV events of the workers that publish them. Raises ConfigError."""
@@ -146,7 +146,7 @@ class RunningRouter:
         if self._config.tokenizer is not None:
             self.front.tokens = TokenReader(Path(self._config.tokenizer))
         self._feeds = KVFeeds(self.front)
-        for worker in self.front.desk.workers():
+        for worker in self.front.router_state.workers():
             self._feeds.begin(worker)
 
     def _sweep(self) -> None:
@@ -170,7 +170,7 @@ def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], N
             num = len(config.worker)
             say(f"{router.url}  {num} worker{'' if num == 1 else 's'}, placement {config.placement}")
             await serve_until_interrupted(
-                say, lambda: router.front.desk.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
+                say, lambda: router.front.router_state.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
             )
 
     run_until_interrupted(serve())

@@ -1,5 +1,5 @@
-"""The process in which an event loop runs. A fork copies its objects and not its threads, so whoever waited
-for the copy in a child would wait for ever.
+"""The process in which an event loop runs. A fork copies objects and no threads, so the copy of an event loop
+in a child process never runs, and waiting for it would never end.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from stretto.apps.template import Template, check_configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.types import item_type
 from stretto.model.errors import UserError
-from stretto.model.foreign import RAISED, check_nesting, described
+from stretto.model.foreign import check_nesting, described, raised
 from stretto.model.tasks import Criteria, Objective
 from stretto.model.values import Chunk, Document, Hit, is_text
 from stretto.runtime.query import QueryOptions
@@ -131,7 +131,7 @@ def check_value(value: object, what: str) -> None:
     """Check that a value of a caller is not nested too deep. Raises UserError, which names `what` it is."""
     try:
         check_nesting(value)
-    except RAISED as error:
+    except raised() as error:
         raise UserError(f"{what}: {described(error)}") from error
 
 

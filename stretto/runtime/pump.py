@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
 from stretto.model.deployment import Engine
-from stretto.model.errors import InternalError
-from stretto.model.foreign import RAISED, described, typed
+from stretto.model.foreign import bug_of, raised, typed
 from stretto.model.references import load, load_inputs
 from stretto.model.tasks import Failed
 from stretto.model.values import Failure
@@ -139,7 +138,7 @@ class Pump:
             try:
                 if not self._actions:
                     self._handle(now_s)
-            except RAISED as error:
+            except raised() as error:
                 self._stop()
                 self._break_down(error)
                 return
@@ -169,7 +168,7 @@ class Pump:
                 self._observers.on_action(action, self._handled_s)
             try:
                 self._carry_out(action)
-            except RAISED as error:
+            except raised() as error:
                 self._not_carried_out(action, error)
 
     def _next_events(self) -> list[Event]:
@@ -223,7 +222,7 @@ class Pump:
             case Admit(engine, instance, task):
                 self.post(LLMReport(engine, instance, Failed(task.id, typed(error))))
             case Emit(query) | Settled(query):
-                self.post(Cancel(query, _bug(error)))
+                self.post(Cancel(query, bug_of(error)))
             case StartInstance() | StopInstance():
                 self.post(InstanceLost(action.engine, action.instance, typed(error)))
             case _:
@@ -250,14 +249,8 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
                 return action if loaded is value else Settled(query, name, loaded)
             case Reply(query, outputs, None) if outputs:
                 return Reply(query, load_inputs(outputs), None, action.usage, action.endings)
-    except RAISED as error:
+    except raised() as error:
         if isinstance(action, Settled):
             return replace(action, value=Failure(typed(error)))
         return Reply(action.query, None, typed(error))
     return action
-
-
-def _bug(error: BaseException) -> InternalError:
-    bug = InternalError(described(error))
-    bug.__cause__ = error
-    return bug

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.model.foreign import RAISED
+from stretto.model.foreign import raised
 from stretto.model.record import record
 from stretto.sched.messages import Action, Event
 
@@ -91,7 +91,7 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_event(event, now_s)
-            except RAISED as error:
+            except raised() as error:
                 self._drop(observer, error)
 
     def on_action(self, action: Action, now_s: float) -> None:
@@ -99,7 +99,7 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_action(action, now_s)
-            except RAISED as error:
+            except raised() as error:
                 self._drop(observer, error)
 
     def on_steps(self, steps: StepsDone) -> None:
@@ -107,7 +107,7 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_steps(steps)
-            except RAISED as error:
+            except raised() as error:
                 self._drop(observer, error)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
@@ -115,7 +115,7 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_kv(engine, instance, events, now_s)
-            except RAISED as error:
+            except raised() as error:
                 self._drop(observer, error)
 
     def _drop(self, observer: Observer, error: BaseException) -> None:

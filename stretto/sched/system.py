@@ -16,7 +16,7 @@ from stretto.cluster.prompt_keys import SpaceOf, no_space
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
-from stretto.model.foreign import RAISED, described
+from stretto.model.foreign import bug_of, raised
 from stretto.model.tasks import QueryRecord, Usage
 from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.engine_tier import EngineTier
@@ -176,7 +176,7 @@ class System:
                 reports, actions = self._engines.handle(event, now_s)
                 self._actions += actions
                 self._apply(reports, now_s)
-            except RAISED as error:
+            except raised() as error:
                 self._end_all(concerned, error)
             return
         match event:
@@ -185,7 +185,7 @@ class System:
                     raise InternalError(f"query {query!r} is running already")
                 try:
                     self._open(event, now_s)
-                except RAISED as error:
+                except raised() as error:
                     self._end_all([query], error)
             case Cancel(query, reason):
                 if query in self.queries:
@@ -199,7 +199,7 @@ class System:
                 if event.query in self.queries:
                     try:
                         self._in_session(event, now_s)
-                    except RAISED as error:
+                    except raised() as error:
                         self._end_all([event.query], error)
 
     @contextmanager
@@ -207,7 +207,7 @@ class System:
         """Catch what is raised within this context: an error or a bug ends `queries`."""
         try:
             yield
-        except RAISED as error:
+        except raised() as error:
             self._end_all(queries, error)
 
     @contextmanager
@@ -215,12 +215,12 @@ class System:
         """Catch a bug within this context: an exception ends all queries with work at `engine`."""
         try:
             yield
-        except RAISED as error:
+        except raised() as error:
             self._recover(engine, error)
 
     def _end_all(self, queries: Iterable[str], error: BaseException) -> None:
         """End those of `queries` that still run, with the error, or with the bug that it is."""
-        ended_by = error if isinstance(error, StrettoError) else _bug(error)
+        ended_by = error if isinstance(error, StrettoError) else bug_of(error)
         for query in queries:
             if query in self.queries:
                 self._end(query, None, ended_by)
@@ -312,7 +312,7 @@ class System:
             else:
                 outcome = session.complete_all(report)
             self._carry_on(session, outcome, now_s)
-        except RAISED as error:
+        except raised() as error:
             self._end_all([query], error)
 
     def _carry_on(self, session: SessionMachine | OneCall, outcome: Outcome, now_s: float) -> None:
@@ -357,7 +357,7 @@ class System:
         for engine in self._engines_of.pop(query):
             try:
                 self._actions += self._engines.end_query(engine, query)
-            except RAISED as bug:
+            except raised() as bug:
                 self._recover(engine, bug)
                 self._actions += self._engines.end_query(engine, query)
         if isinstance(session, SessionMachine) and not session.is_one_shot:
@@ -390,7 +390,7 @@ class System:
                 self._arm(now_s + timeout_s)
             if instances.may_fail_waiting and (due_s := instances.next_due_s(queue, now_s)) is not None:
                 self._arm(due_s)
-        except RAISED as error:
+        except raised() as error:
             self._recover(name, error)
 
     def _recover(self, name: str, error: BaseException) -> None:
@@ -451,9 +451,3 @@ class System:
     def _arm_attempts(self) -> None:
         if (next_s := self._attempts.next_s) is not None:
             self._arm(next_s)
-
-
-def _bug(error: BaseException) -> InternalError:
-    bug = InternalError(described(error))
-    bug.__cause__ = error
-    return bug

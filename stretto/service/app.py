@@ -6,9 +6,11 @@ import logging
 import secrets
 from itertools import count
 
+from stretto.http import ClientLeft
 from stretto.model.errors import InternalError, StrettoError
+from stretto.model.foreign import bug_of
 from stretto.service.config import ServiceConfig
-from stretto.service.request import ClientLeft, Receive, Scope, Send, ServiceRequest
+from stretto.service.request import Receive, Scope, Send, ServiceRequest
 from stretto.service.routes import Routes
 from stretto.service.tenants import Tenants
 
@@ -50,6 +52,6 @@ class ServiceApp:
             await request.refuse(error)
         except Exception as error:
             _LOG.exception("request %s", request_id)
-            await request.refuse(InternalError(f"{type(error).__name__}: {error}"))
+            await request.refuse(bug_of(error))
         finally:
             self.num_open -= 1

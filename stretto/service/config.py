@@ -75,8 +75,7 @@ class ServiceConfig:
         apps: limits of the queries of deployed apps.
         max_body_bytes: largest body of a request; a larger one is refused with status 413.
         max_body_s: seconds in which the body of a request must have come, before status 408.
-        max_unread_s: seconds for which a client may leave text unread that streams to it; its connection is
-            closed then.
+        max_unread_s: seconds for which a client may leave an answer unread; its connection is closed then.
         max_wait_s: seconds that one request may wait for a variable, before status 408.
         session_idle_s: seconds without a request after which a session expires.
         max_queries: number of sessions with work, and of apps' queries, that run at once.

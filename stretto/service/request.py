@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from stretto.http import ClientLeft
 from stretto.model.errors import StrettoError
 from stretto.service.config import ServiceConfig
 from stretto.service.refusals import NotAllowed, body_of, retry_after_s, status_of, too_large, too_slow
@@ -23,10 +24,6 @@ JSON_TYPE = b"application/json"
 _PIECE_BYTES = 262_144
 _PART_BYTES = 1_000_000
 _encode = msgspec.json.Encoder().encode
-
-
-class ClientLeft(Exception):
-    """The client has closed its connection before it was answered."""
 
 
 class ServiceRequest:

@@ -74,7 +74,9 @@ class Service:
         return self._server.url
 
     async def __aenter__(self) -> Service:
-        self._server = HttpServer(self.app, self.config.host, self.config.port)
+        self._server = HttpServer(
+            self.app, self.config.host, self.config.port, unread_s=self.config.max_unread_s
+        )
         await self._server.listen()
         await self.apps.__aenter__()
         return self

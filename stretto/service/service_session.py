@@ -263,7 +263,7 @@ class ServiceSession:
                     calls,
                     lambda name: name in values or self._ledger.is_set(name),
                 )
-            except StrettoError as error:  # raised after what is refused for other reasons
+            except StrettoError as error:  # raised later, when nothing else is refused
                 planned = error
         return Submitted(values, calls, named, sum(map(num_tokens, calls)), planned)
 

@@ -202,15 +202,15 @@ def test_measured_times_replace_those_of_the_profile() -> None:
 
 
 def test_counts_of_classes() -> None:
-    aboard = ClassLoads()
+    class_loads = ClassLoads()
     talk, work = chat(10), batch(20)
     for instance, request in ((0, talk), (0, work), (1, work)):
-        aboard.observe(Dispatched(instance, request))
-    assert (aboard.num_latency, aboard.num_throughput) == (1, 2)
-    found = aboard.of(0)
+        class_loads.observe(Dispatched(instance, request))
+    assert (class_loads.num_latency, class_loads.num_throughput) == (1, 2)
+    found = class_loads.of(0)
     assert (found.num_latency, found.num_throughput, found.throughput_tokens) == (1, 1, 20)
-    aboard.observe(Left(0))
-    aboard.observe(Ended(0, talk))
-    aboard.observe(Ended(1, work))
-    assert (aboard.num_latency, aboard.num_throughput) == (0, 0)
-    assert aboard.of(0).num_latency == 0
+    class_loads.observe(Left(0))
+    class_loads.observe(Ended(0, talk))
+    class_loads.observe(Ended(1, work))
+    assert (class_loads.num_latency, class_loads.num_throughput) == (0, 0)
+    assert class_loads.of(0).num_latency == 0

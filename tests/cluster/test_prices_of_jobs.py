@@ -14,7 +14,7 @@ from stretto.cluster.prefix_index import Held
 from stretto.model.profile import Profile
 
 GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.03, per_neighbour_s=0.001)
-REQUEST = PlacementRequest(4000, 200, purpose=Purpose(job="answer"), aboard={0: 3000})
+REQUEST = PlacementRequest(4000, 200, purpose=Purpose(job="answer"), shared_tokens={0: 3000})
 NEIGHBOURS_S = 4 * 200 * 0.001
 WORK_S = 0.75 * (0.005 + 1000 * 0.0001)
 
@@ -43,7 +43,7 @@ def test_neighbours_cost_what_their_steps_read() -> None:
     them cost what those of other requests do.
     """
     once, each = (terms(REQUEST, reads_shared_once=flag) for flag in (True, False))
-    plain = terms(replace(REQUEST, purpose=Purpose(), aboard={}), reads_shared_once=True)
+    plain = terms(replace(REQUEST, purpose=Purpose(), shared_tokens={}), reads_shared_once=True)
     assert [each[name] for name in ("slowdown_s", "decode_s")] == [plain["slowdown_s"], plain["decode_s"]]
     assert once["slowdown_s"] == pytest.approx(0.4 + NEIGHBOURS_S * 1200 / 4200), "its own 1,200 tokens"
     assert each["decode_s"] == pytest.approx(200 * 0.03 + NEIGHBOURS_S)
@@ -51,7 +51,7 @@ def test_neighbours_cost_what_their_steps_read() -> None:
 
 
 def test_the_work_of_a_prefill_has_a_price() -> None:
-    plain = replace(REQUEST, purpose=Purpose(), aboard={})
+    plain = replace(REQUEST, purpose=Purpose(), shared_tokens={})
     assert terms(REQUEST, reads_shared_once=True)["later_s"] == pytest.approx(WORK_S)
     assert terms(plain, reads_shared_once=True)["later_s"] == 0.0, "nothing was seen to come"
 

@@ -19,8 +19,8 @@ from stretto.costs.presets import load_preset, write_preset
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.fleet_file import read_fleet
 from stretto.emulate.llm_plan import PlannedLLM
-from stretto.emulate.process_age import process_age_s
 from stretto.emulate.real_time import check_real_time, predict_load
+from stretto.emulate.serve import process_age_s
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.model.errors import ConfigError
 

@@ -304,6 +304,20 @@ def test_a_kept_process_may_be_ended_twice_and_leaves_no_file_open() -> None:
     assert process.last_words() == "hello"
 
 
+def test_a_kept_process_ends_though_its_keeper_is_stopped(tmp_path: Path) -> None:
+    """The guard kills the command when the keeper is killed."""
+    program = "import os, signal, sys; print(os.getpid(), file=open('new', 'w'), flush=True)\n"
+    program += "os.rename('new', 'processes'); signal.pause()"
+    command = ["env", "-C", str(tmp_path), sys.executable, "-c", program]
+    process = KeptProcess(command, os.environ, grace_s=0.1, keeper_s=0.1)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "processes").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process._process.pid, signal.SIGSTOP)
+    process.end()
+    assert all_gone(tmp_path)
+
+
 def test_it_ends_with_a_process_that_is_watched(tmp_path: Path) -> None:
     """The watched process stays a zombie until its parent asks for it, and counts as gone all the same."""
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

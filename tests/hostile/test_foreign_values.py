@@ -87,6 +87,30 @@ class OddFailure(EngineFailure):
         self.code = code
 
 
+class Panic(BaseException):
+    """An error that is no `Exception`, as a panic of a library in Rust is."""
+
+
+def _panics(*_: object, **__: object) -> Any:
+    raise Panic("a panic")
+
+
+class PanickingList(list[object]):
+    __iter__ = __len__ = __getitem__ = _panics  # type: ignore[assignment]
+
+
+class PanickingText(str):
+    __str__ = __eq__ = __hash__ = encode = split = _panics  # type: ignore[assignment]
+
+
+class PanickingObject:
+    __eq__ = __bool__ = __str__ = __getattr__ = __reduce__ = _panics
+
+
+class PanicsAgain(Exception):
+    __str__ = _panics
+
+
 VALUES: Mapping[str, Callable[[], object]] = {
     "holding itself": holding_itself,
     "nested": lambda: nested(MAX_DEPTH + 1),
@@ -104,6 +128,9 @@ VALUES: Mapping[str, Callable[[], object]] = {
     "list of halves": lambda: ["\udcff", "fine"],
     "no number": lambda: [float("nan"), float("inf")],
     "a type": lambda: BrokenObject,
+    "panicking list": lambda: PanickingList([1]),
+    "panicking text": lambda: PanickingText("abc"),
+    "list of panicking objects": lambda: [PanickingObject(), PanickingText("a"), PanickingList()],
     "bytes": lambda: b"\xff\xfe",
     "set": lambda: {1, 2, 3},
     "generator": lambda: (i for i in range(3)),
@@ -126,6 +153,9 @@ RAISING: Mapping[str, Callable[[], object]] = {
     "stop": raising(StopIteration(3)),
     "async stop": raising(StopAsyncIteration()),
     "group": raising(ExceptionGroup("many", [ValueError("a"), Breaks()])),
+    "panic": raising(Panic("a panic")),
+    "group with an interrupt": raising(BaseExceptionGroup("many", [KeyboardInterrupt()])),
+    "error that panics when it is printed": raising(PanicsAgain()),
     "exit": raising(SystemExit(3)),
     "generator exit": raising(GeneratorExit()),
     "cancelled": raising(asyncio.CancelledError()),
@@ -212,6 +242,12 @@ def test_a_hostile_value_of_a_tool_on_the_loop_ends_its_own_query_alone(value: s
 def test_whatever_a_tool_raises_ends_its_own_query_alone(error: str, runs_in: str) -> None:
     result = asyncio.run(hostile_run(RAISING[error], "output", runs_in))
     assert isinstance(result, StrettoError)
+    check(result)
+
+
+def test_an_interrupt_that_a_tool_raises_on_its_thread_is_its_failure() -> None:
+    result = asyncio.run(hostile_run(raising(KeyboardInterrupt()), "output", "thread"))
+    assert isinstance(result, EngineFailure)
     check(result)
 
 

@@ -12,8 +12,8 @@ from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.plan_executor import (
     Abandon,
     Add,
-    CarrierAction,
     DrainReplica,
+    ExecutorAction,
     Lost,
     PlacedReplica,
     PlanExecutor,
@@ -38,20 +38,20 @@ class Carried:
 
     def __init__(self, app: Application, stages: Sequence[Stage], **num_left: int) -> None:
         self.num_left = num_left
-        self.carrier = PlanExecutor(app, Plan("test", tuple(stages)), num_left)
+        self.executor = PlanExecutor(app, Plan("test", tuple(stages)), num_left)
         self.placed: dict[str, PlacedReplica] = {}
 
     def advance(self, **num_left: int) -> list[str]:
         self.num_left.update(num_left)
-        return self.shown(self.carrier.advance())
+        return self.shown(self.executor.advance())
 
     def gone(self, name: str) -> list[str]:
-        return self.shown(self.carrier.gone(self.placed.pop(name)))
+        return self.shown(self.executor.gone(self.placed.pop(name)))
 
-    def shown(self, actions: Sequence[CarrierAction]) -> list[str]:
+    def shown(self, actions: Sequence[ExecutorAction]) -> list[str]:
         return [self._shown(action) for action in actions]
 
-    def _shown(self, action: CarrierAction) -> str:
+    def _shown(self, action: ExecutorAction) -> str:
         match action:
             case Abandon(node):
                 return f"abandon {node}"
@@ -78,7 +78,7 @@ def test_a_replica_waits_for_its_devices() -> None:
     assert run.gone("b1") == ["add c01"]
     assert run.advance(c=0) == ["finish c01"]
     assert run.gone("c01") == []
-    assert run.carrier.running == []
+    assert run.executor.running == []
 
 
 def test_a_stage_ends_at_its_first_node_and_suspends_what_the_next_has_not() -> None:
@@ -154,11 +154,11 @@ def test_a_node_without_replicas_is_abandoned() -> None:
     run = Carried(app_of(a="", b=""), [Stage((replica("a", 0), replica("a", 1), replica("b", 0)))], a=5, b=5)
     run.advance()
     assert run.gone("a1") == ["lost a1"]
-    assert run.carrier.has_replicas("a")
+    assert run.executor.has_replicas("a")
     assert run.gone("a0") == ["lost a0"]
-    assert not run.carrier.has_replicas("a")
-    assert run.shown(run.carrier.abandon("a")) == ["abandon a", "add b0"]
-    assert run.carrier.abandon("a") == []
+    assert not run.executor.has_replicas("a")
+    assert run.shown(run.executor.abandon("a")) == ["abandon a", "add b0"]
+    assert run.executor.abandon("a") == []
     assert run.advance(b=0) == ["finish b0"]
 
 
@@ -166,12 +166,12 @@ def test_another_plan_keeps_replicas_that_it_begins_with_and_suspends_the_rest()
     stage = Stage((replica("a", 0, weight=1), replica("a", 1, weight=3), replica("b", 2), replica("b", 0)))
     run = Carried(app_of(a="", b=""), [stage], a=8, b=8)
     assert run.advance() == ["add a0", "add a1", "add b2"]
-    assert [one.devices for one in run.carrier.rest.stages[0].replicas] == [(0,), (1,), (2,), (0,)]
+    assert [one.devices for one in run.executor.rest.stages[0].replicas] == [(0,), (1,), (2,), (0,)]
     other = Stage((replica("a", 0, weight=9), replica("b", 1), replica("b", 2), replica("a", 2)))
     run.num_left.update(a=6)
-    assert run.shown(run.carrier.switch(Plan("other", (other,)))) == ["suspend a1"]
-    assert [one.weight for one in run.carrier.rest.stages[0].replicas] == [9, 1, 1, 1]
-    assert [one.node for one in run.carrier.staying] == ["a", "b"]
+    assert run.shown(run.executor.switch(Plan("other", (other,)))) == ["suspend a1"]
+    assert [one.weight for one in run.executor.rest.stages[0].replicas] == [9, 1, 1, 1]
+    assert [one.node for one in run.executor.staying] == ["a", "b"]
     assert run.gone("a1") == ["add b1"]
     assert run.advance(b=0) == ["finish b1", "finish b2"]
     assert run.gone("b2") == ["add a2"]
@@ -181,7 +181,7 @@ def test_a_plan_after_a_loss_is_carried_out_by_what_is_left() -> None:
     run = Carried(app_of(a="", b=""), [Stage((replica("a", 0), replica("b", 1)))], a=5, b=5)
     run.advance()
     assert run.gone("a0") == ["lost a0"]
-    assert run.shown(run.carrier.switch(Plan("rest", (Stage((replica("b", 1), replica("a", 1))),)))) == []
+    assert run.shown(run.executor.switch(Plan("rest", (Stage((replica("b", 1), replica("a", 1))),)))) == []
     assert run.advance(b=0) == ["finish b1"]
     assert run.gone("b1") == ["add a1"]
 
@@ -211,7 +211,7 @@ def test_every_plan_ends_and_shares_no_device(
     run = Carried(app, stages, **num_left)
     serving, leaving = list[PlacedReplica](), list[PlacedReplica]()
 
-    def obey(actions: list[CarrierAction]) -> None:
+    def obey(actions: list[ExecutorAction]) -> None:
         for action in actions:
             match action:
                 case Add(placed):
@@ -223,9 +223,9 @@ def test_every_plan_ends_and_shares_no_device(
                     raise AssertionError(node)
         held = [device for one in serving + leaving for device in one.replica.devices]
         assert len(held) == len(set(held))
-        assert set(run.carrier.running) == {*serving, *leaving}
+        assert set(run.executor.running) == {*serving, *leaving}
 
-    obey(run.carrier.advance())
+    obey(run.executor.advance())
     while any(run.num_left.values()) or leaving:
         able = [
             one.node
@@ -235,8 +235,8 @@ def test_every_plan_ends_and_shares_no_device(
         assert able or leaving, (run.num_left, serving)
         if leaving and (not able or random.random() < 0.5):
             placed = leaving.pop(random.randrange(len(leaving)))
-            obey(run.carrier.gone(placed))
+            obey(run.executor.gone(placed))
         else:
             run.num_left[random.choice(able)] -= 1
-            obey(run.carrier.advance())
+            obey(run.executor.advance())
     assert not serving

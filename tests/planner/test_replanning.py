@@ -32,7 +32,7 @@ from stretto.planner.running.aside import aside
 from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall
 from stretto.planner.running.drift import Drift
 from stretto.planner.running.losses import Losses, renumbered
-from stretto.planner.running.plan_executor import CarrierAction, PlanExecutor
+from stretto.planner.running.plan_executor import ExecutorAction, PlanExecutor
 from stretto.planner.running.plan_keeper import PlanKeeper
 from stretto.planner.running.replanner import Replanner, Search, Situation
 from stretto.planner.running.request_store import stored
@@ -264,23 +264,23 @@ def test_a_drifting_run_switches_to_the_plan_that_is_found() -> None:
 
     async def run() -> None:
         book = CallBook(PAIR, stored(REQUESTS))
-        carrier = PlanExecutor(PAIR, Plan("first", (stage,)), book.num_left)
+        executor = PlanExecutor(PAIR, Plan("first", (stage,)), book.num_left)
         switched = asyncio.Event()
 
-        def carry_out(actions: Iterable[CarrierAction]) -> None:
+        def carry_out(actions: Iterable[ExecutorAction]) -> None:
             done.extend(type(action).__name__ for action in actions)
             switched.set()
 
         scripted = Scripted(PAIR, MACHINE, LENGTHS, min_heuristic)
         seen: list[float] = []
-        keeper = PlanKeeper(scripted, 0.01, book, carrier, AnswersWatch(), carry_out, seen.extend)
-        for placed in (action.placed for action in carrier.advance() if hasattr(action, "placed")):
+        keeper = PlanKeeper(scripted, 0.01, book, executor, AnswersWatch(), carry_out, seen.extend)
+        for placed in (action.placed for action in executor.advance() if hasattr(action, "placed")):
             keeper.added(placed)
         keeping = asyncio.create_task(keeper.run())
         await asyncio.wait_for(switched.wait(), 60)
         keeping.cancel()
         assert seen == [50.0, 20.0]
-        assert [one.devices for one in carrier.rest.stages[0].replicas] == [(1,), (0,)]
+        assert [one.devices for one in executor.rest.stages[0].replicas] == [(1,), (0,)]
 
     asyncio.run(run())
     assert done == ["Drain", "Drain"]

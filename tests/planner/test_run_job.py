@@ -113,12 +113,42 @@ def test_only_requests_that_are_left_are_planned(whole: Path, tmp_path: Path) ->
     assert answers(tmp_path) == answers(whole)
 
 
-def test_a_journal_without_checksums_is_gone_on_with(whole: Path, tmp_path: Path) -> None:
-    """Such a journal belongs to all its requests, so an appended one is refused."""
+def without_checksums(whole: Path) -> list[bytes]:
+    """The lines of the journal as the release before wrote them."""
     lines = [line[:-10] + b"\n" for line in (whole / "journal").read_bytes().splitlines(keepends=True)[1:]]
     nodes = [asdict(node) for node in APP.nodes]
     header = {"journal": 3, "work": work_hash(["fake", nodes, stored(REQUESTS).digest()])}
-    old = [json.dumps(header).encode() + b"\n", *(b"[" + line.split(b",", 1)[1] for line in lines)]
+    return [json.dumps(header).encode() + b"\n", *(b"[" + line.split(b",", 1)[1] for line in lines)]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        '"x","judge","0"',
+        '"-1","judge","0"',
+        '"99","judge","0"',
+        '"3","jvdge","0"',
+        '"3","judge","7"',
+        '"3","judge","-1"',
+        '"\u00b2","judge","0"',
+        '"3","judge"',
+        '"x","3","judge","0"',
+    ],
+)
+def test_a_damaged_key_of_a_line_without_a_checksum_is_no_result(
+    whole: Path, tmp_path: Path, key: str
+) -> None:
+    old = without_checksums(whole)
+    (place,) = (at for at, line in enumerate(old) if line.startswith(b'["3","judge","0",'))
+    old[place] = old[place].replace(b'"3","judge","0"', key.encode())
+    (tmp_path / "journal").write_bytes(b"".join(old))
+    assert run(job(tmp_path)) == RunOutcome(NUM_CALLS - 1, 7, 0)
+    assert answers(tmp_path) == answers(whole)
+
+
+def test_a_journal_without_checksums_is_gone_on_with(whole: Path, tmp_path: Path) -> None:
+    """Such a journal belongs to all its requests, so an appended one is refused."""
+    old = without_checksums(whole)
     (tmp_path / "journal").write_bytes(b"".join(old[:-2]))
     assert run(job(tmp_path)) == RunOutcome(NUM_CALLS - 2, 7, 0)
     assert answers(tmp_path) == answers(whole)

@@ -7,14 +7,14 @@ import pytest
 from stretto import programs as P
 from stretto.graph.graph import Constant
 from stretto.model.errors import ConfigError, TemplateError
-from stretto.programs.prompt_text import Placeholder, dedent, parse
+from stretto.programs.prompt_text import PromptSlot, dedent, parse
 
 
 def shown(text: str) -> list[str]:
     """The parts of a prompt: constants as they are, places in angle brackets."""
     return [
         f"<{part.kind} {part.name}>"
-        if isinstance(part, Placeholder)
+        if isinstance(part, PromptSlot)
         else (f"{part.role}:" if part.role else "") + part.text
         for part in parse(text, "f")
     ]

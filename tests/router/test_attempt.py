@@ -84,10 +84,15 @@ def test_the_rest_of_an_answer_is_not_read_before_the_client_reads_on(is_open: b
     async def main() -> None:
         rest, unused = Connections(is_open=is_open), Everything()
         client: Any = unused
-        desk: Any = unused
+        router_state: Any = unused
         connections: Any = rest
         exchange = RoutedExchange(
-            client, ClientRequest(method=b"POST", target=b"/"), 0.0, desk, desk.act, desk.ended
+            client,
+            ClientRequest(method=b"POST", target=b"/"),
+            0.0,
+            router_state,
+            router_state.act,
+            router_state.ended,
         )
         exchange.pause()
         exchange.send(Send(0, 1, Choice(1)), connections)

@@ -1,4 +1,4 @@
-"""The desk of the router: events in, actions out, without IO."""
+"""The state machine of the router: events in, actions out, without IO."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import (
     Check,
     Cut,
-    DeskAction,
     Refuse,
     RoutedRequest,
+    RouterAction,
     Send,
     Stop,
     Ticket,
@@ -35,115 +35,115 @@ REQUEST = RoutedRequest(model="m", num_tokens=100)
 MODELS = {"m": {"id": "m"}}
 
 
-def desk_of(
+def router_state_of(
     num: int, placement: Placement | None = None, *, num_slots: int = 256, **settings: object
 ) -> RouterState:
-    desk = RouterState(RouterConfig(**settings), placement or RoundRobin())  # type: ignore[arg-type]
+    router_state = RouterState(RouterConfig(**settings), placement or RoundRobin())  # type: ignore[arg-type]
     for index in range(num):
-        worker = desk.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=num_slots)).id
-        assert sends(desk.check_passed(worker, MODELS, None, 0.0)) == []
-    return desk
+        worker = router_state.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=num_slots)).id
+        assert sends(router_state.check_passed(worker, MODELS, None, 0.0)) == []
+    return router_state
 
 
-def sends(actions: list[DeskAction]) -> list[tuple[Ticket, WorkerId]]:
+def sends(actions: list[RouterAction]) -> list[tuple[Ticket, WorkerId]]:
     return [(action.ticket, action.worker) for action in actions if isinstance(action, Send)]
 
 
 def arrive(
-    desk: RouterState, now_s: float, request: RoutedRequest = REQUEST
-) -> tuple[Ticket, list[DeskAction]]:
-    ticket, actions = desk.arrive(request, now_s)
-    desk.check_invariants()
+    router_state: RouterState, now_s: float, request: RoutedRequest = REQUEST
+) -> tuple[Ticket, list[RouterAction]]:
+    ticket, actions = router_state.arrive(request, now_s)
+    router_state.check_invariants()
     return ticket, actions
 
 
 def test_a_request_goes_to_the_workers_in_turn() -> None:
-    desk = desk_of(3)
-    assert [sends(arrive(desk, 0.0)[1]) for _ in range(4)] == [[(0, 0)], [(1, 1)], [(2, 2)], [(3, 0)]]
+    router_state = router_state_of(3)
+    assert [sends(arrive(router_state, 0.0)[1]) for _ in range(4)] == [[(0, 0)], [(1, 1)], [(2, 2)], [(3, 0)]]
 
 
 def test_requests_wait_in_order_for_room() -> None:
-    desk = desk_of(1, num_slots=1)
-    first, second, third = (arrive(desk, 0.0)[0] for _ in range(3))
-    assert desk.num_waiting == 2
-    assert sends(desk.answered(first, 200, WorkerUsage(), 1.0)) == [(second, 0)]
-    assert sends(desk.left(second, 2.0)) == [(third, 0)]
-    assert desk.answered(third, 200, WorkerUsage(), 3.0) == []
-    assert desk.num_clients == 0
+    router_state = router_state_of(1, num_slots=1)
+    first, second, third = (arrive(router_state, 0.0)[0] for _ in range(3))
+    assert router_state.num_waiting == 2
+    assert sends(router_state.answered(first, 200, WorkerUsage(), 1.0)) == [(second, 0)]
+    assert sends(router_state.left(second, 2.0)) == [(third, 0)]
+    assert router_state.answered(third, 200, WorkerUsage(), 3.0) == []
+    assert router_state.num_clients == 0
 
 
 def test_a_waiting_request_of_a_lost_client_is_never_sent() -> None:
-    desk = desk_of(1, num_slots=1)
-    first, second = (arrive(desk, 0.0)[0] for _ in range(2))
-    assert desk.left(second, 0.5) == []
-    assert sends(desk.answered(first, 200, WorkerUsage(), 1.0)) == []
-    assert desk.num_waiting == 0
+    router_state = router_state_of(1, num_slots=1)
+    first, second = (arrive(router_state, 0.0)[0] for _ in range(2))
+    assert router_state.left(second, 0.5) == []
+    assert sends(router_state.answered(first, 200, WorkerUsage(), 1.0)) == []
+    assert router_state.num_waiting == 0
 
 
 def test_a_failed_attempt_goes_elsewhere_and_the_worker_is_checked_at_once() -> None:
-    desk = desk_of(2)
-    ticket, _ = arrive(desk, 5.0)
-    actions = desk.failed(ticket, "it closed", 6.0)
+    router_state = router_state_of(2)
+    ticket, _ = arrive(router_state, 5.0)
+    actions = router_state.failed(ticket, "it closed", 6.0)
     assert sends(actions) == [(ticket, 1)]
     assert Check(0, 6.0) in actions
-    assert [worker.state for worker in desk.workers()] == ["suspect", "serving"]
+    assert [worker.state for worker in router_state.workers()] == ["suspect", "serving"]
 
 
 def test_an_unrepeatable_request_is_repeated_only_if_it_was_not_sent() -> None:
     request = RoutedRequest(is_repeatable=False)
-    desk = desk_of(2)
-    ticket, _ = arrive(desk, 0.0, request)
-    assert sends(desk.failed(ticket, "refused", 0.0, was_sent=False)) == [(ticket, 1)]
-    assert desk.failed(ticket, "it closed", 0.0)[0] == Refuse(ticket, 502, "it closed")
+    router_state = router_state_of(2)
+    ticket, _ = arrive(router_state, 0.0, request)
+    assert sends(router_state.failed(ticket, "refused", 0.0, was_sent=False)) == [(ticket, 1)]
+    assert router_state.failed(ticket, "it closed", 0.0)[0] == Refuse(ticket, 502, "it closed")
 
 
 def test_a_suspect_worker_is_checked_after_growing_delays() -> None:
-    desk = desk_of(1, health_interval_s=1.0)
+    router_state = router_state_of(1, health_interval_s=1.0)
     times = []
     for now_s in (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0):
-        (check,) = (one for one in desk.check_failed(0, "refused", now_s) if isinstance(one, Check))
+        (check,) = (one for one in router_state.check_failed(0, "refused", now_s) if isinstance(one, Check))
         times.append(round(check.at_s - now_s, 3))
     assert times == [0.0, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
 def test_a_worker_on_trial_gets_one_request_and_a_good_answer_ends_the_trial() -> None:
-    desk = desk_of(1, LeastLoaded())
-    first, _ = arrive(desk, 0.0)
-    assert sends(desk.failed(first, "it closed", 0.0)) == [(first, 0)]
-    second, waits = arrive(desk, 0.1)
+    router_state = router_state_of(1, LeastLoaded())
+    first, _ = arrive(router_state, 0.0)
+    assert sends(router_state.failed(first, "it closed", 0.0)) == [(first, 0)]
+    second, waits = arrive(router_state, 0.1)
     assert waits == []
-    assert sends(desk.check_passed(0, MODELS, None, 0.1)) == []
-    assert desk.workers()[0].on_trial
-    assert sends(desk.answered(first, 404, WorkerUsage(), 0.3)) == [(second, 0)]
-    assert sends(arrive(desk, 0.4)[1]) == [(2, 0)]
+    assert sends(router_state.check_passed(0, MODELS, None, 0.1)) == []
+    assert router_state.workers()[0].on_trial
+    assert sends(router_state.answered(first, 404, WorkerUsage(), 0.3)) == [(second, 0)]
+    assert sends(arrive(router_state, 0.4)[1]) == [(2, 0)]
 
 
 def test_attempts_that_were_not_sent_are_not_counted() -> None:
-    desk = desk_of(1, max_attempts=2)
-    ticket, _ = arrive(desk, 0.0)
+    router_state = router_state_of(1, max_attempts=2)
+    ticket, _ = arrive(router_state, 0.0)
     for now_s in range(1, 9):
-        actions = desk.failed(ticket, "refused", float(now_s), was_sent=False)
-        actions += desk.check_passed(0, MODELS, None, now_s + 0.5)
+        actions = router_state.failed(ticket, "refused", float(now_s), was_sent=False)
+        actions += router_state.check_passed(0, MODELS, None, now_s + 0.5)
         assert sends(actions) == [(ticket, 0)]
-    assert desk.num_clients == 1
+    assert router_state.num_clients == 1
 
 
 def test_a_stream_that_begins_ends_the_trial() -> None:
-    desk = desk_of(1)
-    desk.check_failed(0, "refused", 0.0)
-    desk.check_passed(0, MODELS, None, 0.1)
-    first, second = (arrive(desk, 0.2)[0] for _ in range(2))
-    assert desk.num_waiting == 1
-    assert sends(desk.began(first, 200, 0.3)) == [(second, 0)]
+    router_state = router_state_of(1)
+    router_state.check_failed(0, "refused", 0.0)
+    router_state.check_passed(0, MODELS, None, 0.1)
+    first, second = (arrive(router_state, 0.2)[0] for _ in range(2))
+    assert router_state.num_waiting == 1
+    assert sends(router_state.began(first, 200, 0.3)) == [(second, 0)]
 
 
 def test_many_requests_that_fail_at_once_are_one_suspicion() -> None:
-    desk = desk_of(2, RoundRobin(), max_attempts=9)
-    tickets = [arrive(desk, 0.0)[0] for _ in range(40)]
+    router_state = router_state_of(2, RoundRobin(), max_attempts=9)
+    tickets = [arrive(router_state, 0.0)[0] for _ in range(40)]
     checks = [
         action.at_s
         for ticket in tickets[::2]
-        for action in desk.failed(ticket, "it closed", 5.0)
+        for action in router_state.failed(ticket, "it closed", 5.0)
         if isinstance(action, Check)
     ]
     assert len(checks) == 20
@@ -151,97 +151,103 @@ def test_many_requests_that_fail_at_once_are_one_suspicion() -> None:
 
 
 def test_answers_with_5xx_in_a_row_open_the_breaker_and_4xx_close_it() -> None:
-    desk = desk_of(1, max_failures=2, max_attempts=1)
+    router_state = router_state_of(1, max_failures=2, max_attempts=1)
     for status in (500, 404, 500):
-        ticket, _ = arrive(desk, 0.0)
-        desk.answered(ticket, status, WorkerUsage(), 0.0)
-        assert desk.workers()[0].state == "serving"
-    ticket, _ = arrive(desk, 0.0)
-    assert desk.refused(ticket, 503, 0.0)[0] == Refuse(ticket, 502, "the worker answered with status 503")
-    assert desk.workers()[0].state == "suspect"
+        ticket, _ = arrive(router_state, 0.0)
+        router_state.answered(ticket, status, WorkerUsage(), 0.0)
+        assert router_state.workers()[0].state == "serving"
+    ticket, _ = arrive(router_state, 0.0)
+    assert router_state.refused(ticket, 503, 0.0)[0] == Refuse(
+        ticket, 502, "the worker answered with status 503"
+    )
+    assert router_state.workers()[0].state == "suspect"
 
 
 def test_a_model_is_asked_of_the_workers_that_list_it_or_of_all() -> None:
-    desk = desk_of(2)
-    desk.check_passed(1, {"other": {}}, None, 0.0)
+    router_state = router_state_of(2)
+    router_state.check_passed(1, {"other": {}}, None, 0.0)
     for _ in range(3):
-        assert sends(arrive(desk, 0.0)[1])[0][1] == 0
-        assert sends(arrive(desk, 0.0, RoutedRequest(model="other"))[1])[0][1] == 1
-    assert {sends(arrive(desk, 0.0, RoutedRequest(model="new"))[1])[0][1] for _ in range(2)} == {0, 1}
+        assert sends(arrive(router_state, 0.0)[1])[0][1] == 0
+        assert sends(arrive(router_state, 0.0, RoutedRequest(model="other"))[1])[0][1] == 1
+    assert {sends(arrive(router_state, 0.0, RoutedRequest(model="new"))[1])[0][1] for _ in range(2)} == {0, 1}
 
 
 def test_a_drained_worker_is_gone_with_its_last_request() -> None:
-    desk = desk_of(2)
-    ticket, _ = arrive(desk, 0.0)
-    assert desk.drain(0, 0.0) == []
-    assert sends(arrive(desk, 0.0)[1]) == [(1, 1)]
-    assert desk.answered(ticket, 200, WorkerUsage(), 1.0) == [WorkerGone(0)]
-    assert desk.drain(1, 1.0) == []
-    assert desk.left(1, 2.0) == [WorkerGone(1)]
-    assert desk.workers() == []
+    router_state = router_state_of(2)
+    ticket, _ = arrive(router_state, 0.0)
+    assert router_state.drain(0, 0.0) == []
+    assert sends(arrive(router_state, 0.0)[1]) == [(1, 1)]
+    assert router_state.answered(ticket, 200, WorkerUsage(), 1.0) == [WorkerGone(0)]
+    assert router_state.drain(1, 1.0) == []
+    assert router_state.left(1, 2.0) == [WorkerGone(1)]
+    assert router_state.workers() == []
 
 
 def test_a_removed_worker_cuts_what_has_begun_and_moves_the_rest() -> None:
-    desk = desk_of(2, LeastLoaded())
-    (begun, _), _, (other, _) = arrive(desk, 0.0), arrive(desk, 0.0), arrive(desk, 0.0)
-    desk.began(begun, 200, 0.0)
-    actions = desk.remove(0, 1.0)
+    router_state = router_state_of(2, LeastLoaded())
+    (begun, _), _, (other, _) = (
+        arrive(router_state, 0.0),
+        arrive(router_state, 0.0),
+        arrive(router_state, 0.0),
+    )
+    router_state.began(begun, 200, 0.0)
+    actions = router_state.remove(0, 1.0)
     assert sends(actions) == [(other, 1)]
     assert actions[-2:] == [Cut(begun, "the worker was removed"), WorkerGone(0)]
 
 
 def test_an_early_policy_lets_a_request_wait_at_a_worker_and_move() -> None:
-    desk = desk_of(2, SoonestStart(), num_slots=1)
-    tickets = [arrive(desk, 0.0)[0] for _ in range(6)]
-    assert desk.num_waiting == 4
-    moved = sends(desk.answered(tickets[1], 200, WorkerUsage(), 1.0))
+    router_state = router_state_of(2, SoonestStart(), num_slots=1)
+    tickets = [arrive(router_state, 0.0)[0] for _ in range(6)]
+    assert router_state.num_waiting == 4
+    moved = sends(router_state.answered(tickets[1], 200, WorkerUsage(), 1.0))
     assert [worker for _, worker in moved] == [1]
-    moved += sends(desk.answered(moved[0][0], 200, WorkerUsage(), 1.1))
-    moved += sends(desk.answered(moved[1][0], 200, WorkerUsage(), 1.2))
-    desk.check_invariants()
+    moved += sends(router_state.answered(moved[0][0], 200, WorkerUsage(), 1.1))
+    moved += sends(router_state.answered(moved[1][0], 200, WorkerUsage(), 1.2))
+    router_state.check_invariants()
     assert [worker for _, worker in moved] == [1, 1, 1]
 
 
 def test_what_waits_at_a_suspect_worker_goes_elsewhere() -> None:
-    desk = desk_of(2, SoonestStart(), num_slots=1)
-    tickets = [arrive(desk, 0.0)[0] for _ in range(4)]
-    assert sends(desk.check_failed(0, "refused", 0.5)) == []
+    router_state = router_state_of(2, SoonestStart(), num_slots=1)
+    tickets = [arrive(router_state, 0.0)[0] for _ in range(4)]
+    assert sends(router_state.check_failed(0, "refused", 0.5)) == []
     moved = []
     for _ in range(3):
         ticket = tickets[1] if not moved else moved[-1][0]
-        moved += sends(desk.answered(ticket, 200, WorkerUsage(), 1.0))
+        moved += sends(router_state.answered(ticket, 200, WorkerUsage(), 1.0))
     assert sorted(moved) == [(tickets[2], 1), (tickets[3], 1)]
 
 
 def test_reported_hits_reach_the_policy() -> None:
     policy = SoonestStart()
-    desk = desk_of(1, policy)
-    ticket, _ = arrive(desk, 0.0)
-    desk.answered(ticket, 200, WorkerUsage(100, 7, 64), 1.0)
+    router_state = router_state_of(1, policy)
+    ticket, _ = arrive(router_state, 0.0)
+    router_state.answered(ticket, 200, WorkerUsage(100, 7, 64), 1.0)
     (ended,) = (event for event in policy.events if isinstance(event, Ended))
     assert ended.held_tokens == 64
 
 
 def test_counts_without_hits_tell_of_a_miss_where_a_worker_tells_of_hits() -> None:
     policy = SoonestStart()
-    desk = desk_of(1, policy)
+    router_state = router_state_of(1, policy)
     missed, hit = WorkerUsage(100, 7, is_older_api=True), WorkerUsage(100, 7, 64, is_older_api=True)
     uncounted, of_another_api = WorkerUsage(), WorkerUsage(100, 7)
     for usage in (missed, hit, missed, uncounted, of_another_api):
-        ticket, _ = arrive(desk, 0.0)
-        desk.answered(ticket, 200, usage, 1.0)
+        ticket, _ = arrive(router_state, 0.0)
+        router_state.answered(ticket, 200, usage, 1.0)
     told = [event.held_tokens for event in policy.events if isinstance(event, Ended)]
     assert told == [None, 64, 0, None, None]
 
 
 def test_an_answer_that_waited_for_its_client_does_not_make_a_worker_slow() -> None:
     for was_paused in (False, True):
-        desk = desk_of(2, SoonestStart())
-        first, _ = arrive(desk, 0.0)
-        second, _ = arrive(desk, 0.0)
-        desk.answered(second, 200, WorkerUsage(100, 7), 900.0)
-        desk.answered(first, 200, WorkerUsage(100, 7), 900.0, was_paused=was_paused)
-        slowest = [desk._loads.view(worker).slowness > 2 for worker in (0, 1)]
+        router_state = router_state_of(2, SoonestStart())
+        first, _ = arrive(router_state, 0.0)
+        second, _ = arrive(router_state, 0.0)
+        router_state.answered(second, 200, WorkerUsage(100, 7), 900.0)
+        router_state.answered(first, 200, WorkerUsage(100, 7), 900.0, was_paused=was_paused)
+        slowest = [router_state._loads.view(worker).slowness > 2 for worker in (0, 1)]
         assert slowest == [not was_paused, True]
 
 
@@ -250,100 +256,100 @@ def test_keys_reach_a_policy_that_reads_them() -> None:
         uses_keys: KeyUse = "always"
 
     policy = KeyReader()
-    desk = desk_of(1, policy)
+    router_state = router_state_of(1, policy)
     key = PromptKey((b"first", b"second"), 64)
-    arrive(desk, 0.0, RoutedRequest(num_tokens=200, key=key))
+    arrive(router_state, 0.0, RoutedRequest(num_tokens=200, key=key))
     joined, dispatched = policy.events
     assert joined == Joined(0, "bytes")
     assert isinstance(dispatched, Dispatched)
     assert dispatched.request.keys == {"bytes": key}
-    assert desk.uses_keys
-    assert not desk_of(1).uses_keys
+    assert router_state.uses_keys
+    assert not router_state_of(1).uses_keys
 
 
-def held_tokens(desk: RouterState, key: PromptKey, now_s: float) -> int:
+def held_tokens(router_state: RouterState, key: PromptKey, now_s: float) -> int:
     """Send a request with a key and answer it; return what its worker was believed to hold of it."""
-    ticket, actions = arrive(desk, now_s, RoutedRequest(num_tokens=200, key=key))
+    ticket, actions = arrive(router_state, now_s, RoutedRequest(num_tokens=200, key=key))
     (send,) = (action for action in actions if isinstance(action, Send))
-    desk.answered(ticket, 200, WorkerUsage(), now_s + 0.1)
+    router_state.answered(ticket, 200, WorkerUsage(), now_s + 0.1)
     return send.choice.held_tokens
 
 
 def test_a_worker_whose_process_has_ended_is_not_believed_to_hold_what_it_held() -> None:
     key = PromptKey((b"first", b"second"), 64)
     for is_gone in (False, True):
-        desk = desk_of(1, Stretto())
-        assert [held_tokens(desk, key, now_s) > 0 for now_s in (0.0, 1.0)] == [False, True]
-        desk.check_failed(0, "it took no connection", 2.0, is_gone=is_gone)
-        desk.check_passed(0, MODELS, None, 60.0)
-        assert (held_tokens(desk, key, 60.0) > 0) is not is_gone
+        router_state = router_state_of(1, Stretto())
+        assert [held_tokens(router_state, key, now_s) > 0 for now_s in (0.0, 1.0)] == [False, True]
+        router_state.check_failed(0, "it took no connection", 2.0, is_gone=is_gone)
+        router_state.check_passed(0, MODELS, None, 60.0)
+        assert (held_tokens(router_state, key, 60.0) > 0) is not is_gone
 
 
 @pytest.mark.parametrize("status", [200, 400, 503])
 def test_a_refused_prompt_is_not_believed_to_be_held(status: int) -> None:
     key = PromptKey((b"first", b"second"), 64)
-    desk = desk_of(1, Stretto(), max_attempts=1)
-    ticket, _ = arrive(desk, 0.0, RoutedRequest(num_tokens=200, key=key))
+    router_state = router_state_of(1, Stretto(), max_attempts=1)
+    ticket, _ = arrive(router_state, 0.0, RoutedRequest(num_tokens=200, key=key))
     if status == 503:
-        desk.refused(ticket, status, 0.5)
+        router_state.refused(ticket, status, 0.5)
     else:
-        desk.answered(ticket, status, WorkerUsage(), 0.5)
-    assert (held_tokens(desk, key, 1.0) > 0) is (status == 200)
+        router_state.answered(ticket, status, WorkerUsage(), 0.5)
+    assert (held_tokens(router_state, key, 1.0) > 0) is (status == 200)
 
 
 def test_a_worker_that_comes_back_with_another_memory_is_filled_as_it_allows() -> None:
-    desk = desk_of(1, Stretto())
+    router_state = router_state_of(1, Stretto())
     key = PromptKey((b"first", b"second"), 64)
-    ticket, _ = arrive(desk, 0.0, RoutedRequest(num_tokens=200, key=key))
-    assert held_tokens(desk, key, 0.5) > 0
-    desk.check_failed(0, "slow", 1.0)
-    desk.check_passed(0, MODELS, 1000, 60.0)
-    desk.check_invariants()
-    desk.answered(ticket, 200, WorkerUsage(), 61.0)
-    desk.check_invariants()
-    assert held_tokens(desk, key, 62.0) == 0
-    sent = [sends(arrive(desk, 63.0, RoutedRequest(num_tokens=400))[1]) for _ in range(3)]
+    ticket, _ = arrive(router_state, 0.0, RoutedRequest(num_tokens=200, key=key))
+    assert held_tokens(router_state, key, 0.5) > 0
+    router_state.check_failed(0, "slow", 1.0)
+    router_state.check_passed(0, MODELS, 1000, 60.0)
+    router_state.check_invariants()
+    router_state.answered(ticket, 200, WorkerUsage(), 61.0)
+    router_state.check_invariants()
+    assert held_tokens(router_state, key, 62.0) == 0
+    sent = [sends(arrive(router_state, 63.0, RoutedRequest(num_tokens=400))[1]) for _ in range(3)]
     assert [len(one) for one in sent] == [1, 0, 0]
 
 
 def test_a_failure_is_passed_on_when_all_workers_that_list_the_model_have_failed() -> None:
-    desk = desk_of(2)
-    other = desk.add_worker(WorkerConfig(url="http://other")).id
-    desk.check_passed(other, {"o": {}}, None, 0.0)
-    ticket, _ = arrive(desk, 0.0)
-    assert sends(desk.refused(ticket, 503, 0.1)) == [(ticket, 1)]
-    (refusal,) = desk.refused(ticket, 503, 0.2)
+    router_state = router_state_of(2)
+    other = router_state.add_worker(WorkerConfig(url="http://other")).id
+    router_state.check_passed(other, {"o": {}}, None, 0.0)
+    ticket, _ = arrive(router_state, 0.0)
+    assert sends(router_state.refused(ticket, 503, 0.1)) == [(ticket, 1)]
+    (refusal,) = router_state.refused(ticket, 503, 0.2)
     assert isinstance(refusal, Refuse)
-    assert desk.num_clients == 0
+    assert router_state.num_clients == 0
 
 
 def test_a_request_returns_to_a_worker_where_it_failed_when_the_others_are_gone() -> None:
-    desk = desk_of(2, num_slots=1)
-    failing, _ = arrive(desk, 0.0)
-    arrive(desk, 0.0)
-    assert sends(desk.refused(failing, 503, 0.1)) == []
-    assert sends(desk.drain(1, 0.2)) == [(failing, 0)]
-    desk.check_invariants()
+    router_state = router_state_of(2, num_slots=1)
+    failing, _ = arrive(router_state, 0.0)
+    arrive(router_state, 0.0)
+    assert sends(router_state.refused(failing, 503, 0.1)) == []
+    assert sends(router_state.drain(1, 0.2)) == [(failing, 0)]
+    router_state.check_invariants()
 
 
 def test_a_repeated_request_that_waits_delays_no_others() -> None:
-    desk = desk_of(2, num_slots=1)
-    failing, _ = arrive(desk, 0.0)
-    busy, _ = arrive(desk, 0.0)
-    assert sends(desk.refused(failing, 503, 0.1)) == []
-    new, actions = arrive(desk, 0.2)
+    router_state = router_state_of(2, num_slots=1)
+    failing, _ = arrive(router_state, 0.0)
+    busy, _ = arrive(router_state, 0.0)
+    assert sends(router_state.refused(failing, 503, 0.1)) == []
+    new, actions = arrive(router_state, 0.2)
     assert sends(actions) == [(new, 0)]
-    assert sends(desk.answered(busy, 200, WorkerUsage(), 0.3)) == [(failing, 1)]
+    assert sends(router_state.answered(busy, 200, WorkerUsage(), 0.3)) == [(failing, 1)]
 
 
 def test_requests_for_all_models_are_served_in_order() -> None:
-    desk = desk_of(1, num_slots=1)
-    desk.check_passed(0, {"m": {}, "n": {}}, None, 0.0)
-    running, _ = arrive(desk, 0.0)
+    router_state = router_state_of(1, num_slots=1)
+    router_state.check_passed(0, {"m": {}, "n": {}}, None, 0.0)
+    running, _ = arrive(router_state, 0.0)
     models = ["m", "n", "m", "", "unknown", "m", "n", "other", "m"]
-    waiting = [arrive(desk, 0.1, RoutedRequest(model=model, num_tokens=1))[0] for model in models]
+    waiting = [arrive(router_state, 0.1, RoutedRequest(model=model, num_tokens=1))[0] for model in models]
     for expected in waiting:
-        assert sends(desk.answered(running, 200, WorkerUsage(), 1.0)) == [(expected, 0)]
+        assert sends(router_state.answered(running, 200, WorkerUsage(), 1.0)) == [(expected, 0)]
         running = expected
 
 
@@ -355,14 +361,14 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
     """Random arrivals, answers, failures, health checks, drains and additions."""
     choices = random.Random(seed)
     placement = policy()
-    desk = desk_of(3, placement, num_slots=2, max_waiting=6, max_wait_s=30.0)
+    router_state = router_state_of(3, placement, num_slots=2, max_waiting=6, max_wait_s=30.0)
     at_worker: dict[Ticket, WorkerId] = {}
     open_tickets: set[Ticket] = set()
     begun: set[Ticket] = set()
     gone: set[WorkerId] = set()
     now_s = 0.0
 
-    def act(actions: list[DeskAction]) -> None:
+    def act(actions: list[RouterAction]) -> None:
         for action in actions:
             match action:
                 case Send(ticket, worker):
@@ -378,13 +384,13 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 case WorkerGone(worker):
                     assert worker not in at_worker.values()
                     gone.add(worker)
-        desk.check_invariants()
+        router_state.check_invariants()
         if isinstance(placement, ScoredPlacement):
             placement.index.check_invariants()
 
     def step(kind: str) -> None:
         running = sorted(at_worker)
-        workers = [worker.id for worker in desk.workers()]
+        workers = [worker.id for worker in router_state.workers()]
         match kind:
             case "arrive":
                 num_blocks = choices.randrange(14)
@@ -394,12 +400,12 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                     num_tokens=64 * num_blocks + choices.randrange(64),
                     key=PromptKey(choices.choice(beginnings), 64),
                 )
-                ticket, actions = desk.arrive(request, now_s)
+                ticket, actions = router_state.arrive(request, now_s)
                 open_tickets.add(ticket)
                 act(actions)
             case "begin" if running:
                 ticket = choices.choice(running)
-                act(desk.began(ticket, 200, now_s))
+                act(router_state.began(ticket, 200, now_s))
                 begun.add(ticket)
             case "answer" | "refuse" | "fail" if running:
                 ticket = choices.choice(running)
@@ -407,43 +413,51 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 if kind == "answer":
                     open_tickets.remove(ticket)
                     status = choices.choice([200, 200, 400, 500])
-                    act(desk.answered(ticket, status, WorkerUsage(9, choices.randrange(300), 0), now_s))
+                    act(
+                        router_state.answered(
+                            ticket, status, WorkerUsage(9, choices.randrange(300), 0), now_s
+                        )
+                    )
                 elif kind == "refuse" and ticket not in begun:
-                    act(desk.refused(ticket, 503, now_s))
+                    act(router_state.refused(ticket, 503, now_s))
                 else:
-                    act(desk.failed(ticket, "it closed", now_s))
+                    act(router_state.failed(ticket, "it closed", now_s))
             case "leave" if open_tickets:
                 ticket = choices.choice(sorted(open_tickets))
                 open_tickets.remove(ticket)
                 at_worker.pop(ticket, None)
-                act(desk.left(ticket, now_s))
+                act(router_state.left(ticket, now_s))
             case "pass" if workers:
-                act(desk.check_passed(choices.choice(workers), MODELS, None, now_s))
+                act(router_state.check_passed(choices.choice(workers), MODELS, None, now_s))
             case "miss" if workers:
-                act(desk.check_failed(choices.choice(workers), "refused", now_s))
+                act(router_state.check_failed(choices.choice(workers), "refused", now_s))
             case "drain" | "remove" if len(workers) > 1:
                 worker = choices.choice(workers)
-                act(desk.drain(worker, now_s) if kind == "drain" else desk.remove(worker, now_s))
+                act(
+                    router_state.drain(worker, now_s)
+                    if kind == "drain"
+                    else router_state.remove(worker, now_s)
+                )
             case "add" if len(workers) < 5:
-                worker = desk.add_worker(WorkerConfig(url=f"http://new{now_s}", num_slots=2)).id
-                act(desk.check_passed(worker, MODELS, None, now_s))
+                worker = router_state.add_worker(WorkerConfig(url=f"http://new{now_s}", num_slots=2)).id
+                act(router_state.check_passed(worker, MODELS, None, now_s))
 
     common = ["arrive"] * 6 + ["answer"] * 5 + ["begin", "pass", "pass"]
     rare = ["refuse", "fail", "leave", "miss", "drain", "remove", "add"]
     for _ in range(400):
         now_s += choices.random() * 0.3
         step(choices.choice(common + rare))
-        act(desk.expire(now_s))
+        act(router_state.expire(now_s))
     for _ in range(200):
         now_s += 1.0
-        for worker in desk.workers():
-            act(desk.check_passed(worker.id, MODELS, None, now_s))
+        for worker in router_state.workers():
+            act(router_state.check_passed(worker.id, MODELS, None, now_s))
         step("answer")
-        act(desk.expire(now_s))
+        act(router_state.expire(now_s))
     assert not open_tickets
-    assert desk.num_clients == desk.num_waiting == 0
-    assert all(desk.num_running(worker.id) == 0 for worker in desk.workers())
-    for worker in desk.workers():
-        desk.remove(worker.id, now_s)
+    assert router_state.num_clients == router_state.num_waiting == 0
+    assert all(router_state.num_running(worker.id) == 0 for worker in router_state.workers())
+    for worker in router_state.workers():
+        router_state.remove(worker.id, now_s)
     if isinstance(placement, ScoredPlacement):
         assert (placement.index.num_instances, placement.index.caches) == (0, {})

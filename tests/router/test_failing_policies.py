@@ -53,21 +53,21 @@ class Breaking(Placement):
 def test_least_loaded_takes_the_place_of_a_policy_that_raises(
     method: str, num_good: int, binds: Binds, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = RouterState(RouterConfig(), FallbackPlacement(Breaking(method, num_good, binds)))
+    router_state = RouterState(RouterConfig(), FallbackPlacement(Breaking(method, num_good, binds)))
     for index in range(2):
-        worker = desk.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=8)).id
-        desk.check_passed(worker, {}, None, 0.0)
+        worker = router_state.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=8)).id
+        router_state.check_passed(worker, {}, None, 0.0)
     sent: list[Send] = []
     for _ in range(12):
-        _, actions = desk.arrive(RoutedRequest(num_tokens=10), 0.0)
+        _, actions = router_state.arrive(RoutedRequest(num_tokens=10), 0.0)
         sent += [action for action in actions if isinstance(action, Send)]
-        desk.check_invariants()
+        router_state.check_invariants()
     for number, send in enumerate(sent):
-        actions = desk.answered(send.ticket, 200, WorkerUsage(), 1.0 + number)
+        actions = router_state.answered(send.ticket, 200, WorkerUsage(), 1.0 + number)
         sent += [action for action in actions if isinstance(action, Send)]
-        desk.check_invariants()
+        router_state.check_invariants()
     assert len(sent) == 12
-    assert (desk.num_clients, desk.num_waiting) == (0, 0)
+    assert (router_state.num_clients, router_state.num_waiting) == (0, 0)
     assert [record.message for record in caplog.records] == [
         "placement policy Breaking raised; least_loaded takes its place"
     ]
@@ -81,6 +81,6 @@ def test_a_policy_that_raises_costs_no_request(method: str, monkeypatch: pytest.
         async with routing("well", "well", placement="breaking") as at:
             replies = await asyncio.gather(*(at.ask() for _ in range(6)))
             assert [reply.content for reply in replies] == [WHOLE] * 6
-            assert at.desk.num_clients == 0
+            assert at.router_state.num_clients == 0
 
     run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -61,6 +62,35 @@ def test_pipelined_requests_count_together(num_bytes: int) -> None:
     assert _statuses(reader)[-1] == 429
     assert budget.num_held <= MB // 2
     assert sum(one.num_held for one in reader.read) == budget.num_held
+
+
+@pytest.mark.parametrize("part_bytes", [2, 3, 30])
+def test_a_body_in_tiny_parts_takes_hardly_more_than_its_length(part_bytes: int) -> None:
+    reader = _reader(ByteBudget(512 * MB))
+    part = b"%x\r\n%b\r\n" % (part_bytes, b"x" * part_bytes)
+    num_parts = 300_000 // part_bytes
+    tracemalloc.start()
+    try:
+        reader.feed(POST + b"Transfer-Encoding: chunked\r\n\r\n", 0.0)
+        for _ in range(num_parts // 100):
+            reader.feed(part * 100, 0.0)
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    reader.feed(b"0\r\n\r\n", 0.0)
+    assert reader.read[0].body == b"x" * part_bytes * (num_parts // 100 * 100)
+    assert held_bytes < 1.5 * len(reader.read[0].body)
+
+
+@pytest.mark.parametrize("part_bytes", [(1, 5000, 2, 3), (5000, 1, 1, 5000), (4096, 4095, 4096)])
+def test_a_body_in_long_and_short_parts_comes_as_it_was_sent(part_bytes: tuple[int, ...]) -> None:
+    reader = _reader(ByteBudget(512 * MB))
+    parts = [bytes([65 + place]) * num for place, num in enumerate(part_bytes)]
+    reader.feed(POST + b"Content-Length: %d\r\n\r\n" % sum(part_bytes), 0.0)
+    for part in parts:
+        reader.feed(part, 0.0)
+    assert reader.read[0].body == b"".join(parts)
+    assert type(reader.read[0].body) is bytes
 
 
 def test_headers_of_one_letter_count_as_the_memory_that_they_take() -> None:

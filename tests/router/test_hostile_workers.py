@@ -18,7 +18,7 @@ from stretto.router import believable
 from stretto.router.answers import UsageReader
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.config_file import read_router_config
-from stretto.router.messages import Check, DeskAction, Refuse, RoutedRequest, Send, WorkerUsage
+from stretto.router.messages import Check, Refuse, RoutedRequest, RouterAction, Send, WorkerUsage
 from stretto.router.router_state import RouterState
 from stretto.router.serve import RunningRouter
 from stretto.wire.errors import read_retry_after
@@ -27,16 +27,18 @@ LIE = 999_999_999
 KEY = "sk-secret-47-11"
 
 
-def _desk(models: dict[str, dict[str, object]] | None = None, num: int = 1, **settings: Any) -> RouterState:
+def _router_state(
+    models: dict[str, dict[str, object]] | None = None, num: int = 1, **settings: Any
+) -> RouterState:
     placement = settings.pop("placement", None) or LeastLoaded()
-    desk = RouterState(RouterConfig(**settings), placement)
+    router_state = RouterState(RouterConfig(**settings), placement)
     for index in range(num):
-        worker = desk.add_worker(WorkerConfig(url=f"http://w{index}")).id
-        desk.check_passed(worker, models or {"m": {"id": "m"}}, 100_000, 0.0)
-    return desk
+        worker = router_state.add_worker(WorkerConfig(url=f"http://w{index}")).id
+        router_state.check_passed(worker, models or {"m": {"id": "m"}}, 100_000, 0.0)
+    return router_state
 
 
-def _sent(actions: list[DeskAction]) -> list[int]:
+def _sent(actions: list[RouterAction]) -> list[int]:
     return [action.worker for action in actions if isinstance(action, Send)]
 
 
@@ -49,18 +51,20 @@ def test_false_counts_of_one_model_leave_others_many_requests_at_once(
     max_tokens: int | None, num_lies: int
 ) -> None:
     models: dict[str, dict[str, object]] = {"m": {"id": "m"}, "other": {"id": "other"}}
-    desk = _desk(models)
+    router_state = _router_state(models)
     for _ in range(num_lies):
-        ticket, _ = desk.arrive(RoutedRequest(model="m", num_tokens=10, max_tokens=max_tokens), 0.0)
-        desk.answered(ticket, 200, WorkerUsage(LIE, LIE, LIE), 1.0)
+        ticket, _ = router_state.arrive(RoutedRequest(model="m", num_tokens=10, max_tokens=max_tokens), 0.0)
+        router_state.answered(ticket, 200, WorkerUsage(LIE, LIE, LIE), 1.0)
         for _ in range(3):
-            ticket, _ = desk.arrive(RoutedRequest(model="other", num_tokens=10), 0.0)
-            desk.answered(ticket, 200, WorkerUsage(10, 100, 0), 1.0)
+            ticket, _ = router_state.arrive(RoutedRequest(model="other", num_tokens=10), 0.0)
+            router_state.answered(ticket, 200, WorkerUsage(10, 100, 0), 1.0)
     for model in ("m", "other"):
-        sent = [_sent(desk.arrive(RoutedRequest(model=model, num_tokens=10), 2.0)[1]) for _ in range(50)]
+        sent = [
+            _sent(router_state.arrive(RoutedRequest(model=model, num_tokens=10), 2.0)[1]) for _ in range(50)
+        ]
         if model == "other" or num_lies == 1:
             assert sum(map(len, sent)) == 50
-    desk.check_invariants()
+    router_state.check_invariants()
 
 
 @pytest.mark.parametrize(
@@ -119,42 +123,42 @@ def test_a_worker_rests_for_its_retry_after_within_limits(header: str, rest_s: f
 
 
 def test_a_request_that_is_refused_with_429_goes_elsewhere_and_the_worker_rests() -> None:
-    desk = _desk(num=2, placement=RoundRobin())
-    ticket, actions = desk.arrive(RoutedRequest(model="m"), 0.0)
+    router_state = _router_state(num=2, placement=RoundRobin())
+    ticket, actions = router_state.arrive(RoutedRequest(model="m"), 0.0)
     assert _sent(actions) == [0]
-    actions = desk.refused(ticket, 429, 0.0, retry_after_s=5.0)
+    actions = router_state.refused(ticket, 429, 0.0, retry_after_s=5.0)
     assert _sent(actions) == [1]
     assert Check(0, 5.0) in actions
-    assert [_sent(desk.arrive(RoutedRequest(model="m"), 1.0)[1]) for _ in range(3)] == [[1]] * 3
-    assert {_sent(desk.arrive(RoutedRequest(model="m"), 5.0)[1])[0] for _ in range(4)} == {0, 1}
-    assert all(worker.state == "serving" for worker in desk.workers())
-    desk.check_invariants()
+    assert [_sent(router_state.arrive(RoutedRequest(model="m"), 1.0)[1]) for _ in range(3)] == [[1]] * 3
+    assert {_sent(router_state.arrive(RoutedRequest(model="m"), 5.0)[1])[0] for _ in range(4)} == {0, 1}
+    assert all(worker.state == "serving" for worker in router_state.workers())
+    router_state.check_invariants()
 
 
 def test_while_all_rest_requests_are_refused_with_the_soonest_end() -> None:
-    desk = _desk(num=2, placement=RoundRobin())
-    ticket, _ = desk.arrive(RoutedRequest(model="m"), 0.0)
-    desk.refused(ticket, 429, 0.0, retry_after_s=9.0)
-    (refusal, *_) = desk.refused(ticket, 429, 0.0, retry_after_s=4.0)
+    router_state = _router_state(num=2, placement=RoundRobin())
+    ticket, _ = router_state.arrive(RoutedRequest(model="m"), 0.0)
+    router_state.refused(ticket, 429, 0.0, retry_after_s=9.0)
+    (refusal, *_) = router_state.refused(ticket, 429, 0.0, retry_after_s=4.0)
     assert isinstance(refusal, Refuse)
     assert refusal.retry_after_s == 4.0
-    _, actions = desk.arrive(RoutedRequest(model="m"), 1.0)
+    _, actions = router_state.arrive(RoutedRequest(model="m"), 1.0)
     assert isinstance(actions[-1], Refuse)
     assert (actions[-1].status, actions[-1].retry_after_s) == (429, 3.0)
-    assert _sent(desk.arrive(RoutedRequest(model="m"), 4.0)[1]) == [1]
-    assert desk.num_waiting == 0
+    assert _sent(router_state.arrive(RoutedRequest(model="m"), 4.0)[1]) == [1]
+    assert router_state.num_waiting == 0
 
 
 def test_what_waits_is_served_at_the_end_of_a_rest() -> None:
-    desk = RouterState(RouterConfig(), LeastLoaded())
-    worker = desk.add_worker(WorkerConfig(url="http://w", num_slots=1)).id
-    desk.check_passed(worker, {"m": {}}, None, 0.0)
-    first, second = (desk.arrive(RoutedRequest(model="m"), 0.0)[0] for _ in range(2))
-    actions = desk.answered(first, 429, WorkerUsage(), 1.0, retry_after_s=2.0)
+    router_state = RouterState(RouterConfig(), LeastLoaded())
+    worker = router_state.add_worker(WorkerConfig(url="http://w", num_slots=1)).id
+    router_state.check_passed(worker, {"m": {}}, None, 0.0)
+    first, second = (router_state.arrive(RoutedRequest(model="m"), 0.0)[0] for _ in range(2))
+    actions = router_state.answered(first, 429, WorkerUsage(), 1.0, retry_after_s=2.0)
     assert (_sent(actions), Check(worker, 3.0) in actions) == ([], True)
-    assert _sent(desk.check_passed(worker, {"m": {}}, None, 2.0)) == []
-    assert _sent(desk.check_passed(worker, {"m": {}}, None, 3.0)) == [worker]
-    assert desk.answered(second, 200, WorkerUsage(), 3.5) == []
+    assert _sent(router_state.check_passed(worker, {"m": {}}, None, 2.0)) == []
+    assert _sent(router_state.check_passed(worker, {"m": {}}, None, 3.0)) == [worker]
+    assert router_state.answered(second, 200, WorkerUsage(), 3.5) == []
 
 
 def test_429_reaches_a_client_only_if_no_worker_is_left() -> None:
@@ -256,7 +260,7 @@ def test_a_worker_that_wants_a_key_gets_it_with_probes_and_requests(
         configs = WorkerConfig(url=server.url, api_key_env="ROUTER_TEST_KEY", headers={"X-Team": KEY})
         said: list[str] = []
         async with RunningRouter(RouterConfig(worker=(configs,), port=0), None, said.append) as router:
-            (worker,) = router.front.desk.workers()
+            (worker,) = router.front.router_state.workers()
             assert (worker.state, list(worker.models)) == ("serving", ["m"])
             async with _client(router) as client:
                 body = {"model": "m", "prompt": "a"}
@@ -300,7 +304,7 @@ def test_a_worker_serves_when_its_models_are_known(status: int, models: Any, rea
                     reply = await client.post("/v1/completions", json={"model": "m", "prompt": "a"})
                     assert reply.status_code == 200
             unknown.models_status, unknown.models = 200, {"data": [{"id": "n"}]}
-            await until(lambda: router.front.desk.workers()[1].state == "serving")
+            await until(lambda: router.front.router_state.workers()[1].state == "serving")
         known.close()
         unknown.close()
 
@@ -313,7 +317,7 @@ def test_models_may_be_named_for_a_server_that_lists_none() -> None:
         server.models_status = 404
         await server.open()
         async with _workers(WorkerConfig(url=server.url, models=("a", "b"))) as router:
-            assert list(router.front.desk.workers()[0].models) == ["a", "b"]
+            assert list(router.front.router_state.workers()[0].models) == ["a", "b"]
         server.close()
 
     run(main())
@@ -334,7 +338,7 @@ def test_a_url_of_a_worker_may_have_any_form_that_an_engine_takes(path: str, pre
         server = Raw()
         await server.open()
         async with _workers(WorkerConfig(url=server.url + path)) as router, _client(router) as client:
-            assert router.front.desk.workers()[0].state == "serving"
+            assert router.front.router_state.workers()[0].state == "serving"
             reply = await client.post("/v1/chat/completions?x=1", json={"model": "m", "messages": []})
             assert reply.status_code == 200
         mark = f"?{query}" if query else ""

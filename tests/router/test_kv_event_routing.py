@@ -54,11 +54,11 @@ async def routed(
         RunningRouter(config) as router,
         httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S) as client,
     ):
-        desk = router.front.desk
+        router_state = router.front.router_state
         if tokenizer is not None:
             router.front.tokens = TokenReader(Path(tokenizer), PATIENCE_S)
-            await until(lambda: all(worker.shares_tokenizer for worker in desk.workers()))
-        await until(lambda: desk.has_reports)
+            await until(lambda: all(worker.shares_tokenizer for worker in router_state.workers()))
+        await until(lambda: router_state.has_reports)
         yield router, client
 
 
@@ -96,7 +96,9 @@ def test_a_prompt_goes_to_the_server_that_has_reported_it(
             assert f"stretto_router_cached_tokens_total {cached}" in text
             await reset(workers)
             await until(
-                lambda: not any(router.front.desk._caches.held(tokens.encode(PROMPT), (0, 1)).values())
+                lambda: (
+                    not any(router.front.router_state._caches.held(tokens.encode(PROMPT), (0, 1)).values())
+                )
             )
 
     run(main())
@@ -112,12 +114,12 @@ def test_events_that_fail_to_be_applied_end_a_subscription_with_a_warning(
         await reset(workers)
         await warm(workers[0].url, PROMPT)
         async with routed(workers, None) as (router, client):
-            desk = router.front.desk
-            desk.reported = broken  # type: ignore[method-assign]
+            router_state = router.front.router_state
+            router_state.reported = broken  # type: ignore[method-assign]
             for worker in workers:
                 await warm(worker.url, f"{worker.url} {PROMPT}")
             await until(lambda: caplog.text.count("are followed no more: RuntimeError('a bug')") == 2)
-            assert not desk.has_reports
+            assert not router_state.has_reports
             asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
             assert (await client.post("/v1/completions", json=asked)).status_code == 200
 
@@ -137,15 +139,15 @@ def test_a_request_that_fails_to_be_placed_is_answered(
             front = router.front
             if has_late_ids:
                 front.tokens = TokenReader(MINI, timeout_s=1e-6)
-            arrive, front.desk.arrive = front.desk.arrive, broken  # type: ignore
+            arrive, front.router_state.arrive = front.router_state.arrive, broken  # type: ignore
             asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
             reply = await client.post("/v1/completions", json=asked)
             assert reply.status_code == 500
             assert "could not place the request" in reply.json()["error"]["message"]
             assert "a request could not be placed" in caplog.text
-            front.desk.arrive = arrive  # type: ignore
+            front.router_state.arrive = arrive  # type: ignore
             assert (await client.post("/v1/completions", json=asked)).status_code == 200
-            assert front.desk.num_clients == 0
+            assert front.router_state.num_clients == 0
 
     run(main())
 
@@ -163,7 +165,7 @@ def test_another_tokenizer_than_the_servers_is_not_used(
         config = RouterConfig(worker=workers, port=0, placement="stretto", tokenizer=str(tmp_path))
         async with RunningRouter(config) as router:
             await until(lambda: caplog.text.count("does not agree with the router's tokenizer") == 2)
-            assert not any(worker.shares_tokenizer for worker in router.front.desk.workers())
+            assert not any(worker.shares_tokenizer for worker in router.front.router_state.workers())
 
     run(main())
 

@@ -61,80 +61,80 @@ def test_removed_blocks_and_forgotten_workers_hold_nothing() -> None:
     assert not caches
 
 
-def desk_of(*cards: dict[str, object], placement: str = "stretto") -> RouterState:
-    desk = RouterState(RouterConfig(), PLACEMENTS[placement]())
+def router_state_of(*cards: dict[str, object], placement: str = "stretto") -> RouterState:
+    router_state = RouterState(RouterConfig(), PLACEMENTS[placement]())
     for number, card in enumerate(cards):
-        worker = desk.add_worker(WorkerConfig(url=f"http://w{number}")).id
-        desk.check_passed(worker, {str(card["id"]): card}, 100_000, 0.0)
-    return desk
+        worker = router_state.add_worker(WorkerConfig(url=f"http://w{number}")).id
+        router_state.check_passed(worker, {str(card["id"]): card}, 100_000, 0.0)
+    return router_state
 
 
-def sent(desk: RouterState, request: RoutedRequest, now_s: float = 1.0) -> Send:
-    (action,) = desk.arrive(request, now_s)[1]
+def sent(router_state: RouterState, request: RoutedRequest, now_s: float = 1.0) -> Send:
+    (action,) = router_state.arrive(request, now_s)[1]
     assert isinstance(action, Send)
-    desk.check_invariants()
+    router_state.check_invariants()
     return action
 
 
 def test_a_prompt_goes_where_it_was_reported_and_the_prediction_is_what_was_reported() -> None:
-    desk = desk_of({"id": "m"}, {"id": "m"}, {"id": "m"})
+    router_state = router_state_of({"id": "m"}, {"id": "m"}, {"id": "m"})
     request = RoutedRequest(model="m", ids=IDS, num_tokens=1)
-    desk.reported(1, stored(IDS))
-    assert desk.has_reports
-    action = sent(desk, request)
+    router_state.reported(1, stored(IDS))
+    assert router_state.has_reports
+    action = sent(router_state, request)
     assert (action.worker, action.choice.held_tokens) == (1, 96)
-    desk.answered(action.ticket, 200, WorkerUsage(100, 5, 96), 2.0)
-    desk.forget_reports(1)
-    assert sent(desk, request, 3.0).choice.held_tokens == 0
+    router_state.answered(action.ticket, 200, WorkerUsage(100, 5, 96), 2.0)
+    router_state.forget_reports(1)
+    assert sent(router_state, request, 3.0).choice.held_tokens == 0
 
 
 def test_texts_are_looked_up_only_where_the_tokenizer_agrees() -> None:
-    desk = desk_of({"id": "m"}, {"id": "m"})
-    desk.reported(0, stored(IDS))
-    desk.reported(1, stored(IDS))
-    worker = desk.worker(1)
+    router_state = router_state_of({"id": "m"}, {"id": "m"})
+    router_state.reported(0, stored(IDS))
+    router_state.reported(1, stored(IDS))
+    worker = router_state.worker(1)
     assert worker is not None
     worker.shares_tokenizer = True
-    action = sent(desk, RoutedRequest(model="m", text="hello", ids=IDS))
+    action = sent(router_state, RoutedRequest(model="m", text="hello", ids=IDS))
     assert (action.worker, action.choice.held_tokens) == (1, 96)
 
 
 def test_an_adapter_does_not_use_the_blocks_of_its_model() -> None:
-    desk = desk_of({"id": "a", "parent": "m"}, {"id": "m"})
+    router_state = router_state_of({"id": "a", "parent": "m"}, {"id": "m"})
     for worker in (0, 1):
-        desk.reported(worker, stored(IDS))
-    assert sent(desk, RoutedRequest(model="a", ids=IDS)).choice.held_tokens == 0
-    assert sent(desk, RoutedRequest(model="m", ids=IDS)).choice.held_tokens == 96
+        router_state.reported(worker, stored(IDS))
+    assert sent(router_state, RoutedRequest(model="a", ids=IDS)).choice.held_tokens == 0
+    assert sent(router_state, RoutedRequest(model="m", ids=IDS)).choice.held_tokens == 96
 
 
 @pytest.mark.parametrize("placement", sorted(PLACEMENTS))
 def test_a_cleared_cache_is_forgotten_while_requests_run(placement: str) -> None:
-    desk = desk_of({"id": "m"}, {"id": "m"}, placement=placement)
+    router_state = router_state_of({"id": "m"}, {"id": "m"}, placement=placement)
     body = b'{"model": "m", "prompt": "%b"}' % (b"a long prompt " * 200)
     request = read_request("/v1/completions", "application/json", body, uses_keys=True, is_repeatable=True)
-    first = sent(desk, request)
-    running = sent(desk, request, 1.5)
-    desk.answered(first.ticket, 200, WorkerUsage(700, 5, 0), 2.0)
+    first = sent(router_state, request)
+    running = sent(router_state, request, 1.5)
+    router_state.answered(first.ticket, 200, WorkerUsage(700, 5, 0), 2.0)
     for worker in (0, 1):
-        desk.reported(worker, [AllBlocksCleared()])
-    desk.answered(running.ticket, 200, WorkerUsage(700, 5, 0), 3.0)
-    desk.check_invariants()
-    assert sent(desk, request, 4.0).choice.held_tokens == 0
+        router_state.reported(worker, [AllBlocksCleared()])
+    router_state.answered(running.ticket, 200, WorkerUsage(700, 5, 0), 3.0)
+    router_state.check_invariants()
+    assert sent(router_state, request, 4.0).choice.held_tokens == 0
 
 
 def test_a_cleared_cache_costs_a_worker_no_history_of_its_load() -> None:
     """A gap in its events that cannot be filled says nothing about the work that it got."""
     policy = E2()
-    desk = RouterState(RouterConfig(), policy)
-    worker = desk.add_worker(WorkerConfig(url="http://w")).id
-    desk.check_passed(worker, {"m": {"id": "m"}}, 100_000, 0.0)
+    router_state = RouterState(RouterConfig(), policy)
+    worker = router_state.add_worker(WorkerConfig(url="http://w")).id
+    router_state.check_passed(worker, {"m": {"id": "m"}}, 100_000, 0.0)
     for number in range(3):
         key = PromptKey((b"block %d" % number,), 64)
-        desk.arrive(RoutedRequest(model="m", num_tokens=64, key=key), 1.0)
-    view = desk._loads.view(worker)
+        router_state.arrive(RoutedRequest(model="m", num_tokens=64, key=key), 1.0)
+    view = router_state._loads.view(worker)
     assert view is not None
     load_s = policy.load_s(view)
-    desk.reported(worker, [AllBlocksCleared()])
+    router_state.reported(worker, [AllBlocksCleared()])
     assert policy.load_s(view) == load_s > 0
     policy.check_invariants()
     policy.index.check_invariants()

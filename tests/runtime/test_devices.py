@@ -17,12 +17,12 @@ from stretto.model.errors import ConfigError
 from stretto.runtime.devices import LazyPickle, claim, detect_machine
 
 
-def serve(connection: Connection, devices: tuple[str, ...], threads: int | None, sealed: LazyPickle) -> None:
-    """Claim, then open what is sealed, in a process of its own."""
+def serve(connection: Connection, devices: tuple[str, ...], threads: int | None, lazy: LazyPickle) -> None:
+    """Claim, then open what was pickled, in a process of its own."""
     was_imported = "torch" in sys.modules
     try:
         claim(devices, threads)
-        report: Callable[[], dict[str, object]] = sealed.open()
+        report: Callable[[], dict[str, object]] = lazy.open()
         connection.send((was_imported, report()))
     except ConfigError as error:
         connection.send((was_imported, error))

@@ -109,13 +109,13 @@ def request(draw: random.Random) -> PlacementRequest:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_counts_are_those_of_a_list(seed: int) -> None:
-    draw, context, aboard = random.Random(seed), SharedContext(), list[PlacementRequest]()
+    draw, context, running = random.Random(seed), SharedContext(), list[PlacementRequest]()
     context.join(0, "s")
     context.join(1, BYTES.name)
     num_tokens = 0
     for _ in range(60):
-        if aboard and draw.random() < 0.5:
-            gone = aboard.pop(draw.randrange(len(aboard)))
+        if running and draw.random() < 0.5:
+            gone = running.pop(draw.randrange(len(running)))
             num_tokens -= gone.num_tokens - context.remove(0, gone)
         else:
             new = request(draw)
@@ -123,10 +123,10 @@ def test_counts_are_those_of_a_list(seed: int) -> None:
             assert context.by_instance(new) == ({0: num_shared} if num_shared else {})
             assert context.add(0, new) == num_shared
             assert context.add(1, new) == 0, "it reports nothing"
-            aboard.append(new)
+            running.append(new)
             num_tokens += new.num_tokens - num_shared
-        all_tokens = sum(one.num_tokens for one in aboard)
-        assert num_tokens == all_tokens - context.num_repeated(0, aboard)
+        all_tokens = sum(one.num_tokens for one in running)
+        assert num_tokens == all_tokens - context.num_repeated(0, running)
     context.leave(0)
     assert not context
     assert context.remove(0, request(draw)) == 0

@@ -18,10 +18,14 @@ class Noted(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.done: list[bytes | str] = []
+        self.unsent_bytes = 0
 
     def write(self, data: object) -> None:
         assert isinstance(data, bytes)
         self.done.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
 
     def is_closing(self) -> bool:
         return "close" in self.done or "abort" in self.done
@@ -71,3 +75,15 @@ async def test_much_is_not_held_until_the_turn_ends() -> None:
     writes, transport = joined()
     writes.write(b"x" * 100_000)
     assert transport.done == [b"x" * 100_000]
+
+
+@in_virtual_time
+async def test_a_closed_connection_whose_client_does_not_read_is_cut() -> None:
+    for unsent_bytes, then in ((0, ["close"]), (1, ["close", "abort"]), (65_536, ["close", "abort"])):
+        writes, transport = joined()
+        transport.unsent_bytes = unsent_bytes
+        writes.close()
+        await asyncio.sleep(59)
+        assert transport.done == ["close"]
+        await asyncio.sleep(2)
+        assert transport.done == then

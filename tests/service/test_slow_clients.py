@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -98,6 +99,40 @@ def test_a_reader_of_a_stream_that_reads_nothing_is_cut() -> None:
                 await asyncio.sleep(0.01)
         assert app.num_open == 0
         writer.close()
+        server.close()
+
+    asyncio.run(program())
+
+
+@pytest.mark.parametrize(
+    ("length", "times", "headers"),
+    [
+        (300_000, 40, b""),  # the last piece of an answer
+        (20_000, 400, b""),  # many short answers to pipelined requests
+        (12_000_000, 1, b""),
+        (12_000_000, 1, b"Connection: close\r\n"),
+    ],
+)
+def test_a_client_that_reads_nothing_of_whole_answers_is_cut(length: int, times: int, headers: bytes) -> None:
+    async def long(request: ServiceRequest) -> None:
+        await request.answer(b"x" * length)
+
+    async def program() -> None:
+        app = ServiceApp(ServiceConfig(max_unread_s=0.2))
+        app.routes.add(Route("POST", "/echo", long))
+        server = HttpServer(app, "127.0.0.1", 0, unread_s=0.2)
+        await server.listen()
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await loop.sock_connect(client, ("127.0.0.1", server.port))
+            await loop.sock_sendall(client, (BEGIN + headers + b"Content-Length: 0\r\n\r\n") * times)
+            async with asyncio.timeout(60):
+                while not server.state.connections:
+                    await asyncio.sleep(0.01)
+                while server.state.connections or app.num_open:
+                    await asyncio.sleep(0.01)
         server.close()
 
     asyncio.run(program())

@@ -242,8 +242,8 @@ class Routing:
     client: httpx.AsyncClient
 
     @property
-    def desk(self) -> Any:
-        return self.router.front.desk
+    def router_state(self) -> Any:
+        return self.router.front.router_state
 
     async def ask(self, *, stream: bool = False, **more: Any) -> httpx.Response:
         """Ask for a text."""

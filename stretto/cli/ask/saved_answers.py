@@ -93,9 +93,7 @@ def saved_in(entries: Iterable[JournalEntry], questions: Sequence[str]) -> dict[
         match entry:
             case JournalEntry((mark, _), value):
                 asked = numbers.get(mark, [])
-            case JournalEntry(
-                (number,), value
-            ):  # of a journal without checksums, which has these very questions
+            case JournalEntry((number,), value):  # a journal without checksums has these very questions
                 asked = [int(number)]
             case _:
                 continue

@@ -45,7 +45,7 @@ class Parrot(Placement):
 
     def __init__(self) -> None:
         self._index = PrefixIndex()
-        self._aboard = ClassLoads()
+        self._class_loads = ClassLoads()
         self._together = GroupLocations()
 
     def load(self, instance: InstanceView) -> Load:
@@ -70,21 +70,25 @@ class Parrot(Placement):
             tokens = held.of(view)
             return Choice(view.id, tokens, reason=f"prefix: it holds {tokens} of {request.num_tokens} tokens")
         view = self._find(request, options)
-        reason = f"class: {view.running_tokens} tokens in flight, {self._aboard.of(view.id).num_latency} for "
+        reason = (
+            f"class: {view.running_tokens} tokens in flight, {self._class_loads.of(view.id).num_latency} for "
+        )
         return Choice(view.id, held.of(view), reason=reason + "latency")
 
     def observe(self, event: PlacementEvent) -> None:
         """Update what instances hold and run, and where task groups are."""
         self._index.observe(event)
-        self._aboard.observe(event)
+        self._class_loads.observe(event)
         self._together.observe(event)
 
     def _fits(self, request: PlacementRequest, view: InstanceView, room: int) -> bool:
         """Return whether a request fits at an instance, beside what runs there, with its class's room."""
-        num_shared = request.aboard.get(view.id, 0)
+        num_shared = request.shared_tokens.get(view.id, 0)
         if view.state != "serving" or view.room_tokens < max(1, room - num_shared):
             return False
-        is_for_latency = request.purpose.preference == "latency" or self._aboard.of(view.id).num_latency > 0
+        is_for_latency = (
+            request.purpose.preference == "latency" or self._class_loads.of(view.id).num_latency > 0
+        )
         if not view.num_running or not is_for_latency:
             return True
         return view.running_tokens + request.new_tokens(view) <= latency_room(view, request)
@@ -94,12 +98,12 @@ class Parrot(Placement):
         return min(options, key=lambda view: (self._harm(request, view), *self.load(view), view.id))
 
     def _harm(self, request: PlacementRequest, view: InstanceView) -> int:
-        aboard = self._aboard.of(view.id)
+        load = self._class_loads.of(view.id)
         if request.purpose.preference != "latency":
-            return int(aboard.num_latency > 0)
-        if aboard.num_throughput and not aboard.num_latency:
+            return int(load.num_latency > 0)
+        if load.num_throughput and not load.num_latency:
             return 2
-        return int(not aboard.num_latency and self._aboard.num_throughput > 0)
+        return int(not load.num_latency and self._class_loads.num_throughput > 0)
 
 
 def _holders(options: Sequence[InstanceView], held: Held) -> list[InstanceView]:

@@ -60,7 +60,7 @@ class OpApplication:
 
 
 def unwanted(application: OpApplication) -> QueryCancelled:
-    """Return what stands in place of an answer that nobody wants any more."""
+    """Return the error that takes the place of an unwanted answer in a list of results."""
     return QueryCancelled("nobody waits for the answer any more", step=application.task.step)
 
 

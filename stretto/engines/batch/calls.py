@@ -9,7 +9,7 @@ from typing import cast
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
 from stretto.engines.batch.python_results import Awaiter
 from stretto.model.errors import ConfigError, EngineFailure
-from stretto.model.foreign import RAISED, described
+from stretto.model.foreign import described, raised
 from stretto.model.tasks import Task
 
 
@@ -66,6 +66,6 @@ class Calls:
         task = application.task
         try:
             return self._awaiter.value(self._function(task)(**application.inputs))
-        except RAISED as cause:
+        except raised() as cause:
             name = cast(str, task.config["function"])
             raise EngineFailure(f"function {name!r} raised {described(cause)}", step=task.step) from cause

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting, unwanted
 from stretto.engines.batch.embedding import MINILM, model_file
-from stretto.engines.batch.pieces import DocumentText, Piece, gap_tokens, pieces_of
+from stretto.engines.batch.pieces import DocumentText, TextPiece, gap_tokens, pieces_of
 from stretto.model.errors import ConfigError, QueryCancelled
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Task
@@ -145,7 +145,7 @@ def chunk_document(
     return chunks
 
 
-def _while_wanted(pieces: Iterable[Piece], is_unwanted: Callable[[], bool]) -> Iterator[Piece]:
+def _while_wanted(pieces: Iterable[TextPiece], is_unwanted: Callable[[], bool]) -> Iterator[TextPiece]:
     """Yield the pieces. Raises `_Stopped` once they are not wanted any more."""
     for piece in pieces:
         if is_unwanted():
@@ -153,9 +153,9 @@ def _while_wanted(pieces: Iterable[Piece], is_unwanted: Callable[[], bool]) -> I
         yield piece
 
 
-def _pack(pieces: Iterable[Piece], budget_tokens: int, overlap_tokens: int) -> Iterator[tuple[int, int]]:
+def _pack(pieces: Iterable[TextPiece], budget_tokens: int, overlap_tokens: int) -> Iterator[tuple[int, int]]:
     """Yield the half-open span of each chunk in the text."""
-    chunk: list[Piece] = []
+    chunk: list[TextPiece] = []
     used_tokens = 0
     for piece in pieces:
         more_tokens = piece.num_tokens + (gap_tokens(chunk[-1], piece) if chunk else 0)
@@ -171,7 +171,7 @@ def _pack(pieces: Iterable[Piece], budget_tokens: int, overlap_tokens: int) -> I
         yield chunk[0].start, chunk[-1].end
 
 
-def _repeated(chunk: Sequence[Piece], after: Piece, room_tokens: int) -> tuple[list[Piece], int]:
+def _repeated(chunk: Sequence[TextPiece], after: TextPiece, room_tokens: int) -> tuple[list[TextPiece], int]:
     """Return the last pieces of a chunk that the next one, whose first new piece is `after`, repeats; and how
     many tokens they are.
     """

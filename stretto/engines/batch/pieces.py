@@ -77,7 +77,7 @@ class DocumentText:
         return [mark._replace(start=max(0, mark.start - start)) for mark in self.marks[first:after]]
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A sentence, or a part of one that is too long for a chunk: a span text[start:end]."""
 
     start: int
@@ -86,12 +86,12 @@ class Piece(NamedTuple):
     opens_heading: bool = False
 
 
-def gap_tokens(before: Piece, after: Piece) -> int:
+def gap_tokens(before: TextPiece, after: TextPiece) -> int:
     """Return how many tokens the white space between two pieces counts as."""
     return (after.start - before.end) // _MAX_LETTERS_PER_TOKEN
 
 
-def pieces_of(text: DocumentText, tokenizer: Tokenizer, budget_tokens: int) -> Iterator[Piece]:
+def pieces_of(text: DocumentText, tokenizer: Tokenizer, budget_tokens: int) -> Iterator[TextPiece]:
     """Yield the pieces that a document's chunks are packed from, of up to `budget_tokens` each, in order.
 
     The time is linear in the length, and the memory bounded, whatever the text.
@@ -104,11 +104,11 @@ def pieces_of(text: DocumentText, tokenizer: Tokenizer, budget_tokens: int) -> I
             weights = _weights(encoding, unknown)
             num_tokens = _num_tokens(weights, len(stretch))
             if num_tokens <= budget_tokens:
-                yield Piece(start, end, num_tokens, opens_heading)
+                yield TextPiece(start, end, num_tokens, opens_heading)
                 continue
             for part in _split_long(stretch, encoding, weights, budget_tokens):
                 opens = opens_heading and part.start == 0
-                yield Piece(start + part.start, start + part.end, part.num_tokens, opens)
+                yield TextPiece(start + part.start, start + part.end, part.num_tokens, opens)
 
 
 def _stretches(text: DocumentText) -> Iterator[_Stretch]:
@@ -166,21 +166,25 @@ def _num_tokens(weights: Sequence[int], num_chars: int) -> int:
     return max(1, sum(weights), -(-num_chars // _MAX_LETTERS_PER_TOKEN))
 
 
-def _split_long(stretch: str, encoding: Encoding, weights: Sequence[int], budget_tokens: int) -> list[Piece]:
+def _split_long(
+    stretch: str, encoding: Encoding, weights: Sequence[int], budget_tokens: int
+) -> list[TextPiece]:
     """Split a text of more than `budget_tokens` into parts that are as long as possible."""
-    parts: list[Piece] = []
+    parts: list[TextPiece] = []
     for atom in _atoms(stretch, encoding, weights, budget_tokens):
         if parts:
             last = parts[-1]
             together = last.num_tokens + gap_tokens(last, atom) + atom.num_tokens
             if together <= budget_tokens:
-                parts[-1] = Piece(last.start, atom.end, together)
+                parts[-1] = TextPiece(last.start, atom.end, together)
                 continue
         parts.append(atom)
     return parts
 
 
-def _atoms(stretch: str, encoding: Encoding, weights: Sequence[int], budget_tokens: int) -> Iterator[Piece]:
+def _atoms(
+    stretch: str, encoding: Encoding, weights: Sequence[int], budget_tokens: int
+) -> Iterator[TextPiece]:
     """Yield the smallest parts of a long text: the texts between white space that fit into the budget.
 
     A longer one (text without spaces, a long link) is cut into the tokenizer's words. A word that is still
@@ -194,14 +198,16 @@ def _atoms(stretch: str, encoding: Encoding, weights: Sequence[int], budget_toke
             after += 1
         num_tokens = _num_tokens(weights[first:after], len(match[0]))
         if num_tokens <= budget_tokens:
-            yield Piece(*match.span(), num_tokens)
+            yield TextPiece(*match.span(), num_tokens)
             continue
         firsts = [first, *(at for at in range(first + 1, after) if words[at] != words[at - 1])]
         borders = [match.start(), *(starts[at] for at in firsts[1:]), match.end()]
         for (start, end), (one, next_) in zip(pairwise(borders), pairwise([*firsts, after]), strict=True):
             num_tokens = _num_tokens(weights[one:next_], end - start)
             if num_tokens <= budget_tokens:
-                yield Piece(start, end, num_tokens)
+                yield TextPiece(start, end, num_tokens)
             else:
                 step = budget_tokens // _MAX_TOKENS_PER_LETTER
-                yield from (Piece(at, min(at + step, end), budget_tokens) for at in range(start, end, step))
+                yield from (
+                    TextPiece(at, min(at + step, end), budget_tokens) for at in range(start, end, step)
+                )

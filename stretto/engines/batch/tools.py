@@ -9,7 +9,7 @@ from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.python_results import Awaiter, result_text
 from stretto.llm.output.tool_calls import read_tool_call
 from stretto.model.errors import BadReply, EngineFailure
-from stretto.model.foreign import RAISED, described
+from stretto.model.foreign import described, raised
 from stretto.model.tasks import Task
 from stretto.model.tools import Tool
 from stretto.model.values import whole_characters
@@ -78,7 +78,7 @@ class Tools:
             return f"{written}\nThis has been done."
         try:
             text = result_text(self._awaiter.value(tool.function(call.given))).strip()
-        except RAISED as error:
+        except raised() as error:
             return f"{written}\nThis failed: {described(error)}"
         return f"{written}\n{text[: self._max_chars] or 'Nothing was found.'}"
 
@@ -91,7 +91,7 @@ class Tools:
         if tool is not None and tool.has_effect:
             try:
                 self._awaiter.value(tool.function(call.given))
-            except RAISED as cause:
+            except raised() as cause:
                 message = f"tool {call.name!r} raised {described(cause)}"
                 raise EngineFailure(message, step=application.task.step) from cause
         return True

@@ -36,10 +36,10 @@ class MemoryVectorsConfig:
     """Configuration of `MemoryVectors`, the vector store in memory.
 
     Attributes:
-        shelves: the stored collections. They are here so that they outlive an instance of the engine.
+        collections: the stored collections. They are here so that they outlive an instance of the engine.
     """
 
-    shelves: Collections = field(default_factory=lambda: Collections())
+    collections: Collections = field(default_factory=lambda: Collections())
 
 
 class MemoryVectors:
@@ -56,8 +56,8 @@ class MemoryVectors:
     """
 
     def __init__(self, config: MemoryVectorsConfig) -> None:
-        self._named = config.shelves.named
-        self._private = config.shelves.private
+        self._named = config.collections.named
+        self._private = config.collections.private
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Run the tasks in order: each stores chunks with their vectors, or searches for the hits of a
@@ -79,7 +79,7 @@ class MemoryVectors:
     def _ingest(self, applications: Sequence[OpApplication]) -> list[object]:
         for application in applications:
             chunk, vector = application.require("chunks", Chunk), vector_at(application, "vectors")
-            collection = self._shelf(application).setdefault(shelf_key(application), _Collection())
+            collection = self._collections(application).setdefault(collection_key(application), _Collection())
             collection.put(chunk, vector, step=application.task.step)
         return [True] * len(applications)
 
@@ -88,10 +88,10 @@ class MemoryVectors:
 
     def _hits(self, application: OpApplication) -> list[Hit]:
         query, k = vector_at(application, "queries"), num_wanted(application.task)
-        collection = self._shelf(application).get(shelf_key(application))
+        collection = self._collections(application).get(collection_key(application))
         return [] if collection is None else collection.best(query, k, step=application.task.step)
 
-    def _shelf(self, application: OpApplication) -> dict[str, _Collection]:
+    def _collections(self, application: OpApplication) -> dict[str, _Collection]:
         return self._private if collection_name(application) is None else self._named
 
 
@@ -112,7 +112,7 @@ def collection_name(application: OpApplication) -> str | None:
     return f"{tenant}{OWNED}{name}" if tenant else name
 
 
-def shelf_key(application: OpApplication) -> str:
+def collection_key(application: OpApplication) -> str:
     """Return the key under which a task's collection of documents is stored: the collection's name, or if it
     has none the task's query (run of an app).
     """

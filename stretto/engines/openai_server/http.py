@@ -264,17 +264,17 @@ class Http:
         if 200 <= answer.status < 300:
             return answer
         try:
-            body = await self._read(answer)
+            refused = await self._read(answer)
         finally:
             await answer.aclose()
-        reason = read_reason(body)
+        reason = read_reason(refused)
         if answer.status in _REDIRECTIONS and (location := answer.header("location")):
             reason = f"go to {location[:500]}"
         problem = f"{self.name} answered {answer.status}: {reason}"
         if answer.status == _NOT_FOUND:
             raise NotFound(problem)
         if answer.status in _REFUSED:
-            param = read_param(body)
+            param = read_param(refused)
             refusal = BadReply(problem if param in problem else f"{problem} (field {param})")
             refusal.is_refusal = True
             raise refusal

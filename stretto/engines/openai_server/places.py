@@ -1,4 +1,4 @@
-"""Places for requests at one server: so many are sent at once, and one that only waits holds none."""
+"""Slots for requests at one server: so many are sent at once, and one that only waits holds none."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from types import TracebackType
 
 
 class ServerSlot:
-    """One of the places for requests at a server, held while the context lasts."""
+    """One of the slots for requests at a server, held while the context lasts."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
         self._is_held = False
 
     async def __aenter__(self) -> ServerSlot:
@@ -27,15 +27,15 @@ class ServerSlot:
             self._release()
 
     async def wait(self, seconds: float) -> None:
-        """Wait, and let others have the place meanwhile."""
+        """Wait, and let others have the slot meanwhile."""
         self._release()
         await asyncio.sleep(seconds)
         await self._acquire()
 
     async def _acquire(self) -> None:
-        await self._places.acquire()
+        await self._slots.acquire()
         self._is_held = True
 
     def _release(self) -> None:
         self._is_held = False
-        self._places.release()
+        self._slots.release()

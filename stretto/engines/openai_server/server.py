@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -85,7 +85,7 @@ class OpenAIServer:
         """
         self._config = config
         self._http = Http(config)
-        self._places = asyncio.Semaphore(config.max_connections)
+        self._slots = asyncio.Semaphore(config.max_connections)
         self._asking = asyncio.Lock()
         self._facts: ServerFacts | None = None
         self._problem: StrettoError | None = None
@@ -116,10 +116,10 @@ class OpenAIServer:
             emit(Started(task.id))
             emit(Done(task.id, None, await self._prefill(task, rank)))
             return
-        async with ServerSlot(self._places) as place:
+        async with ServerSlot(self._slots) as slot:
             emit(Started(task.id))
             try:
-                done = await self._complete(task, task.decode, emit, rank, place)
+                done = await self._complete(task, task.decode, emit, rank, slot)
             except StrettoError as error:
                 emit(Failed(task.id, error.at(task.step)))
             else:
@@ -138,7 +138,7 @@ class OpenAIServer:
 
     async def probe(self) -> None:
         """Ask the server for its models. Raises EngineFailure if it does not answer."""
-        await self._http.fetch("v1/models", is_retried=False)
+        await self._http.fetch(paths.MODELS, is_retried=False)
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
         """Watch the server until cancelled: pass changes of its prefix cache, and its load, to `report`.
@@ -174,7 +174,7 @@ class OpenAIServer:
         decode: Decode,
         emit: Callable[[LLMEvent], None],
         rank: tuple[float, ...],
-        place: ServerSlot,
+        slot: ServerSlot,
     ) -> Done:
         decode = without_wishes(decode)  # whether a server can is not known
         refuse_others(decode, UNDERSTOOD, "an OpenAI-compatible server")
@@ -199,32 +199,26 @@ class OpenAIServer:
                 emit(Piece(task.id, piece))
             return is_finished
 
-        try:
-            reader = await self._ask(
+        def ask(facts: ServerFacts, prompt: SentPrompt) -> Awaitable[AnswerReader]:
+            return self._ask(
                 facts,
                 prompt,
                 decode,
                 feed,
                 rank,
-                place,
+                slot,
                 others_serve=task.others_serve,
                 silence_s=task.silence_s,
             )
+
+        try:
+            reader = await ask(facts, prompt)
         except NotFound:
             before, facts = facts.model, await self._known(but_not=facts)
             if facts.model == before:
                 raise
             prompt = encode(facts, task)
-            reader = await self._ask(
-                facts,
-                prompt,
-                decode,
-                feed,
-                rank,
-                place,
-                others_serve=task.others_serve,
-                silence_s=task.silence_s,
-            )
+            reader = await ask(facts, prompt)
         last, value = output.finish(reader.finish)
         for piece in last:
             emit(Piece(task.id, piece))
@@ -243,7 +237,7 @@ class OpenAIServer:
             return Usage()
         try:
             facts = await self._known()
-            if self._places.locked():
+            if self._slots.locked():
                 return Usage()
             prompt = encode(facts, task)
             num_held = self._held.num_held(prompt.elements, prompt.tenant)
@@ -257,11 +251,11 @@ class OpenAIServer:
                 whole = prompt.elements[:num_whole]
                 prompt = SentPrompt(tuple(whole), whole, prompt.tenant)
             timeout_s = self._warming.timeout_s(num_missing)
-            async with ServerSlot(self._places) as place:
+            async with ServerSlot(self._slots) as slot:
                 try:
                     async with asyncio.timeout(timeout_s):
                         reader = await self._ask(
-                            facts, prompt, _ONE_TOKEN, lambda _: False, rank, place, is_retried=False
+                            facts, prompt, _ONE_TOKEN, lambda _: False, rank, slot, is_retried=False
                         )
                         return reader.usage(prompt.num_tokens)
                 except TimeoutError:
@@ -278,7 +272,7 @@ class OpenAIServer:
         decode: Decode,
         feed: Callable[[str], bool],
         rank: tuple[float, ...],
-        place: ServerSlot,
+        slot: ServerSlot,
         *,
         is_retried: bool = True,
         others_serve: bool = False,
@@ -298,9 +292,8 @@ class OpenAIServer:
             decode.max_tokens, min(silence_s, self._config.timeout_s)
         )
         request = build_request(api, facts.model, prompt, decode, priority, is_streamed=not is_whole)
-        is_guessed = (
-            self._following is None or prompt.tenant
-        )  # the server does not tell of what is a tenant's
+        # KV events tell of no tenant's blocks.
+        is_guessed = self._following is None or prompt.tenant
         look_up = self._held.send if is_guessed else self._held.num_held
         num_held = look_up(prompt.elements, prompt.tenant)
         fields = self._fields
@@ -310,7 +303,7 @@ class OpenAIServer:
             sent_s = time.perf_counter()
             try:
                 first_s = await self._exchange(
-                    body, reader, place, is_whole=is_whole, is_retried=is_retried, others_serve=others_serve
+                    body, reader, slot, is_whole=is_whole, is_retried=is_retried, others_serve=others_serve
                 )
                 reader.check_end()
                 break
@@ -341,7 +334,7 @@ class OpenAIServer:
         self,
         body: dict[str, object],
         reader: AnswerReader,
-        place: ServerSlot,
+        slot: ServerSlot,
         *,
         is_whole: bool,
         is_retried: bool,
@@ -353,7 +346,7 @@ class OpenAIServer:
         api = self._config.api
         if is_whole:
             found = await self._http.fetch(
-                paths.GENERATE[api], body, is_retried=is_retried, others_serve=others_serve, wait=place.wait
+                paths.GENERATE[api], body, is_retried=is_retried, others_serve=others_serve, wait=slot.wait
             )
             if not found.startswith(b"data:"):
                 reader.read(read_whole(api, read_json(found)))
@@ -369,7 +362,7 @@ class OpenAIServer:
             is_retried=is_retried,
             others_serve=others_serve,
             is_complete=lambda: reader.has_finished,
-            wait=place.wait,
+            wait=slot.wait,
         ) as events:
             async for event in events:
                 is_enough = reader.read(read_chunk(api, event))

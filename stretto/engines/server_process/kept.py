@@ -14,6 +14,8 @@ from pathlib import Path
 from stretto.model.errors import EngineUnavailable
 
 GRACE_S = 15.0
+_KEEPER_S = 15.0
+"""Seconds beyond the grace in which the keeper must have ended the command. One that is stopped does not."""
 _KEEPER = Path(__file__).with_name("keeper.py")
 _LOG_BYTES = 2000
 
@@ -30,6 +32,7 @@ class KeptProcess:
         cores: cores that it is confined to; none leaves it all.
         grace_s: seconds from being told to end to being killed.
         watched: further processes whose end is the command's end.
+        keeper_s: seconds beyond the grace in which the keeper must have ended the command.
     """
 
     def __init__(
@@ -40,7 +43,10 @@ class KeptProcess:
         cores: Sequence[int] = (),
         grace_s: float = GRACE_S,
         watched: Sequence[int] = (),
+        keeper_s: float = _KEEPER_S,
     ) -> None:
+        self._keeper_s = keeper_s
+        self._grace_s = grace_s
         # A file, not a pipe: a pipe that nobody reads would stop the command at last.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
         self._words: str | None = None
@@ -68,9 +74,15 @@ class KeptProcess:
     def end(self) -> None:
         """End the command with all its processes, and wait until they are gone. A second call does
         nothing.
+
+        A keeper that does not do it in time is killed, whereupon its guard kills the command.
         """
         if self._process.returncode is None:
-            self._process.communicate(b"end")
+            try:
+                self._process.communicate(b"end", self._grace_s + self._keeper_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
         with self._reading:

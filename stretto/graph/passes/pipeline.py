@@ -16,7 +16,7 @@ from stretto.graph.passes.split_prefill import split_prefill
 from stretto.graph.passes.split_stages import split_stages
 from stretto.graph.verify import verify
 from stretto.model.errors import GraphError
-from stretto.model.foreign import RAISED, described
+from stretto.model.foreign import described, raised
 
 PASSES: Mapping[str, Pass] = MappingProxyType(
     {
@@ -123,7 +123,7 @@ def changed_by(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops:
         changed: object = run_pass(graph, profiles, ops)
     except GraphError:
         raise
-    except RAISED as error:
+    except raised() as error:
         raise GraphError(f"pass {name} raised {described(error)}") from error
     if not isinstance(changed, Graph):
         raise GraphError(f"pass {name} returned a {type(changed).__name__}, not a Graph")
@@ -133,6 +133,6 @@ def changed_by(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops:
 def _verify_after(name: str, changed: Graph, ops: Ops) -> None:
     try:
         verify(changed, ops)
-    except RAISED as error:
+    except raised() as error:
         message = error.message if isinstance(error, GraphError) else described(error)
         raise GraphError(f"pass {name}: {message}") from error

@@ -52,7 +52,7 @@ class ServerConnection(asyncio.Protocol):
         self._spoke_unasked = False
 
     def start(self, head: bytes, body: bytes, receiver: Receiver) -> None:
-        """Send a request in two parts, of which the second may be empty; `receiver` is told of its answer."""
+        """Send a request in two parts, of which the second may be empty; `receiver` gets the answer."""
         assert self._transport is not None
         assert self._receiver is None, "one request at a time"
         self._receiver = receiver

@@ -205,6 +205,8 @@ class CallBook:
         and read to the end.
         """
         for call, answer in answers:
+            if call.number >= dict(self._calls_of(self.requests.kind(call.request))).get(call.node, 0):
+                continue  # of a damaged line without a checksum
             ended = self._ended_at_once(call, answer)
             if ended is None and self._note(call, answer):
                 ended = self._ended(call.request)

@@ -21,8 +21,8 @@ from stretto.planner.running.fleet_watch import FleetWatch
 from stretto.planner.running.plan_executor import (
     Abandon,
     Add,
-    CarrierAction,
     DrainReplica,
+    ExecutorAction,
     Lost,
     PlacedReplica,
     PlanExecutor,
@@ -110,7 +110,7 @@ class _Driver:
         self._runtime = runtime
         self._watch = watch
         self._graphs = CallGraphs()
-        self._carrier = PlanExecutor(run.app, run.plan, run.book.num_left)
+        self._executor = PlanExecutor(run.app, run.plan, run.book.num_left)
         self._queues = {node.name: CallQueue() for node in run.app.nodes}
         self._calls: dict[str, dict[PlannedCall, Callable[[], None]]] = {name: {} for name in self._queues}
         self._abandoned: dict[str, StrettoError] = {}
@@ -124,11 +124,11 @@ class _Driver:
         self._go_on()
         keeping = asyncio.create_task(self._keep_plan())
         try:
-            while self._book.num_requests_left or self._carrier.running:
+            while self._book.num_requests_left or self._executor.running:
                 await self._watch.changed.wait()
                 self._watch.changed.clear()
                 for placed in self._watch.gone(self._runtime):
-                    self._carry_out(self._carrier.gone(placed))
+                    self._carry_out(self._executor.gone(placed))
                 self._go_on()
         finally:
             keeping.cancel()
@@ -151,12 +151,12 @@ class _Driver:
         """Do what follows from the calls that have ended. Raises what has failed in one of them."""
         if self._failure is not None:
             raise self._failure
-        self._carry_out(self._carrier.advance())
+        self._carry_out(self._executor.advance())
         for name in self._queues:
             while self._draw(name):
                 self._fill_window(name)
             self._fill_window(name)
-        self._carry_out(self._carrier.advance())  # calls that cannot begin have ended
+        self._carry_out(self._executor.advance())  # calls that cannot begin have ended
         self._run.on_calls()
 
     def _draw(self, name: str) -> bool:
@@ -198,7 +198,7 @@ class _Driver:
         """Return the share of a node's calls that its replicas that are ready may have. The others are for
         replicas that are still to start.
         """
-        weights = self._carrier.weights(name)
+        weights = self._executor.weights(name)
         if name in self._abandoned:
             return 1.0
         if not weights:
@@ -229,7 +229,7 @@ class _Driver:
         for ready in self._ends.note(call, result):
             self._queues[ready.node].append(ready)
 
-    def _carry_out(self, actions: Iterable[CarrierAction]) -> None:
+    def _carry_out(self, actions: Iterable[ExecutorAction]) -> None:
         for action in actions:
             match action:
                 case Add(placed):
@@ -246,17 +246,17 @@ class _Driver:
     def _lost(self, placed: PlacedReplica) -> None:
         if self._keeper:
             self._keeper.lost(placed.replica)
-        elif self._carrier.has_replicas(placed.node):
-            self._carry_out(self._carrier.advance())
+        elif self._executor.has_replicas(placed.node):
+            self._carry_out(self._executor.advance())
         else:
-            self._carry_out(self._carrier.abandon(placed.node))
+            self._carry_out(self._executor.abandon(placed.node))
 
     def _keeper_of(self, replanning: Replanning) -> PlanKeeper:
         return PlanKeeper(
             replanning.replanner,
             replanning.planned_s,
             self._book,
-            self._carrier,
+            self._executor,
             replanning.answers,
             self._carry_out,
             replanning.on_predicted,

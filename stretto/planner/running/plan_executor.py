@@ -67,7 +67,7 @@ class Abandon:
     reason: str = ""
 
 
-CarrierAction: TypeAlias = Add | DrainReplica | Lost | Abandon
+ExecutorAction: TypeAlias = Add | DrainReplica | Lost | Abandon
 State: TypeAlias = Literal["waiting", "running", "draining"]
 
 
@@ -111,13 +111,13 @@ class PlanExecutor:
         ]
         return Plan(self._planner, self._stages.rest(present, self._is_done))
 
-    def switch(self, plan: Plan) -> list[CarrierAction]:
+    def switch(self, plan: Plan) -> list[ExecutorAction]:
         """Carry out another plan from now on. Replicas with which it begins on the same devices stay."""
         self._stages = StageSequence(self._app, plan)
         self._planner = plan.planner
         return self._begin_next() + self._drain_done() + self._add_free()
 
-    def abandon(self, node: str, reason: str = "") -> list[CarrierAction]:
+    def abandon(self, node: str, reason: str = "") -> list[ExecutorAction]:
         """Give a node up; return what follows."""
         if node in self._abandoned:
             return []
@@ -136,12 +136,12 @@ class PlanExecutor:
         """Return whether a node has replicas that run, or wait for their devices."""
         return any(one.node == node and state != "draining" for one, state in self._present.items())
 
-    def advance(self) -> list[CarrierAction]:
+    def advance(self) -> list[ExecutorAction]:
         """Return what is to be done now; to be called at the beginning and whenever calls have ended."""
         actions = self._begin_next() if self._is_stage_over() else []
         return actions + self._drain_done() + self._add_free()
 
-    def gone(self, placed: PlacedReplica) -> list[CarrierAction]:
+    def gone(self, placed: PlacedReplica) -> list[ExecutorAction]:
         """Note that a replica has stopped, or was lost and is not started again; return what follows."""
         state = self._present.pop(placed, None)
         is_lost = state == "running" and not self._is_done(placed.node)
@@ -157,12 +157,12 @@ class PlanExecutor:
         stage = self._stage
         return stage is not None and stage.ends_at_first and any(map(self._is_done, stage.roots))
 
-    def _begin_next(self) -> list[CarrierAction]:
+    def _begin_next(self) -> list[ExecutorAction]:
         """Begin the next stage: suspend what it does not run, and let the rest wait for its devices."""
         held = self.staying
         self._stage = self._stages.next([one.replica for one in held], self._is_done)
         order = self._stage.replicas if self._stage else ()
-        actions: list[CarrierAction] = []
+        actions: list[ExecutorAction] = []
         places: list[PlacedReplica] = []
         taken: set[int] = set()
         for replica in order:
@@ -184,8 +184,8 @@ class PlanExecutor:
         self._at_begin = {one.node: self._num_left[one.node] for one in order}
         return actions
 
-    def _drain_done(self) -> list[CarrierAction]:
-        actions: list[CarrierAction] = []
+    def _drain_done(self) -> list[ExecutorAction]:
+        actions: list[ExecutorAction] = []
         for placed, state in list(self._present.items()):
             if state == "running" and (self._is_done(placed.node) or self._has_done_share(placed)):
                 self._present[placed] = "draining"
@@ -212,8 +212,8 @@ class PlanExecutor:
             for other, state in self._present.items()
         )
 
-    def _add_free(self) -> list[CarrierAction]:
-        actions: list[CarrierAction] = []
+    def _add_free(self) -> list[ExecutorAction]:
+        actions: list[ExecutorAction] = []
         taken: set[int] = set()
         for placed, state in self._present.items():
             if state == "waiting" and taken.isdisjoint(placed.replica.devices):

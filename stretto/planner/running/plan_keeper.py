@@ -17,7 +17,7 @@ from stretto.planner.running.aside import aside
 from stretto.planner.running.calls import CallBook
 from stretto.planner.running.drift import Drift
 from stretto.planner.running.losses import Losses
-from stretto.planner.running.plan_executor import CarrierAction, PlacedReplica, PlanExecutor
+from stretto.planner.running.plan_executor import ExecutorAction, PlacedReplica, PlanExecutor
 from stretto.planner.running.replanner import Replanner, Search, Situation
 
 OnPredicted = Callable[[Sequence[float]], None]
@@ -25,11 +25,11 @@ OnPredicted = Callable[[Sequence[float]], None]
 
 
 class PlanKeeper:
-    """Replaces the plan that a carrier carries out.
+    """Replaces the plan that an executor carries out.
 
     Args:
         planned_s: predicted seconds of the first plan.
-        carry_out: carries out actions of the carrier.
+        carry_out: carries out actions of the executor.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class PlanKeeper:
         replanner: Replanner,
         planned_s: float,
         book: CallBook,
-        carrier: PlanExecutor,
+        executor: PlanExecutor,
         answers: AnswersWatch,
-        carry_out: Callable[[Iterable[CarrierAction]], None],
+        carry_out: Callable[[Iterable[ExecutorAction]], None],
         on_predicted: OnPredicted,
     ) -> None:
         self._replanner = replanner
         self._book = book
-        self._carrier = carrier
+        self._executor = executor
         self._answers = answers
         self._carry_out = carry_out
         self._on_predicted = on_predicted
@@ -104,7 +104,7 @@ class PlanKeeper:
             return
         for node, reason in found.unable.items():
             self._unable[node] = None
-            self._carry_out(self._carrier.abandon(node, reason))
+            self._carry_out(self._executor.abandon(node, reason))
         if found.plan is not None:
             self._drift.replanned(self._now_s(), _mean(found.predicted_s))
             self._take(found)
@@ -112,17 +112,17 @@ class PlanKeeper:
     def _take(self, found: Search) -> None:
         assert found.plan is not None
         self._on_predicted(found.predicted_s)
-        self._carry_out(self._carrier.switch(found.plan))
+        self._carry_out(self._executor.switch(found.plan))
 
     def _situation(self) -> Situation:
-        staying = self._carrier.staying
+        staying = self._executor.staying
         self._added_s = {placed: self._added_s[placed] for placed in staying}
         running = {name: self._answers.running(name) for name in self._book.num_left}
         lengths = {name: counted.copy() for name, counted in self._answers.lengths.items()}
         return Situation(
             self._book.left(),
             AnswersSoFar(lengths, self._book.ended(), running),
-            self._carrier.rest,
+            self._executor.rest,
             {one.replica.key: self._clock() - self._added_s[one] for one in staying},
             self._losses.dead,
             tuple({**self._unable, **self._losses.unable}),

@@ -17,6 +17,7 @@ from stretto.planner.running.request_store import RequestStore
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.journal.lines import JournalEntry, work_hash
 
+_MAX_DIGITS = 20
 _ANSWER = [str, int, int]
 
 
@@ -47,15 +48,21 @@ def calls_of(
 ) -> Iterator[tuple[PlannedCall, CallAnswer]]:
     """Yield the calls and answers of a journal's entries, for the requests that there are."""
     for entry in entries:
-        value = entry.value
+        value, numbers = entry.value, [*map(_number, entry.key)]
         if not isinstance(value, list) or [*map(type, value)] != _ANSWER:
             continue
         match entry.key:
-            case (mark, number, node, at):
-                request = requests.find(mark, int(number))
-            case (number, node, at):  # of a journal without checksums, which belongs to these very requests
-                request = int(number)
+            case (mark, _, node, _) if numbers[1] is not None:
+                request = requests.find(mark, numbers[1])
+            case (_, node, _):  # of a journal without checksums, which belongs to these very requests
+                request = numbers[0]
             case _:
                 continue
-        if request is not None:
-            yield PlannedCall(request, node, int(at)), CallAnswer(*value)
+        at = numbers[-1]
+        if request is not None and request < len(requests) and at is not None:
+            yield PlannedCall(request, node, at), CallAnswer(*value)
+
+
+def _number(text: str) -> int | None:
+    """Return the number that a part of a key is; None if a line without a checksum was damaged there."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.engines.contract import BatchEngine
-from stretto.model.foreign import RAISED
+from stretto.model.foreign import raised
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.worker import Command, ForgetQuery, InstanceJob, RunBatch, died, not_started, run_batch
 from stretto.sched.messages import InstanceReady
@@ -22,7 +22,7 @@ class LoopInstance:
         self._engine: BatchEngine | None = None
         try:
             self._engine = job.executable(job.config)
-        except RAISED as error:
+        except raised() as error:
             post(not_started(job, error))
         else:
             post(InstanceReady(job.engine, job.instance))
@@ -37,7 +37,7 @@ class LoopInstance:
                     self._post(run_batch(self._job, self._engine, command.batch, command.tasks))
                 case ForgetQuery(query):
                     self._engine.release(query)
-        except RAISED as error:
+        except raised() as error:
             self._post(died(self._job, error))
 
     async def close(self) -> None:

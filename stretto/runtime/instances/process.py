@@ -49,9 +49,9 @@ class ProcessInstance:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = socket.socketpair()
         try:
-            sealed = LazyPickle((job.executable, job.config))
+            lazy = LazyPickle((job.executable, job.config))
             start = ProcessStart(
-                devices, threads, replace(job, executable=_unopened, config=None), sealed, self._region
+                devices, threads, replace(job, executable=_unopened, config=None), lazy, self._region
             )
             self._process = context.Process(target=serve_process, args=(start, theirs), daemon=True)
             self._process.start()
@@ -185,4 +185,4 @@ class ProcessInstance:
 
 
 def _unopened(_: object) -> object:
-    raise AssertionError("the executable was not unsealed")
+    raise AssertionError("the executable was not unpickled")

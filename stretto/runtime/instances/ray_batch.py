@@ -29,13 +29,13 @@ class RayBatchInstance:
     """
 
     def __init__(self, job: InstanceJob, post: Post, cluster: RayCluster, demand: RayDemand) -> None:
-        sealed = pickled((job.executable, job.config))
+        engine_pickle = pickled((job.executable, job.config))
         self._job = replace(job, executable=_in_worker, config=None)
         self._post = post
         self._worker = cluster.place(BatchWorker, demand)
         self._tasks: set[asyncio.Task[None]] = set()
         self._close_timeout_s = CLOSE_TIMEOUT_S
-        self._run(self._start(self._worker, sealed, demand.threads))
+        self._run(self._start(self._worker, engine_pickle, demand.threads))
 
     def send(self, command: Command) -> None:
         """Hand a command (such as to run a batch) to the Ray worker, without waiting for anything."""
@@ -56,10 +56,10 @@ class RayBatchInstance:
         """Let the next `close` kill the Ray worker without asking it to close its engine first."""
         self._close_timeout_s = 0.0
 
-    async def _start(self, worker: RayWorker, sealed: bytes, threads: int | None) -> None:
+    async def _start(self, worker: RayWorker, engine_pickle: bytes, threads: int | None) -> None:
         try:
             await worker.placed()
-            await worker.call("start", self._job, sealed, threads)
+            await worker.call("start", self._job, engine_pickle, threads)
         except Exception as error:
             self._close_timeout_s = 0.0
             self._post(not_started(self._job, error))

@@ -11,7 +11,7 @@ from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
 from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.contract import AsyncLLM
 from stretto.model.errors import BadReply, EngineBusy, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.model.foreign import RAISED, typed
+from stretto.model.foreign import raised, typed
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.probing import rest_of
@@ -57,7 +57,7 @@ class ServerInstance:
         self._engine: AsyncLLM | None = None
         try:
             self._engine = job.executable(job.config)
-        except RAISED as error:
+        except raised() as error:
             post(not_started(job, error))
         else:
             self._run(self._serve(self._engine))
@@ -105,13 +105,17 @@ class ServerInstance:
         """Start the engine and pass on what it reports, until it ends by itself."""
         try:
             await engine.start()
-        except (Exception, SystemExit, GeneratorExit) as error:
+        except asyncio.CancelledError:
+            raise
+        except raised() as error:
             self._post(not_started(self._job, error))
             return
         self._post(InstanceReady(self._job.engine, self._job.instance))
         try:
             await engine.watch(self._report)
-        except (Exception, SystemExit, GeneratorExit) as error:
+        except asyncio.CancelledError:
+            raise
+        except raised() as error:
             self._post(died(self._job, error))
 
     def _report(self, report: Sequence[KVEvent] | InstanceLoad) -> None:
@@ -138,7 +142,7 @@ class ServerInstance:
             await engine.generate(task, emit, rank)
             if not has_ended:
                 emit(Failed(task.id, BadReply("the engine ended without an answer")))
-        except RAISED as error:
+        except raised() as error:
             if self._tasks.get(task.id) is not asyncio.current_task():
                 raise  # it was stopped, and nobody waits for it
             emit(Failed(task.id, typed(error)))
@@ -159,7 +163,7 @@ class ServerInstance:
                 pass  # it has answered
             except (EngineUnavailable, EngineTimeout, TimeoutError) as error:
                 self._lose_all(engine, error)
-            except RAISED:
+            except raised():
                 pass  # it has answered something
             self._heard_s = clock()
         self._is_watched = False

@@ -19,7 +19,6 @@ from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.costs.refine import RefinedProfile
 from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import (
-    BadReply,
     EffectInDoubt,
     EngineBusy,
     EngineTimeout,
@@ -109,8 +108,8 @@ class BatchScheduler:
         return known
 
     def done(self, instance: int, batch_id: int, results: Sequence[object]) -> list[Report]:
-        """Handle the results of a batch that an instance has finished; return reports that tell the queries
-        (runs of an app).
+        """Handle the results of a batch that an instance has finished, one for each task in their order;
+        return reports that tell the queries (runs of an app).
 
         Results of a batch that was given up before, as by a timeout, are ignored.
         """
@@ -118,12 +117,6 @@ class BatchScheduler:
         if batch is None:
             return []
         self.instances.answered(instance)
-        if not isinstance(results, list) and (isinstance(results, str) or not isinstance(results, Sequence)):
-            message = f"the engine answered a {type(results).__name__}, not a list"
-            return self._retry_apart(batch, BadReply(message))
-        if len(results) != len(batch.tasks):
-            message = f"the engine answered {len(results)} of {len(batch.tasks)} tasks"
-            return self._retry_apart(batch, BadReply(message))
         return [
             completed(entry.request, lo, hi, results[place])
             for place, (entry, lo, hi) in enumerate(batch.parts)

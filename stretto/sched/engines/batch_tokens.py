@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stretto.model.foreign import RAISED
+from stretto.model.foreign import raised
 from stretto.model.references import load_inputs
 from stretto.sched.queries.request import QueueEntry
 
@@ -28,6 +28,6 @@ def num_batch_tokens(parts: Iterable[tuple[QueueEntry, int, int]]) -> int | None
             }
             try:
                 num_tokens += tokens_of(load_inputs(row))
-            except RAISED:
+            except raised():
                 return None
     return num_tokens

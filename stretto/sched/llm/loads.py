@@ -424,7 +424,7 @@ class InstanceLoads:
         """
         view = self._table.get(instance)
         if num_shared := self._running_context.tokens(instance, request):
-            request = replace(request, aboard={instance: num_shared})
+            request = replace(request, shared_tokens={instance: num_shared})
         return view is not None and self._placement.admits(request, view, now_s)
 
     def has_room(self, instance: InstanceId, request: PlacementRequest) -> bool:
@@ -509,8 +509,8 @@ class InstanceLoads:
             self._running.pop(instance, None)
 
     def _choose(self, request: PlacementRequest, table: InstanceTable, now_s: float) -> Choice | None:
-        if aboard := self._context.by_instance(request):
-            request = replace(request, aboard=aboard)
+        if shared_tokens := self._context.by_instance(request):
+            request = replace(request, shared_tokens=shared_tokens)
         choice = self._placement.choose(request, table, now_s)
         if choice is not None and table.get(choice.instance) is None:
             raise ValueError(

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from stretto.graph.compile import ExecutionGraph, Node, StreamedOutput
-from stretto.model.foreign import RAISED, check_nesting, typed
+from stretto.model.foreign import check_nesting, raised, typed
 from stretto.model.references import load_inputs
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.model.values import ABSENT, AbsentType, Failure
@@ -131,7 +131,7 @@ class GraphScheduler:
                 self._flow(node)
             else:
                 self._complete_single(node, results[0])
-        except RAISED as error:
+        except raised() as error:
             self._fail(node, error)
 
     def deliver(self, node_id: int, offset: int, piece: str) -> None:
@@ -151,7 +151,7 @@ class GraphScheduler:
             return
         try:
             self.outcome.text += self._shown.show(node, offset, piece, self.values)
-        except RAISED as error:
+        except raised() as error:
             self._fail(self.nodes[node_id], error)
 
     def has_opened(self, node: Node) -> bool:
@@ -192,7 +192,7 @@ class GraphScheduler:
                 continue
             try:
                 self._go_on(node)
-            except RAISED as error:
+            except raised() as error:
                 self._fail(node, error)
         del woken[:num_done]
         self.outcome.is_paused = bool(woken)
@@ -310,7 +310,7 @@ class GraphScheduler:
         for items in arrived:
             try:
                 self._send(node, items.inputs, items.lo, items.hi, items.each)
-            except RAISED:
+            except raised():
                 self._send_one_by_one(node, items.inputs, items.lo, items.hi, items.each)
         self._flow(node)
 
@@ -328,7 +328,7 @@ class GraphScheduler:
                 row[port] = column[i - lo : i - lo + 1]
             try:
                 self._send(node, row, i, i + 1, each)
-            except RAISED as error:
+            except raised() as error:
                 self._streams.mapped[node.id].put(i, [Failure(typed(error, node.name))])
 
     # --- results

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.model.errors import UserError
-from stretto.model.foreign import RAISED, typed
+from stretto.model.foreign import raised, typed
 from stretto.model.tasks import Ending, QueryRecord, Usage
 from stretto.model.values import Failure
 from stretto.sched.queries.demand import usual
@@ -56,7 +56,7 @@ class OneCall:
                 self.query, prefill, decode, ports, 0, 1, (), self.record, demand=demand, is_alone=True
             )
             outcome.work.append(request)
-        except RAISED as error:
+        except raised() as error:
             outcome.error = typed(error, prefill.name)
         return outcome
 

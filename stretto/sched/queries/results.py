@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TypeAlias
 
 from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.model.foreign import RAISED, check_nesting, typed
+from stretto.model.foreign import check_nesting, raised, typed
 from stretto.model.record import record
 from stretto.model.tasks import Ending, Usage
 from stretto.model.values import Failure
@@ -69,7 +69,7 @@ def completed(request: StepRequest, lo: int, hi: int, result: object) -> Complet
     """
     try:
         return _completed(request, lo, hi, result)
-    except RAISED as error:
+    except raised() as error:
         return failed(request, lo, hi, typed(error))
 
 

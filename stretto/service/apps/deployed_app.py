@@ -17,6 +17,7 @@ from stretto.apps.template import Template
 from stretto.graph.types import item_type
 from stretto.graph.verify import verify
 from stretto.model.errors import ConfigError, StrettoError
+from stretto.model.foreign import described
 from stretto.service.apps.answers import check_outputs
 from stretto.service.apps.inputs import check_servable, input_schema
 from stretto.service.apps.settings import described_settings
@@ -114,7 +115,7 @@ def _template(where: str, path: Path, name: str) -> Template:
         except StrettoError:
             raise
         except Exception as error:  # the function is a user's
-            raise ConfigError(f"--app {where}: {name}() raised {type(error).__name__}: {error}") from error
+            raise ConfigError(f"--app {where}: {name}() raised {described(error)}") from error
     if not isinstance(given, Template):
         raise ConfigError(
             f"--app {where}: {name} must be a Template or a function without arguments that returns one"
@@ -140,5 +141,5 @@ def _module(where: str, path: Path) -> ModuleType:
     except StrettoError:
         raise
     except Exception as error:  # the file is a user's
-        raise ConfigError(f"--app {where}: {path} raised {type(error).__name__}: {error}") from error
+        raise ConfigError(f"--app {where}: {path} raised {described(error)}") from error
     return module

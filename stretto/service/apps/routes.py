@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from stretto.http import ClientLeft
 from stretto.model.errors import QueryEnded, StrettoError
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
@@ -20,7 +21,7 @@ from stretto.service.apps.query_request import checked_request
 from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import off_loop
 from stretto.service.refusals import draining, not_found
-from stretto.service.request import ClientLeft, ServiceRequest
+from stretto.service.request import ServiceRequest
 from stretto.service.routes import Route
 
 _QUERIES = "/v1/apps/{app}/queries"
