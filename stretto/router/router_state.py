@@ -615,5 +615,5 @@ class RouterState:
     def _known(self, worker: WorkerId) -> Worker:
         if (found := self._workers.get(worker)) is None:
             known = ", ".join(str(one.id) for one in self._workers) or "none"
-            raise ConfigError(f"there is no worker {worker}; there are {known}")
+            raise ConfigError(f"there is no worker {worker}; the numbers of the workers are: {known}")
         return found
