@@ -172,6 +172,15 @@ def test_a_server_that_refuses_is_not_asked_again_while_others_serve(
     assert len(stub.requests) == 1
 
 
+@pytest.mark.parametrize("kind", ["text/html", "text/plain", "application/octet-stream"])
+def test_a_page_in_place_of_an_answer_sends_the_task_elsewhere_while_others_serve(kind: str) -> None:
+    """A proxy whose server is gone may answer at once with a page: it would attract all requests."""
+    page = Reply(raw=b"Welcome", headers={"Content-Type": kind})
+    for others_serve, error in ((True, EngineUnavailable), (False, BadReply)):
+        events, _ = generate([page, OK], others_serve=others_serve)
+        assert isinstance(failure(events), error)
+
+
 def test_a_connection_that_had_idled_is_made_anew_though_others_serve() -> None:
     events, stub = generate([Reply(status=0), OK], others_serve=True)
     assert isinstance(events[-1], Done)

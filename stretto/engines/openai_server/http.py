@@ -174,9 +174,8 @@ class Http:
             if not kind.lower().startswith(sse.CONTENT_TYPE):
                 found = await self._read(answer)
                 _raise_for_error(found)
-                raise BadReply(
-                    f"{self.name} answered with {kind}, not with a stream of events: {found[:200]!r}"
-                )
+                problem = f"{self.name} answered with {kind}, not with a stream of events: {found[:200]!r}"
+                raise EngineUnavailable(problem) if others_serve else BadReply(problem)
             yield self._events(answer, is_complete)
 
     @contextlib.asynccontextmanager
