@@ -155,6 +155,9 @@ def test_files_of_others_are_left_alone(stretto: CommandLine, files: tuple[Path,
     assert app.read_text("utf-8") == APP
     assert stretto(*command, app.parent / "b").code == 0
     requests.write_text(requests.read_text("utf-8").replace("guild", "court"), "utf-8")
+    assert stretto(*command, app.parent / "b").code == 0
+    assert "court" in (app.parent / "b").read_text("utf-8")
+    app.write_text(APP.replace("max_tokens: ", "max_tokens: 1"), "utf-8")
     assert "other work" in stretto.refuses(*command, app.parent / "b")
 
 
@@ -183,7 +186,9 @@ def test_a_killed_run_goes_on(files: tuple[Path, Path, Path]) -> None:
         num_saved = _num_lines(journal)
     ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=800, check=True)
     assert f"800 requests answered; {num_saved - 1} calls were answered before" in ended.stderr
-    keys = [tuple(json.loads(line)[:3]) for line in journal.read_text("utf-8").splitlines()[1:]]
+    keys = [
+        tuple(json.loads(line.partition("\t")[0])[:4]) for line in journal.read_text("utf-8").splitlines()[1:]
+    ]
     assert len(keys) == len(set(keys)) == 2400
     assert len({json.loads(line)["custom_id"] for line in out.read_text("utf-8").splitlines()}) == 800
 

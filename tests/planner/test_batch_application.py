@@ -69,6 +69,20 @@ def test_lines_alike_keep_their_own_texts_and_options(tmp_path: Path) -> None:
         (line("2", text="\ud800"), "surrogate"),
         ({**line("2"), "body": {"model": "m", "messages": []}}, "at least one message"),
         ({**line("2"), "body": {**line("2")["body"], "prompt": "x"}}, "'prompt' is not supported"),
+    ],
+)
+def test_a_line_behind_one_alike_that_cannot_be_run_is_refused_alone(
+    tmp_path: Path, second: Any, message: str
+) -> None:
+    _, store = read_batch_application(write(tmp_path, line("1"), second, line("3")))
+    assert [store.get(number).id for number in range(len(store))] == ["1", "3"]
+    (refused,) = store.refused
+    assert (refused.id, message in refused.error.message) == ("2", True)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
         ({"custom_id": "2", "prompt": "x"}, "unknown field 'prompt'"),
         ([], "is a mapping"),
         (line("1"), "custom_id '1' was used in line 1"),

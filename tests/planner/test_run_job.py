@@ -26,7 +26,7 @@ from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall, Pro
 from stretto.planner.running.forecast import Forecast
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RefusedLine, RunRequest
 from stretto.runtime.journal.lines import work_hash
 
 REQUESTS = run_requests(7)
@@ -182,6 +182,15 @@ def test_a_damaged_line_is_named_and_asked_again(
         assert NUM_CALLS - 2 <= outcome.num_resumed < NUM_CALLS
         assert answers(tmp_path) == answers(whole)
         assert f"made again: {data[:place].count(10) + 1}" in caplog.text
+
+
+def test_refused_lines_stand_among_the_failures(tmp_path: Path) -> None:
+    requests = stored(REQUESTS)
+    requests.refused.append(RefusedLine("odd", UserError("'n' is not supported in a run")))
+    assert run(job(tmp_path, requests=requests)) == RunOutcome(0, 7, 1)
+    (failed,) = answers(tmp_path, "failed")
+    assert (failed["custom_id"], failed["response"]) == ("odd", None)
+    assert failed["error"] == {"code": "UserError", "message": "'n' is not supported in a run"}
 
 
 def test_only_the_owner_reads_answers(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
 from stretto.planner.prompt_slots import fill
 from stretto.planner.running.calls import CallAnswer, CallEnded
-from stretto.planner.running.request_store import stored
+from stretto.planner.running.request_store import RequestStore, stored
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.results import result_line
 from stretto.planner.running.run_request import PromptMessage, RunRequest
@@ -28,10 +29,14 @@ APP = Application(
 CHAT = {"model": "judge", "messages": [{"role": "user", "content": "Hi"}]}
 
 
-def read(tmp_path: Path, *lines: Any) -> list[RunRequest]:
+def stored_lines(tmp_path: Path, *lines: Any) -> RequestStore:
     path = tmp_path / "in.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in lines), "utf-8")
-    requests = read_run_requests(path, APP)
+    return read_run_requests(path, APP)
+
+
+def read(tmp_path: Path, *lines: Any) -> list[RunRequest]:
+    requests = stored_lines(tmp_path, *lines)
     return [requests.get(number) for number in range(len(requests))]
 
 
@@ -66,18 +71,58 @@ def test_a_batch_line_is_for_one_node(tmp_path: Path) -> None:
     [
         (batch(CHAT, method="GET"), "method must be 'POST'"),
         (batch(CHAT, url="/v1/embeddings"), "url must be one of"),
-        (batch(CHAT, wish=1), "unknown field 'wish'"),
-        (batch(CHAT, custom_id=7), "custom_id must be a text"),
         (batch([]), "body must be a mapping"),
         (batch({**CHAT, "model": "m"}), "model is 'm'; it must name a node"),
         (batch({**CHAT, "model": "sum"}), "'sum' is called by chunk"),
         (batch({**CHAT, "n": 2}), "'n' is not supported"),
         (batch({**CHAT, "stream": True}), "'stream' is not supported"),
-        (batch({**CHAT, "user": "me"}), "'user' is not supported"),
         (batch({**CHAT, "temperature": "hot"}), "temperature"),
         (batch({**CHAT, "messages": [{"role": "tool", "content": "x"}]}), "role must be one of"),
         (batch({**CHAT, "messages": [{"role": "user"}]}), "must have a content"),
         (batch({**CHAT, "messages": [{"role": "user", "content": "\ud800"}]}), "surrogate"),
+        (
+            batch({**CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}),
+            "'tools' is not supported",
+        ),
+    ],
+)
+def test_a_batch_line_that_cannot_be_run_is_refused_and_the_others_are_run(
+    tmp_path: Path, line: Any, message: str
+) -> None:
+    lines = [batch(CHAT, custom_id="first"), line, batch(CHAT, custom_id="last")]
+    store = stored_lines(tmp_path, *lines)
+    assert [store.get(number).id for number in range(len(store))] == ["first", "last"]
+    (refused,) = store.refused
+    assert refused.id == line["custom_id"]
+    assert re.search(message, refused.error.message)
+    with pytest.raises(ConfigError, match=f"no line can be run; .*{message}"):
+        stored_lines(tmp_path, line)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"user": "me", "metadata": {"k": "v"}},
+        {"service_tier": "flex", "store": True},
+        {"prompt_cache_key": "k"},
+    ],
+)
+def test_labels_of_a_batch_line_change_nothing(tmp_path: Path, labels: dict[str, Any]) -> None:
+    plain, labelled = read(tmp_path, batch(CHAT), batch({**CHAT, **labels}, custom_id="2"))
+    assert (plain.messages, plain.decode) == (labelled.messages, labelled.decode)
+
+
+def test_a_developer_is_the_system(tmp_path: Path) -> None:
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    (request,) = read(tmp_path, batch({**CHAT, "messages": messages}))
+    assert [message.role for message in request.messages] == ["system", "user"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (batch(CHAT, wish=1), "unknown field 'wish'"),
+        (batch(CHAT, custom_id=7), "custom_id must be a text"),
         ({"custom_id": "1", "prompt_tokens": 7, "nodes": ["judge"]}, "needs the text"),
         ({"custom_id": "1", "prompt": "x", "chunks": [7]}, "chunks must be texts"),
         ({"custom_id": "1", "prompt": "x"}, "no chunks, which node 'sum' needs"),
@@ -98,10 +143,8 @@ def test_a_node_with_inputs_needs_no_prompt_of_the_request(tmp_path: Path) -> No
 
 def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> None:
     (request,) = read(tmp_path, batch(CHAT))
-    found = json.loads(
-        result_line(
-            CallEnded(request.id, stored([request]).kind(0), {"judge": [CallAnswer("Yes", 4, 30)]}), APP
-        )
+    found = result_line(
+        CallEnded(request.id, stored([request]).kind(0), {"judge": [CallAnswer("Yes", 4, 30)]}), APP
     )
     assert (found["custom_id"], found["error"], found["response"]["status_code"]) == ("1", None, 200)
     body = found["response"]["body"]
@@ -114,11 +157,9 @@ def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> Non
 def test_results_of_other_lines_have_answers_by_node(tmp_path: Path) -> None:
     (request,) = read(tmp_path, {"custom_id": "1", "prompt": "x", "chunks": ["y"]})
     answers = {"sum": [CallAnswer("a")], "write": [CallAnswer("b")]}
-    found = json.loads(result_line(CallEnded(request.id, stored([request]).kind(0), answers), APP))
+    found = result_line(CallEnded(request.id, stored([request]).kind(0), answers), APP)
     assert found["response"]["body"] == {"answers": {"sum": ["a"], "write": "b"}}
-    failed = json.loads(
-        result_line(CallEnded(request.id, stored([request]).kind(0), {}, ConfigError("no room")), APP)
-    )
+    failed = result_line(CallEnded(request.id, stored([request]).kind(0), {}, ConfigError("no room")), APP)
     assert (failed["response"], failed["error"]) == (None, {"code": "ConfigError", "message": "no room"})
 
 

@@ -13,13 +13,13 @@ from reprlib import repr as short
 from typing import Any
 
 from stretto.graph.graph import ROLES
-from stretto.model.errors import ConfigError
+from stretto.model.errors import ConfigError, UserError
 from stretto.model.values import is_text
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan_files import MAX_NUMBER, NO_ANSWERS, tokens_of
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RefusedLine, RunRequest
 from stretto.wire.options import Options
 from stretto.wire.paths import Api
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
@@ -34,6 +34,10 @@ _MOST_KNOWN = 4096
 _NO_LIMIT = MAX_NUMBER
 """Longest answer of a node whose lines alone limit it."""
 _MESSAGE = frozenset(("role", "content"))
+_LABELS = frozenset(("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"))
+"""Fields of a body that change no answer here: labels, and choices of OpenAI's own service."""
+_ROLES = {"developer": "system"}
+"""Roles that are called otherwise here."""
 _DECODED = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
     *("repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos"),
@@ -62,14 +66,26 @@ class BatchLines:
         self._node_for = node_for
         self._known: dict[tuple[str, str], _Settings] = {}
 
-    def read(self, found: Mapping[str, Any]) -> RunRequest:
-        """Return the request that the JSON of a line describes. Raises ConfigError if it is wrong."""
+    def read(self, found: Mapping[str, Any]) -> RunRequest | RefusedLine:
+        """Return the request that the JSON of a line describes, or why it cannot be run.
+
+        Raises:
+            ConfigError: it is no line of a Batch file: it has other fields, or no `custom_id`.
+        """
         if not _FIELDS.issuperset(found):
             unknown = next(name for name in found if name not in _FIELDS)
             raise ConfigError(f"unknown field {unknown!r}; a Batch line has {', '.join(BATCH_FIELDS)}")
-        custom_id, url, body = found.get("custom_id"), found.get("url"), found.get("body")
+        custom_id = found.get("custom_id")
         if not isinstance(custom_id, str) or not custom_id:
             raise ConfigError(f"custom_id must be a text, got {short(custom_id)}")
+        check_unicode([custom_id])
+        try:
+            return self._request(custom_id, found)
+        except UserError as error:
+            return RefusedLine(custom_id, error)
+
+    def _request(self, custom_id: str, found: Mapping[str, Any]) -> RunRequest:
+        url, body = found.get("url"), found.get("body")
         if found.get("method") != "POST":
             raise ConfigError(f"method must be 'POST', got {short(found.get('method'))}")
         if not isinstance(url, str) or url not in _URLS:
@@ -87,7 +103,7 @@ class BatchLines:
             if len(self._known) < _MOST_KNOWN:
                 settings = self._known.setdefault(key, settings)
         texts = [message.text for message in messages]
-        check_unicode([custom_id, *texts])
+        check_unicode(texts)
         num_tokens = sum(map(tokens_of, texts))
         planned = AppRequest(custom_id, num_tokens, (), settings.nodes, NO_ANSWERS)
         return RunRequest(planned, messages, (), settings.decode, settings.api, settings.model)
@@ -118,7 +134,7 @@ def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
 
     batch = BatchLines(node_for)
 
-    def read(found: Any) -> RunRequest:
+    def read(found: Any) -> RunRequest | RefusedLine:
         if not isinstance(found, dict):
             raise ConfigError(f"a line of a Batch file is a mapping, got {short(found)}")
         return batch.read(found)
@@ -158,13 +174,14 @@ def _chat(body: Mapping[str, Any]) -> tuple[str, tuple[PromptMessage, ...], Opti
     _check_left(sent.extra, tools=bool(sent.tools))
     messages: list[PromptMessage] = []
     for message in sent.messages:
-        if message.role not in ROLES:
+        role = _ROLES.get(message.role, message.role)
+        if role not in ROLES:
             raise ConfigError(f"a message's role must be one of {', '.join(ROLES)}, got {message.role!r}")
         if message.content is None or message.extra:
             raise ConfigError("a message must have a content and a role only")
         if not isinstance(message.content, str) and any(part["type"] != "text" for part in message.content):
             raise ConfigError("a message must be a text; other parts cannot be run")
-        messages.append(PromptMessage(message.role, message.text))
+        messages.append(PromptMessage(role, message.text))
     return sent.model, tuple(messages), sent.options
 
 
@@ -177,7 +194,8 @@ def _completion(body: Mapping[str, Any]) -> tuple[str, tuple[PromptMessage, ...]
 
 
 def _check_left(extra: Mapping[str, Any], **flags: bool) -> None:
-    if unknown := [*extra, *(name for name, is_on in flags.items() if is_on)]:
+    unknown = [name for name in extra if name not in _LABELS]
+    if unknown := [*unknown, *(name for name, is_on in flags.items() if is_on)]:
         raise ConfigError(f"body: {unknown[0]!r} is not supported in a run")
 
 

@@ -74,6 +74,7 @@ async def run_beside(job: OfflineJob, runtime: Runtime) -> RunOutcome:
         total = sum(book.num_left.values())
         results = ResultFiles(job.answers, job.failures, job.app)
         try:
+            results.refuse(job.requests.refused)
             for ended in book.resume(calls_of(journal.entries(), job.requests)):
                 results.write(ended)
             left = sum(book.num_left.values())

@@ -14,27 +14,34 @@ from typing import Any, BinaryIO
 from stretto.model.errors import ConfigError
 from stretto.planner.plan_files import checked_lines, decode_line
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import RunRequest
+from stretto.planner.running.run_request import RefusedLine, RunRequest
 
 
-def read_store(path: Path, parse: Callable[[Any], RunRequest]) -> RequestStore:
-    """Read and check a file of JSON lines with one request each, which `parse` makes of the JSON.
+def read_store(path: Path, parse: Callable[[Any], RunRequest | RefusedLine]) -> RequestStore:
+    """Read and check a file of JSON lines with one request each, which `parse` makes of the JSON. What it
+    refuses is kept apart.
 
     The file is kept open, and may not change while the store is used.
 
     Raises:
-        ConfigError: it cannot be read, has no requests, `parse` refuses a line (the message has its number),
-            or two requests have the same `custom_id`.
+        ConfigError: it cannot be read, has no requests, `parse` raises (the message has the line's number),
+            or two requests have the same `custom_id`; or all lines are refused.
     """
     try:
         with path.open("rb") as file, _seekable(file) as source:
             lines = _Lines(path, source, parse)
             store = RequestStore(lines.get)
             for begin, line, request in checked_lines(source, path, parse, lambda request: request.id):
-                lines.begins.append(begin)
+                if isinstance(request, RefusedLine):
+                    store.refused.append(request)
+                    continue
+                lines.places.extend((begin, len(line)))
                 store.add(request, line.strip())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
+    if not len(store):
+        first = store.refused[0]
+        raise ConfigError(f"{path}: no line can be run; {first.id!r}: {first.error.message}")
     return store
 
 
@@ -52,11 +59,11 @@ class _Lines:
     """The lines of an open file with requests.
 
     Attributes:
-        begins: where each line begins, in bytes.
+        places: where each line of a request begins, and its length, in bytes.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, parse: Callable[[Any], RunRequest]) -> None:
-        self.begins = array("Q")
+    def __init__(self, path: Path, file: BinaryIO, parse: Callable[[Any], RunRequest | RefusedLine]) -> None:
+        self.places = array("Q")
         self._path = path
         self._parse = parse
         self._file = os.dup(file.fileno())
@@ -65,16 +72,17 @@ class _Lines:
 
     def get(self, number: int) -> RunRequest:
         """Read a request again. Raises ConfigError if the file has changed since it was checked."""
-        begin = self.begins[number]
-        end = self.begins[number + 1] if number + 1 < len(self.begins) else self._state[0]
+        begin, length = self.places[2 * number : 2 * number + 2]
         try:
-            line = os.pread(self._file, end - begin, begin)
+            line = os.pread(self._file, length, begin)
             has_changed = _state(self._file) != self._state
         except OSError as error:
             raise ConfigError(f"{self._path}: {error.strerror}") from error
         if has_changed:
             raise ConfigError(f"{self._path}: has changed since the run began; it is needed as it was")
-        return self._parse(decode_line(line))
+        request = self._parse(decode_line(line))
+        assert isinstance(request, RunRequest), "it was one when the file was checked"
+        return request
 
 
 def _state(file: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from hashlib import blake2b, sha256
 
 from stretto.model.record import record
 from stretto.planner.application import AppRequest
-from stretto.planner.running.run_request import RunRequest
+from stretto.planner.running.run_request import RefusedLine, RunRequest
 from stretto.wire.paths import Api
 
 _MARK_BYTES = 8
@@ -45,6 +45,7 @@ class RequestStore:
 
     Attributes:
         longest_line: bytes of the longest line of a request, which its texts are part of.
+        refused: lines of the file that are no requests of the run, and why.
     """
 
     def __init__(self, get: Callable[[int], RunRequest]) -> None:
@@ -60,6 +61,7 @@ class RequestStore:
         self._planned: Sequence[AppRequest] | None = None
         self._count: Callable[[RunRequest], AppRequest] = _as_read
         self.longest_line = 0
+        self.refused: list[RefusedLine] = []
 
     def add(self, request: RunRequest, data: bytes) -> None:
         """Add the next request. `data` decides all that the request is; no line break is in it."""

@@ -15,7 +15,7 @@ from stretto.planner.plan_files import parse_request
 from stretto.planner.running.batch_lines import BatchLines, check_unicode
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RefusedLine, RunRequest
 
 
 def read_run_requests(path: Path, app: Application) -> RequestStore:
@@ -26,7 +26,7 @@ def read_run_requests(path: Path, app: Application) -> RequestStore:
     """
     batch = BatchLines(lambda model: _node_for(model, app))
 
-    def read(found: Any) -> RunRequest:
+    def read(found: Any) -> RunRequest | RefusedLine:
         return batch.read(found) if is_batch_line(found) else _checked(_of_plan(found), app)
 
     return read_store(path, read)

@@ -8,14 +8,16 @@ file of failures. There it has the answers of the nodes that did not fail beside
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from stretto.model.errors import ConfigError
+from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.private_file import private
 from stretto.planner.application import Application
 from stretto.planner.running.calls import CallEnded
+from stretto.planner.running.run_request import RefusedLine
 from stretto.runtime.journal.file import not_saved
 from stretto.wire.answers import AnswerChoice, TokenCounts, whole_json
 from stretto.wire.answers import ModelAnswer as WireAnswer
@@ -44,12 +46,21 @@ class ResultFiles:
     def write(self, ended: CallEnded) -> None:
         """Write the line of a request that has ended. Raises NotSaved if the disk does not take it."""
         file = self._answers if ended.error is None else self._failures
-        try:
-            file.write(result_line(ended, self._app))
-        except OSError as error:
-            raise not_saved(Path(file.name), error) from error
+        self._write(file, result_line(ended, self._app))
         self.num_answered += ended.error is None
         self.num_failed += ended.error is not None
+
+    def refuse(self, lines: Iterable[RefusedLine]) -> None:
+        """Write lines that are not run to the file of failures. Raises NotSaved if the disk is full."""
+        for line in lines:
+            self._write(self._failures, _line(line.id, None, _error(line.error)))
+            self.num_failed += 1
+
+    def _write(self, file: TextIO, line: dict[str, Any]) -> None:
+        try:
+            file.write(_encode(line) + "\n")
+        except OSError as error:
+            raise not_saved(Path(file.name), error) from error
 
     def close(self) -> None:
         """Write what is left and close both files. Raises NotSaved if the disk does not take it."""
@@ -75,18 +86,21 @@ def _opened(path: Path) -> TextIO:
         raise ConfigError(f"{path}: {error.strerror}") from error
 
 
-def result_line(ended: CallEnded, app: Application) -> str:
+def result_line(ended: CallEnded, app: Application) -> dict[str, Any]:
     """Return the line of a request that has ended."""
-    response: dict[str, Any] | None = None
-    error: dict[str, Any] | None = None
-    if ended.error is not None:
-        error = {"code": type(ended.error).__name__, "message": str(ended.error)}
-    else:
+    if ended.error is None:
         response = {"status_code": 200, "request_id": ended.id, "body": _body(ended, app)}
-    line = {"custom_id": ended.id, "response": response, "error": error}
-    if ended.error is not None and ended.answers:
-        line["answers"] = _answers(ended, app)
-    return _encode({"id": f"batch_req_{ended.id}", **line}) + "\n"
+        return _line(ended.id, response, None)
+    line = _line(ended.id, None, _error(ended.error))
+    return {**line, "answers": _answers(ended, app)} if ended.answers else line
+
+
+def _line(id: str, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
+    return {"id": f"batch_req_{id}", "custom_id": id, "response": response, "error": error}
+
+
+def _error(error: StrettoError) -> dict[str, Any]:
+    return {"code": type(error).__name__, "message": str(error)}
 
 
 def _body(ended: CallEnded, app: Application) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def run_job(job: PlanJob, on_progress: OnProgress) -> RunOutcome:
         total = sum(book.num_left.values())
         results = ResultFiles(job.answers, job.failures, job.app)
         try:
+            results.refuse(job.requests.refused)
             answers = AnswersWatch()
             saved = _noted(calls_of(journal.entries(), job.requests), answers)
             for ended in book.resume(saved):

@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stretto.model.errors import UserError
 from stretto.model.record import record
 from stretto.planner.application import AppRequest
 from stretto.wire.paths import Api
+
+
+@record
+class RefusedLine:
+    """A line of a Batch file that cannot be run. The others are.
+
+    Attributes:
+        id: the line's `custom_id`.
+    """
+
+    id: str
+    error: UserError
 
 
 @record
