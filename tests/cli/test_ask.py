@@ -29,7 +29,7 @@ from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import BatchDone, StartBatch
 
 QUESTION = "Where did the captain live?"
-SOURCE_KEYS = {"file", "page", "section", "passage", "lines", "quote", "score", "text"}
+SOURCE_KEYS = {"file", "page", "pages", "section", "sections", "passage", "lines", "quote", "score", "text"}
 ANSWER = "The captain lived at the inn with his sea chest."
 
 
@@ -57,7 +57,7 @@ def test_json_is_all_there_is_on_stdout(stretto: CommandLine, tmp_path: Path, do
     ended = stretto("ask", QUESTION, "--docs", doc, "--docs", tmp_path / "more", "--json")
     row = json.loads(ended.out)
     assert ended.out.count("\n") == 1
-    assert row.keys() == {"question", "answer", "sources", "error"}
+    assert row.keys() == {"question", "answer", "finish_reason", "sources", "error"}
     assert (row["question"], row["answer"], row["error"]) == (QUESTION, ANSWER, None)
     assert [(source["file"], source["page"]) for source in row["sources"]] == [
         (str(doc), None),
@@ -102,7 +102,8 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
     assert "1 of 3 questions failed" in ended.err
     assert text.code == 1
     assert text.out.startswith(
-        f"{QUESTION}\nIt is so.\n  1. {doc}, lines 1–2\nIs there rum?\nBadReply: step 'queries'"
+        f"{QUESTION}\nIt is so.\n  1. {doc}, lines 1–2: “The captain lived at the inn with his sea chest.”\n"
+        "Is there rum?\nBadReply: step 'queries'"
     )
 
 
@@ -207,7 +208,7 @@ def test_an_answer_is_printed_while_it_is_decoded(stretto: CommandLine, doc: Pat
         ended = stretto("ask", QUESTION, *args)
     assert (ended.code, ended.out) == (
         0,
-        f"The inn.\n  1. {doc}, lines 1–2: “The Admiral Benbow is an inn near a cove.”\n",
+        f"The inn.\n  1. {doc}, lines 1–2: “The captain lived at the inn with his sea chest.”\n",
     )
     assert "small model" not in ended.err
 
@@ -295,7 +296,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (docs(empty), f"DocumentError: {empty}: is empty"),
         (
             docs(tmp_path / "folder"),
-            f"DocumentError: {tmp_path}/folder: no documents in this directory (known: .pdf, .html",
+            f"DocumentError: {tmp_path}/folder: no documents in this directory (read are .pdf, .html",
         ),
         (docs(tmp_path / "secret.pdf"), f"DocumentError: {tmp_path}/secret.pdf: "),
         (docs(tmp_path / "corrupt.pdf"), f"DocumentError: {tmp_path}/corrupt.pdf: "),

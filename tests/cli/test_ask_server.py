@@ -34,7 +34,7 @@ def test_prompts_go_as_they_are_wanted(
         ended = stretto("ask", QUESTION, "--docs", doc, "--app", "naive", "--llm", url, *options)
     assert (ended.code, ended.out) == (
         0,
-        f"At an inn.\n  1. {doc}, lines 1–2: “The Admiral Benbow is an inn near a cove.”\n",
+        f"At an inn.\n  1. {doc}, lines 1–2: “The captain lived at the inn with his sea chest.”\n",
     )
     for request in requests:
         assert ("messages" in request) == (how == "chat")

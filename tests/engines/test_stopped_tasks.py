@@ -37,10 +37,12 @@ def answers(engine: Any, tasks: Sequence[Task], num_wanted: int) -> list[bool]:
     return [not isinstance(found, QueryCancelled) for found in engine.run(tasks)]
 
 
-def test_chunking_stops_between_documents() -> None:
+def test_chunking_stops_between_sentences() -> None:
     document = Document("a.txt", (Section("One. Two.", None, None),), "x")
     tasks = [task(number, "chunk", files=document) for number in range(4)]
-    assert answers(Chunking(ChunkingConfig()), tasks, 2) == [True, True, False, False]
+    engine = Chunking(ChunkingConfig())
+    assert answers(engine, tasks, 4) == [True, True, False, False]
+    assert answers(engine, tasks, 3) == [True, False, False, False]
 
 
 def test_embedding_stops_between_texts() -> None:

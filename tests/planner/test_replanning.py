@@ -283,7 +283,7 @@ def test_a_drifting_run_switches_to_the_plan_that_is_found() -> None:
         assert [one.devices for one in executor.rest.stages[0].replicas] == [(1,), (0,)]
 
     asyncio.run(run())
-    assert done == ["Drain", "Drain"]
+    assert done == ["DrainReplica", "DrainReplica"]
 
 
 def test_the_end_of_a_run_does_not_wait_for_a_search() -> None:

@@ -211,5 +211,5 @@ async def test_refusals_and_broken_answers_are_errors_of_their_requests() -> Non
         assert len(stub.requests) == 4  # nothing is tried again
     assert times["2"] is None
     assert str(times["400"]).startswith("BadReply: ")
-    assert str(times["503"]).startswith("EngineUnavailable: ")
+    assert str(times["503"]).startswith("EngineBusy: ")
     assert str(times["1"]).startswith("EngineUnavailable: ")
