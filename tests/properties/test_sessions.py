@@ -28,7 +28,7 @@ from stretto.graph.passes.pipeline import PASSES
 from stretto.model.errors import QueryCancelled, StrettoError
 from stretto.model.tasks import LLMTask, Task
 from stretto.model.values import Failure
-from stretto.runtime.session import SessionMachine as RunningSession
+from stretto.runtime.session import Session as RunningSession
 from stretto.sched.messages import Close, Drop, Extend, Open, Provide, SessionEvent, Unwant, Want
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.session import SessionMachine
