@@ -111,7 +111,7 @@ fault-tests: env ## 500 random workloads and 500 planned runs with faults in vir
 	STRETTO_KILLED_RUNS=20 $(BIN)/pytest -s -m long tests/hostile/test_killed_runs.py
 
 hostile-tests: env ## kills, faulty servers, hostile documents, and a soak: make hostile-tests SOAK_S=480
-	STRETTO_SOAK_S=$(SOAK_S) $(BIN)/pytest tests/hostile
+	STRETTO_SOAK_S=$(SOAK_S) $(BIN)/pytest -m "long or not long" tests/hostile
 
 kernel-tests: env ## the GPU's kernels in Triton's interpreter (0.2 GB more to download)
 	$(BIN)/$(PIP_INSTALL) -e ".[kernels]"

@@ -69,6 +69,7 @@ def test_kills_in_mid_decode_lose_no_query(capsys: pytest.CaptureFixture[str]) -
     assert num_lost == 0
 
 
+@pytest.mark.long
 def test_every_fault_of_a_server_ends_its_query_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     good = Reply((" so", " it", " is."))
 
