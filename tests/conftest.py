@@ -3,7 +3,8 @@
 Without a GPU, Triton's kernels run in its interpreter, which must be set before any import. Property tests
 have no deadline for an example: how long one takes says nothing on a shared machine.
 
-A shell that runs the tests in the background has them ignore Ctrl-C, and all processes that they start.
+A shell that runs the tests in the background has them ignore Ctrl-C, and `nohup` SIGHUP, with all processes
+that they start.
 """
 
 import os
@@ -15,8 +16,9 @@ from hypothesis import settings
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 settings.register_profile("without_deadline", deadline=None)
 settings.load_profile("without_deadline")
