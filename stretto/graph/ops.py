@@ -146,18 +146,18 @@ class Ops(Mapping[str, OpSpec]):
         return (result if isinstance(result, str) else primitive.setting("result")) == "effect"
 
     def reads(self, primitive: Primitive) -> str:
-        """Return the name of the state outside the graph that a primitive (step) reads; "" for none."""
+        """Return the name of the state outside the graph that a primitive reads; "" for none."""
         reads = self.spec(primitive).reads
         return reads if isinstance(reads, str) else reads(primitive)
 
     def changes(self, primitive: Primitive) -> str:
-        """Return the name of the state outside the graph that a primitive (step) changes; "" for none."""
+        """Return the name of the state outside the graph that a primitive changes; "" for none."""
         changes = self.spec(primitive).changes
         named = changes if isinstance(changes, str) else changes(primitive)
         return named or (OUTSIDE if self.is_effect(primitive) else "")
 
     def keep_order(self, one: Primitive, other: Primitive) -> bool:
-        """Return whether two primitives (steps) must run in the order in which they are written: both change
+        """Return whether two primitives must run in the order in which they are written: both change
         something, or one changes what the other reads.
         """
         changed, changed_too = self.changes(one), self.changes(other)

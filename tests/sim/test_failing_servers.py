@@ -195,7 +195,7 @@ def test_calls_end_in_a_typed_error_where_no_server_lives(placement: str, failur
 def test_batches_of_a_server_that_fails_end_at_another_one(
     kind: OutageKind, num_servers: int, *, is_healthy: bool
 ) -> None:
-    """With health checks that succeed all the while, too."""
+    """A call ends at another server, also where health checks of the failing one succeed all the while."""
     engine = deploy(
         "e", FakeBatch, FakeBatchConfig(), instances=num_servers, max_attempts=2, max_batch=4, profile=PROFILE
     )
