@@ -118,6 +118,9 @@ class QueryRecord:
         arrival_s: time by the same clock at which a one-shot query began, from which all its requests age;
             infinite for a session, whose requests age from their own arrival.
         is_streamed: whether the caller may read texts before their end.
+        program: id of the program that the query is a part of, such as the session of an agent whose every
+            turn is a query; "" where the query is a program by itself.
+        kind: name of the app. Programs of one kind and tenant resemble each other in what they ask for.
     """
 
     tenant: str = ""
@@ -125,6 +128,8 @@ class QueryRecord:
     deadline_s: float | None = None
     arrival_s: float = math.inf
     is_streamed: bool = True
+    program: str = ""
+    kind: str = ""
 
 
 @record

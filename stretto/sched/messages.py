@@ -44,7 +44,8 @@ class Submit:
 
     `deadline_s` is a time by the clock of the driver (the runtime or the simulator). `passes` are the
     rewriting passes for the subgraphs that its `expand` steps (steps that become graphs) produce while it
-    runs. `is_streamed` says whether the caller may read texts before their end.
+    runs. `is_streamed` says whether the caller may read texts before their end. `program` names the program
+    that the query is a part of (`QueryRecord.program`).
     """
 
     query: str
@@ -55,6 +56,7 @@ class Submit:
     tenant: str = ""
     objective: Objective = "throughput"
     is_streamed: bool = True
+    program: str = ""
 
 
 @record

@@ -228,7 +228,13 @@ class System:
     def _open(self, event: Submit | Open, now_s: float) -> None:
         if isinstance(event, Submit):
             record = QueryRecord(
-                event.tenant, event.objective, event.deadline_s, now_s, is_streamed=event.is_streamed
+                event.tenant,
+                event.objective,
+                event.deadline_s,
+                now_s,
+                event.is_streamed,
+                event.program,
+                event.egraph.graph.name,
             )
         else:
             record = event.record

@@ -149,6 +149,11 @@ class QueueEntry:
         return f"{self.query} {job}" if job else self.query
 
     @property
+    def program(self) -> str:
+        """Id of the program that this work is a part of: its query, unless the query is one of several."""
+        return self.request.record.program or self.query
+
+    @property
     def arrival(self) -> tuple[float, int]:
         """Sort key by arrival of this queue entry: its time, then its number in the queue."""
         return self.arrival_s, self.number
