@@ -228,6 +228,9 @@ class RoutedExchange:
         if self._is_streamed:
             self._begin_rest(answer, is_events=is_events)
             return
+        if self._router_state.is_about_own_key(self.ticket, answer.status):
+            self._leave_worker(answer, f"it refuses the router's key (status {answer.status})")
+            return
         if answer.length is None:
             is_kept = kind.startswith(b"application/json")
         else:
@@ -338,9 +341,13 @@ class RoutedExchange:
             self._events = EventParts()
             self._act(self._router_state.began(self.ticket, answer.status, now_s))
             return
+        self._leave_worker(answer, f"it answered with status {answer.status} when asked for the rest")
+
+    def _leave_worker(self, answer: AnswerParser, reason: str) -> None:
+        """End an attempt at the head of an answer of which nothing is wanted."""
         self.stop()
-        self.trace.failed(f"it answered with status {answer.status} when asked for the rest")
-        self._act(self._router_state.refused(self.ticket, answer.status, now_s))
+        self.trace.failed(reason)
+        self._act(self._router_state.refused(self.ticket, answer.status, monotonic()))
 
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""

@@ -17,6 +17,7 @@ from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
 from stretto.router.exchange import RoutedExchange
 from stretto.router.fallback_placement import FallbackPlacement
+from stretto.router.keys import client_key
 from stretto.router.messages import (
     Check,
     Cut,
@@ -205,8 +206,9 @@ class Front:
             method = request.method.decode("latin-1")
             raise RequestRefused(ApiError(405, f"{path} takes no {method}", "Method Not Allowed"))
         may_repeat = is_repeatable(request.method, path)
+        key = client_key(request.headers)
         if request.method != b"POST":
-            return RoutedRequest(is_repeatable=may_repeat)
+            return RoutedRequest(is_repeatable=may_repeat, client_key=key)
         kind = (value_of(request.headers, b"content-type") or b"").decode("latin-1")
         if value_of(request.headers, b"content-encoding") is not None:
             kind = "application/octet-stream"
@@ -218,6 +220,7 @@ class Front:
             uses_keys=router_state.uses_keys,
             has_reports=router_state.has_reports,
             is_repeatable=may_repeat,
+            client_key=key,
         )
 
     def _register(self, exchange: RoutedExchange) -> None:

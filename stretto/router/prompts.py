@@ -53,6 +53,7 @@ def read_request(
     uses_keys: bool,
     is_repeatable: bool,
     has_reports: bool = False,
+    client_key: str = "",
 ) -> RoutedRequest:
     """Read the body of a request to a path, such as "/v1/completions".
 
@@ -61,6 +62,7 @@ def read_request(
     Args:
         has_reports: whether workers report what their caches hold, so that the prompt of a completion is
             wanted as it is.
+        client_key: digest of the client's own key, as `RoutedRequest` has it.
 
     Raises:
         RequestRefused: the body is not a JSON object, or names no model by a text.
@@ -69,7 +71,9 @@ def read_request(
         boundary = _BOUNDARY.match(content_type)
         name = _form_model(body, boundary[1] or boundary[2]) if boundary else ""
         num_tokens = len(body) // _BYTES_PER_TOKEN
-        return RoutedRequest(model=name, num_tokens=num_tokens, is_repeatable=is_repeatable)
+        return RoutedRequest(
+            model=name, num_tokens=num_tokens, is_repeatable=is_repeatable, client_key=client_key
+        )
     _check_num_items(body)
     try:
         fields = json.loads(body)
@@ -97,6 +101,7 @@ def read_request(
         text=looked_up if isinstance(looked_up, str) else "",
         ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
+        client_key=client_key,
     )
 
 
