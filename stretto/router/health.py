@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from functools import partial
 from time import monotonic
 
-from stretto.engines.openai_server.metrics import read_cache_config
+from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
 from stretto.model.errors import BadReply, ConfigError, EngineFailure
 from stretto.router import believable
 from stretto.router.config import WorkerConfig
@@ -139,7 +140,7 @@ class HealthChecks:
             if status == 404:
                 link.url = guessed
         has_key = found.config.has_key
-        models, problem = _listed(status, body, has_key=has_key)
+        models, problem = await self._front.threads.read(len(body), partial(_listed, status, body, has_key))
         is_refused = has_key and status in (401, 403)
         keeps = problem and found.state == "serving" and not is_refused
         return (found.models, "") if keeps else (models, problem)
@@ -156,7 +157,7 @@ class HealthChecks:
         if status != 200:
             return found.kv_tokens
         try:
-            cache = read_cache_config(body.decode(errors="replace"))
+            cache = await self._front.threads.read(len(body), partial(_cache_config, body))
         except BadReply:
             return found.kv_tokens
         return believable.kv_tokens((cache.num_blocks or 0) * cache.block_tokens) or found.kv_tokens
@@ -165,7 +166,11 @@ class HealthChecks:
         return await ask(link, self._front.config.health_timeout_s, path)
 
 
-def _listed(status: int, body: bytes, *, has_key: bool) -> tuple[Mapping[str, object], str]:
+def _cache_config(body: bytes) -> CacheConfig:
+    return read_cache_config(body.decode(errors="replace"))
+
+
+def _listed(status: int, body: bytes, has_key: bool) -> tuple[Mapping[str, object], str]:
     """Return the models in an answer to the question for them, and "", or none and what is wrong with it."""
     if status != 200:
         hint_key = f"; it refuses the router's key: {KEY_HINT}" if has_key else _NO_KEY

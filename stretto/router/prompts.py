@@ -32,6 +32,8 @@ _BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary=(?:"([^"]{1,70})"|(
 _MODEL_FIELD = re.compile(
     rb'^content-disposition:[ \t]*form-data\b[^\n]*;[ \t]*name="?model"?[ \t]*(?:;|$)', re.I | re.MULTILINE
 )
+_MAX_KEYED = 2**20 * _BYTES_PER_TOKEN
+"""Characters, or token ids, of a prompt that its key covers: a million tokens or more."""
 _MAX_FIELDS = 64
 """Fields of a form among which its model is searched."""
 _MAX_FIELD_HEAD = 4096
@@ -148,6 +150,7 @@ def _looked_up(path: str, fields: Mapping[str, Any]) -> _Text | None:
 
 def _key(text: _Text, salt: str) -> PromptKey:
     """Return the key of a text, or of token ids, in blocks of 64 tokens by count or by estimate."""
+    text = text[:_MAX_KEYED]
     if isinstance(text, array):
         digits = (np.frombuffer(text, np.uint32)[:, None] >> _DIGITS) & 63
         text, salt = (digits + ord("0")).astype(np.uint8).tobytes().decode("ascii"), f"{salt}\0ids"

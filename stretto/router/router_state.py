@@ -269,12 +269,12 @@ class RouterState:
     def check_passed(
         self, worker: WorkerId, models: Mapping[str, object], kv_tokens: int | None, now_s: float
     ) -> list[RouterAction]:
-        """Handle a health check that a worker passed, with the models that it lists, by name, and the size of
-        its KV memory if it tells.
+        """Handle a health check that a worker passed, with the models that it lists, by name, which are not
+        changed any more, and the size of its KV memory if it tells.
         """
         if (found := self._workers.get(worker)) is None or found.state == "draining":
             return []
-        found.models = dict(models)
+        found.models = models
         found.kv_tokens = found.config.kv_tokens or kv_tokens
         self._workers.passed(found)
         self._loads.join(found)
