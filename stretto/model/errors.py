@@ -16,7 +16,8 @@ StrettoError
 │   │   └── EngineBusy         overloaded: the request was not begun (no attempt is counted)
 │   ├── EngineTimeout          no answer in time
 │   ├── BadReply               an answer that is not what the contract says
-│   │   └── NotFound           the server does not know what was asked for, such as a model
+│   │   └── BadServer          a server that answers nobody well; another one may (no attempt is counted)
+│   │       └── NotFound       the server does not know what was asked for, such as a model
 │   └── EffectInDoubt          an effect had begun when its instance was lost: it may have happened
 ├── NotSaved                   results cannot be written, as on a full disk; the same command goes on later
 ├── QueryEnded                 the query ended early, on request
@@ -170,7 +171,13 @@ class BadReply(EngineFailure):
     is_refusal = False
 
 
-class NotFound(BadReply):
+class BadServer(BadReply):
+    """A server answers what its API does not say, or refuses whoever asks: the fault is its own, not that of
+    the request. The request goes to each other server that serves, and fails if all do the same.
+    """
+
+
+class NotFound(BadServer):
     """A server does not know what was asked for, such as a model that it served before it was restarted."""
 
 

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
-from stretto.cluster.probe_times import ProbeTimes
+from stretto.cluster.probe_times import ProbeTimes, is_suspicious, rest_s
 from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM, StoppableEngine
-from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.model.errors import BadReply, EngineUnavailable, StrettoError
 from stretto.model.foreign import described, typed
 from stretto.model.record import record
 from stretto.model.references import load_task
 from stretto.model.tasks import Done, Failed, LLMTask, Piece, Reuse, Started, Task
-from stretto.runtime.probing import Probing, rest_of
+from stretto.runtime.probing import Probing
 from stretto.sched.messages import (
     BatchDone,
     BatchFailed,
@@ -210,11 +210,12 @@ def _serve_batches(
                 event = run_batch(job, engine, batch, tasks)
                 COMPUTING.end()
                 stopped.clear()
-                if (trouble := _trouble(event)) is None:
+                if (trouble := _trouble(event, tasks)) is None:
                     times.worked()
                 elif isinstance(engine, ProbedEngine):
-                    times.rest(time.monotonic() + rest_of(trouble))
-                    post(InstanceSuspected(job.engine, job.instance, trouble.message, rest_of(trouble)))
+                    seconds = rest_s(trouble)
+                    times.rest(time.monotonic() + seconds)
+                    post(InstanceSuspected(job.engine, job.instance, trouble.message, seconds))
                     probing = Probing(engine, times)
                 post(event)
             case ForgetQuery(query):
@@ -223,10 +224,11 @@ def _serve_batches(
                 return
 
 
-def _trouble(event: Event) -> StrettoError | None:
+def _trouble(event: Event, tasks: tuple[Task, ...]) -> StrettoError | None:
     """Return why a batch failed, if its instance may be down; else None."""
+    others_serve = any(task.others_serve for task in tasks)
     match event:
-        case BatchFailed(error=EngineUnavailable() | EngineTimeout() as error):
+        case BatchFailed(error=error) if is_suspicious(error, others_serve=others_serve):
             return error
     return None
 
