@@ -1,4 +1,4 @@
-"""Whose key a request has: its client's own, or the one that the settings of a worker give.
+"""Keys of requests: a client's own, or the one that the settings of a worker give.
 
 A worker's answers about a key (status 401, 403 and 429) concern everybody if the key is the router's, and one
 client alone if the client has brought it.

@@ -52,6 +52,7 @@ FAULTS: Mapping[str, Mapping[str, object]] = {
     "503": {"kind": "refuse"},
     "429": {"kind": "refuse", "status": 429},
     "500": {"kind": "refuse", "status": 500},
+    "404": {"kind": "refuse", "status": 404},
     "slow": {"kind": "slow", "factor": 1000},
 }
 CALL = """
@@ -94,7 +95,7 @@ async def is_well(client: httpx.AsyncClient, url: str) -> bool:
 def matrix() -> Sequence[tuple[str, str, int]]:
     if RUNS_ALL:
         return list(product(PLACEMENTS, FAULTS, (2, 4)))
-    return [("least_seconds", "dies", 2), ("parrot", "429", 2), ("stretto", "dies", 2)]
+    return [("least_seconds", "dies", 2), ("parrot", "429", 2), ("parrot", "404", 2), ("stretto", "dies", 2)]
 
 
 @pytest.mark.parametrize(("placement", "failure", "num_servers"), matrix())
@@ -130,7 +131,7 @@ def test_calls_of_a_server_that_fails_end_at_another_one(
     show(capsys, "a server fails", **shown, failed=len(watch.known_s), longest=f"{watch.longest_s:.2f} s")
 
 
-@pytest.mark.parametrize("failure", ["dies", "silent", "503", "429", "500"] if RUNS_ALL else ["dies"])
+@pytest.mark.parametrize("failure", ["dies", "silent", "503", "429", "500", "404"] if RUNS_ALL else ["dies"])
 @pytest.mark.parametrize("placement", PLACEMENTS if RUNS_ALL else ["least_seconds"])
 def test_calls_end_in_a_typed_error_where_no_server_lives(placement: str, failure: str) -> None:
     call = graph(CALL)
@@ -330,7 +331,7 @@ def test_the_command_serve_goes_on_when_one_of_two_servers_dies(placement: str, 
     assert answers[:6] == answers[6:]
 
 
-@pytest.mark.parametrize("failure", ["dies", "503", "429"] if RUNS_ALL else ["429"])
+@pytest.mark.parametrize("failure", ["dies", "503", "429", "404"] if RUNS_ALL else ["429", "404"])
 def test_batches_of_a_server_that_fails_end_at_another_one(failure: str) -> None:
     embed = graph(EMBED)
     servers = tuple(WantedServer(kind="embedding", devices=(number,), port=0) for number in range(2))
