@@ -94,13 +94,12 @@ def faults_of(failure: str, until_s: float) -> FaultPlan:
     return FaultPlan(outages=(outage,))
 
 
-def servers(placement: str, num: int, **settings: object) -> Deployment:
+def servers(placement: str, num: int, loading_s: float | None = None, **settings: object) -> Deployment:
     """An LLM engine of servers that are declared by their URLs alone, as on the command line."""
     engine = Engine("llm", "llm", placement=placement, **{"recover_s": RECOVER_S, **settings})  # type: ignore[arg-type]
     configs = [OpenAIServerConfig(f"http://127.0.0.1:{8001 + number}") for number in range(num)]
-    return Deployment(
-        engine, tuple(Replica(OpenAIServer, one, runs_in="loop", profile=PROFILE) for one in configs)
-    )
+    replica = Replica(OpenAIServer, runs_in="loop", profile=PROFILE, loading_s=loading_s)
+    return Deployment(engine, tuple(replace(replica, config=one) for one in configs))
 
 
 def run(
@@ -183,6 +182,15 @@ def test_calls_of_the_only_server_end_when_it_comes_back(placement: str, failure
     driver, watch = run(placement, faults_of(failure, 2.5), 1, **settings)
     assert all(reply.error is None for reply in driver.replies.values())
     assert max(watch.ended_s.values()) < 2.5 + 10.0 + rest_s
+
+
+@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+def test_calls_of_the_only_server_wait_while_it_loads_its_model(placement: str) -> None:
+    """It dies, and its model takes longer to load than `recover_s`."""
+    deaths = FaultPlan(deaths=(Death("llm", 0, FAILS_S),))
+    driver, watch = run(placement, deaths, 1, loading_s=1.5 * RECOVER_S)
+    assert all(reply.error is None for reply in driver.replies.values())
+    assert 1.5 * RECOVER_S < max(watch.ended_s.values()) < 1.5 * RECOVER_S + 10.0
 
 
 @pytest.mark.parametrize("failure", [one for one in FAILURES if one != "slow"])
