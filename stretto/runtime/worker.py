@@ -23,6 +23,7 @@ from stretto.model.references import load_task
 from stretto.model.tasks import Done, Failed, LLMTask, Piece, Reuse, Started, Task
 from stretto.runtime.probing import Probing
 from stretto.sched.messages import (
+    AllSuspended,
     BatchDone,
     BatchFailed,
     Event,
@@ -77,7 +78,7 @@ class StopTask:
 @record
 class SuspendTasks:
     """Command to an LLM instance: stop all tasks, and answer with an event `Suspended` for each, which has
-    the tokens generated so far.
+    the tokens generated so far, and an event `AllSuspended` at the end.
 
     No other command than `CloseEngine` follows.
     """
@@ -259,6 +260,7 @@ def _serve_llm(job: InstanceJob, engine: SteppedLLM, inbox: Inbox, post: Callabl
                 case SuspendTasks():
                     for suspended, token_ids in engine.suspend():
                         post(Suspended(job.engine, job.instance, suspended, token_ids))
+                    post(AllSuspended(job.engine, job.instance))
                 case ForgetQuery(query):
                     engine.release(query)
                 case RetainPrefixes(reuse):

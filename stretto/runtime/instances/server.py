@@ -24,7 +24,7 @@ from stretto.runtime.worker import (
     died,
     not_started,
 )
-from stretto.sched.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
+from stretto.sched.messages import AllSuspended, InstanceReady, InstanceSuspected, LLMReport, Suspended
 
 _ANSWER_S = 10.0
 """Seconds in which a server that has been silent must answer a health check."""
@@ -80,6 +80,7 @@ class ServerInstance:
                     tokens = self._engine.written(task_id)
                     self._abort(task_id)
                     self._post(Suspended(self._job.engine, self._job.instance, task_id, tokens))
+                self._post(AllSuspended(self._job.engine, self._job.instance))
 
     async def close(self) -> None:
         """Cancel every request to the server, and close the engine that talks to the server."""
