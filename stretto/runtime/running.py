@@ -78,8 +78,8 @@ class RunningInstances:
         """End an instance in the way that the action says, without waiting for it; post `InstanceStopped`
         when it has ended.
 
-        Until then its events are passed on. One that is suspended first ends the step that is under way, however
-        long that takes, unless it is killed meanwhile, as one that is silent for too long. If the
+        Until then its events are passed on. One that is suspended first ends the step that is under way,
+        however long that takes, unless it is killed meanwhile, as one that is silent for too long. If the
         action is to kill it, its events are ignored at once, and its end is not reported.
         """
         key = action.engine, action.instance
