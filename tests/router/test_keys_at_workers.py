@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -212,22 +213,27 @@ class KeyedServer:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b"":
-            first, *lines = head.decode("latin-1").strip().split("\r\n")
-            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-            await reader.readexactly(int(headers.get("content-length", 0)))
-            came = headers.get("authorization", "").removeprefix("Bearer ")
-            path = first.split()[1]
-            status, body = 200, json.dumps({"data": [{"id": "m"}]})
-            if "completions" in path:
-                self.asked.append(came)
-            if came in self.limited:
-                status, body = 429, "{}"
-            elif came != self.key and "/health" not in path:
-                status, body = 401, json.dumps({"error": {"message": f"Incorrect API key: {came}"}})
-            more = "retry-after: 30\r\n" if status == 429 else ""
-            answer = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{more}"
-            writer.write(f"{answer}content-length: {len(body)}\r\n\r\n{body}".encode())
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await self._answer(reader, writer)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").strip().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        await reader.readexactly(int(headers.get("content-length", 0)))
+        came = headers.get("authorization", "").removeprefix("Bearer ")
+        path = first.split()[1]
+        status, body = 200, json.dumps({"data": [{"id": "m"}]})
+        if "completions" in path:
+            self.asked.append(came)
+        if came in self.limited:
+            status, body = 429, "{}"
+        elif came != self.key and "/health" not in path:
+            status, body = 401, json.dumps({"error": {"message": f"Incorrect API key: {came}"}})
+        more = "retry-after: 30\r\n" if status == 429 else ""
+        answer = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{more}"
+        writer.write(f"{answer}content-length: {len(body)}\r\n\r\n{body}".encode())
 
 
 async def _ask(client: httpx.AsyncClient, key: str = "") -> httpx.Response:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -195,10 +196,11 @@ class ListServer:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while not reader.at_eof() and (head := await reader.readuntil(b"\r\n\r\n")):
-            body = self._body if b"/models" in head else b"{}"
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
-            writer.write(b"content-length: %d\r\n\r\n" % len(body) + body)
+        with suppress(asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                body = self._body if b"/models" in head else b"{}"
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+                writer.write(b"content-length: %d\r\n\r\n" % len(body) + body)
 
 
 def test_a_large_stream_that_is_cut_goes_on_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
