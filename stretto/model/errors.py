@@ -147,8 +147,9 @@ class EngineUnreachable(EngineUnavailable):
 class EngineBusy(EngineUnavailable):
     """A server has refused a request without beginning it, because it is overloaded (HTTP 429 or 503).
 
-    It asks to be left alone for `retry_after_s` seconds; 0 if it names no time. The request goes elsewhere,
-    or waits for the server, until its deadline or for the engine's `recover_s` seconds.
+    It asks to be left alone for `retry_after_s` seconds; 0 if it names no time. At most 30 s of rest are
+    given (`cluster/probe_times.py`). The request goes elsewhere, or waits for the server, until its deadline
+    or for the engine's `recover_s` seconds.
     """
 
     def __init__(self, message: str, *, step: str | None = None, retry_after_s: float = 0.0) -> None:
