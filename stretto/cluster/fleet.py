@@ -42,6 +42,8 @@ from stretto.model.errors import (
 )
 
 _HISTORY = 16
+_LOADING_TIMES = 2.0
+"""Times that a start may take what is known of its length while requests wait for it."""
 
 
 @dataclass(slots=True)
@@ -292,6 +294,15 @@ class Fleet:
         start, the predicted seconds, or None if there is no prediction.
         """
         return next((seconds for known, seconds in self._measured if known == replica), replica.loading_s)
+
+    def wait_s(self, recover_s: float) -> float:
+        """Return how many seconds requests wait for an instance that is starting or suspect: `recover_s`, or
+        more if one of these needs longer to load. A start may take twice what was predicted for it, and twice
+        what the last one took.
+        """
+        replicas = (self.replica(instance) for instance in (*self._in["starting"], *self._in["suspect"]))
+        known_s = (seconds for one in replicas for seconds in (one.loading_s, self.loading_s(one)))
+        return max(recover_s, _LOADING_TIMES * max((one for one in known_s if one is not None), default=0.0))
 
     @property
     def live(self) -> tuple[InstanceId, ...]:

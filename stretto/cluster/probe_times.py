@@ -1,4 +1,4 @@
-"""When a server that may be down is asked whether it answers again: ever less often.
+"""When a server that may be down is asked whether it answers again: ever less often, and not while it rests.
 
 A server may answer health checks and nothing else. So the delay grows from one suspicion to the next, until
 the server has done work.
@@ -8,8 +8,30 @@ from __future__ import annotations
 
 import math
 
+from stretto.model.errors import BadServer, EngineBusy, EngineTimeout, EngineUnavailable, StrettoError
+
 FIRST_PROBE_S = 0.1
 MAX_PROBE_S = 2.0
+MAX_REST_S = 30.0
+"""Longest rest by one `Retry-After`: half of what an engine waits by default for its only server
+(`recover_s`), so that this is asked again before requests fail. A server that wanted more refuses another
+request, which costs no attempt."""
+
+
+def is_suspicious(error: StrettoError, *, others_serve: bool) -> bool:
+    """Return whether a failure makes a server suspect: it may be down, or answers nobody well while others
+    serve.
+    """
+    return isinstance(error, EngineUnavailable | EngineTimeout) or (
+        others_serve and isinstance(error, BadServer)
+    )
+
+
+def rest_s(error: StrettoError) -> float:
+    """Return the seconds for which a server is left alone that has failed: as long as it has asked for, at
+    most `MAX_REST_S`.
+    """
+    return max(0.0, min(MAX_REST_S, error.retry_after_s)) if isinstance(error, EngineBusy) else 0.0
 
 
 class ProbeTimes:

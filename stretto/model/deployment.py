@@ -42,7 +42,8 @@ class Engine:
         no_replica_s: seconds that a request waits while the engine has no replica before it fails; infinite
             in a plan.
         recover_s: seconds that a request without a deadline waits before it fails, while the only instances
-            are starting or suspected to be down.
+            are starting or suspected to be down. It waits longer if one of these takes longer to load: twice
+            the time that is known (`Replica.loading_s`, or that of the last start).
     """
 
     name: str

@@ -16,7 +16,8 @@ StrettoError
 │   │   └── EngineBusy         overloaded: the request was not begun (no attempt is counted)
 │   ├── EngineTimeout          no answer in time
 │   ├── BadReply               an answer that is not what the contract says
-│   │   └── NotFound           the server does not know what was asked for, such as a model
+│   │   └── BadServer          a server that answers nobody well; another one may (no attempt is counted)
+│   │       └── NotFound       the server does not know what was asked for, such as a model
 │   └── EffectInDoubt          an effect had begun when its instance was lost: it may have happened
 ├── NotSaved                   results cannot be written, as on a full disk; the same command goes on later
 ├── QueryEnded                 the query ended early, on request
@@ -146,8 +147,9 @@ class EngineUnreachable(EngineUnavailable):
 class EngineBusy(EngineUnavailable):
     """A server has refused a request without beginning it, because it is overloaded (HTTP 429 or 503).
 
-    It asks to be left alone for `retry_after_s` seconds; 0 if it names no time. The request goes elsewhere,
-    or waits for the server, until its deadline or for the engine's `recover_s` seconds.
+    It asks to be left alone for `retry_after_s` seconds; 0 if it names no time. At most 30 s of rest are
+    given (`cluster/probe_times.py`). The request goes elsewhere, or waits for the server, until its deadline
+    or for the engine's `recover_s` seconds.
     """
 
     def __init__(self, message: str, *, step: str | None = None, retry_after_s: float = 0.0) -> None:
@@ -170,7 +172,13 @@ class BadReply(EngineFailure):
     is_refusal = False
 
 
-class NotFound(BadReply):
+class BadServer(BadReply):
+    """A server answers what its API does not say, or refuses whoever asks: the fault is its own, not that of
+    the request. The request goes to each other server that serves, and fails if all do the same.
+    """
+
+
+class NotFound(BadServer):
     """A server does not know what was asked for, such as a model that it served before it was restarted."""
 
 

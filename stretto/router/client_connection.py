@@ -196,7 +196,7 @@ class ClientConnection(asyncio.Protocol):
         A client that has closed its connection looks the same, until it refuses what is sent to it.
         """
         self._is_last = True
-        if self._served is None and not self._reader.read:
+        if not self._is_busy and not self._reader.read:
             return False
         self._probe()
         return True

@@ -16,6 +16,7 @@ from stretto.http.client.address import Address, check_port
 from stretto.http.client.headers import Headers
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM, Profile
+from stretto.router.keys import KEY_HEADERS
 from stretto.wire.server_url import read_server_url
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -57,6 +58,11 @@ class WorkerConfig:
         key = self._key
         lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items()]
         return [*lines, (b"authorization", b"Bearer " + key.encode("latin-1"))] if key else lines
+
+    @property
+    def has_key(self) -> bool:
+        """Whether requests that bring no key get one from these settings."""
+        return any(name in KEY_HEADERS for name, _ in self.own_headers())
 
     @property
     def _key(self) -> str:

@@ -7,6 +7,7 @@ that are cut go on at another worker (`resumption.py`).
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from stretto.router.attempt import Attempt
 from stretto.router.client_connection import ClientConnection
 from stretto.router.head import REQUEST_ID, answer_head, with_ids
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
+from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import RequestTrace
 from stretto.router.request_reader import ClientRequest
@@ -40,8 +42,6 @@ _KINDS = {
 """Kinds of the router's own errors, by status."""
 _WORKER = b"x-stretto-worker"
 _RETRY_AFTER = b"retry-after"
-_PARSED_BYTES = 8
-"""Bytes of memory for each byte of a body whose token ids are kept as numbers."""
 
 
 class RoutedExchange:
@@ -50,6 +50,10 @@ class RoutedExchange:
     Args:
         act: carries out actions of the router's state machine.
         ended: called when the request has left the router, with what happened to it.
+        threads: threads that read large bodies.
+
+    Attributes:
+        reading: reading of the request's body by a thread; None for a small one.
     """
 
     def __init__(
@@ -60,9 +64,12 @@ class RoutedExchange:
         router_state: RouterState,
         act: Callable[[list[RouterAction]], None],
         ended: Callable[[RoutedExchange], None],
+        threads: ReadingThreads,
     ) -> None:
-        self._client = client
-        self._request = request
+        self.client = client
+        self.request = request
+        self.reading: Reading[RoutedRequest] | None = None
+        self._threads = threads
         self._router_state = router_state
         self._act = act
         self._ended = ended
@@ -77,7 +84,7 @@ class RoutedExchange:
         self._is_chunked = False
         self._keeps_alive = request.keeps_alive
         self._body: list[bytes] = []
-        self._body_bytes = self._rest_bytes = self._num_kept = 0
+        self._body_bytes = self._num_kept = 0
         self._events: EventParts | None = None
         self._resumption: Resumption | None = None
         self._rest_request: bytes | None = None
@@ -85,12 +92,17 @@ class RoutedExchange:
         self._failure: tuple[int, Headers, bytes] | None = None
         self._is_paused = self._was_paused = False
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the request has left the router."""
+        return self.trace.ended_s is not None
+
     def begin(self, routed: RoutedRequest, register: Callable[[RoutedExchange], None]) -> None:
         """Bring the request to the state machine; `register` is called before its actions are carried out.
 
         Nothing happens if the client has left.
         """
-        if self.trace.ended_s is not None:
+        if self.has_ended:
             return
         self._is_repeatable = routed.is_repeatable
         self.trace.model, self.trace.num_prompt = routed.model, routed.num_tokens
@@ -101,7 +113,7 @@ class RoutedExchange:
 
     def fail(self, message: str) -> None:
         """End everything after a bug of the router, with status 500. Nothing happens if it has ended."""
-        if self.trace.ended_s is not None:
+        if self.has_ended:
             return
         self.stop()
         self.refuse(500, message, None)
@@ -113,7 +125,7 @@ class RoutedExchange:
         """Begin an attempt at a worker."""
         now_s = monotonic()
         self.trace.sent(action, now_s)
-        request = self._request
+        request = self.request
         data = link.request(
             b"GET" if self._is_head else request.method,
             request.target,
@@ -143,7 +155,7 @@ class RoutedExchange:
             headers = [*headers, (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
         self.trace.error = message
         self._leave(status)
-        self._client.answer(status, headers, body, keeps_alive=self._request.keeps_alive)
+        self.client.answer(status, headers, body, keeps_alive=self.request.keeps_alive)
 
     def cut(self, reason: str) -> None:
         """End an answer that has begun, so that the client cannot take it for complete."""
@@ -151,12 +163,12 @@ class RoutedExchange:
         self.trace.error = reason
         self._leave(0)
         if self._events is None:
-            self._client.abort()
+            self.client.abort()
             return
         self._write(error_event(f"the answer was cut: {reason}"))
         if self._is_chunked:
-            self._client.write(b"0\r\n\r\n")
-        self._client.finished(keeps_alive=False)
+            self.client.write(b"0\r\n\r\n")
+        self.client.finished(keeps_alive=False)
 
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""
@@ -167,7 +179,8 @@ class RoutedExchange:
         """Let a stream of a worker go on at another one, if it is known how; else nothing happens."""
         if self._resumption is not None and self.attempt is not None and self.trace.worker == worker:
             self.stop()
-            self.on_failed(EngineFailure(reason), was_sent=True)
+            self.trace.failed(reason)
+            self._go_on(self._resumption.rest(), reason)  # the worker is removed next
 
     def stop(self) -> None:
         """Abort the attempt that runs, if one does."""
@@ -183,7 +196,7 @@ class RoutedExchange:
             return
         limit_s = idle_timeout_s if attempt.has_bytes else first_byte_timeout_s
         if now_s - attempt.last_s > limit_s and attempt.is_paused:
-            self._client.abort()
+            self.client.abort()
         elif now_s - attempt.last_s > limit_s:
             self.stop()
             self.on_failed(EngineTimeout(f"it sent nothing for {limit_s:g} s"), was_sent=True)
@@ -191,10 +204,13 @@ class RoutedExchange:
     # --- what the client does
 
     def client_left(self) -> None:
-        """End everything: the attempt is aborted, so that the worker stops too."""
-        if self.trace.ended_s is not None:
+        """End everything: the attempt is aborted, so that the worker stops too, and the body is forgotten."""
+        if self.has_ended:
             return
         self.stop()
+        if self.reading is not None:
+            self.reading.drop()
+        self.request.drop_body()
         self.trace.error = "the client left"
         actions = self._router_state.left(self.ticket, monotonic())
         self._leave(499)
@@ -228,6 +244,9 @@ class RoutedExchange:
         if self._is_streamed:
             self._begin_rest(answer, is_events=is_events)
             return
+        if self._router_state.is_about_own_key(self.ticket, answer.status):
+            self._leave_worker(answer, f"it refuses the router's key (status {answer.status})")
+            return
         if answer.length is None:
             is_kept = kind.startswith(b"application/json")
         else:
@@ -248,7 +267,7 @@ class RoutedExchange:
             self._body.append(data)
             self._body_bytes += len(data)
             num_kept = self._body_bytes if self._failure is None else self._body_bytes + len(self._failure[2])
-            if self._body_bytes > _MAX_WHOLE_BYTES or not self._client.hold(num_kept):
+            if self._body_bytes > _MAX_WHOLE_BYTES or not self.client.hold(num_kept):
                 self._pass_on_large()
 
     def on_end(self) -> None:
@@ -261,9 +280,9 @@ class RoutedExchange:
             if self._events is not None and (rest := self._events.rest()):
                 self._pass_on(rest)
             if self._is_chunked:
-                self._client.write(b"0\r\n\r\n")
+                self.client.write(b"0\r\n\r\n")
             self._finish(answer, now_s)
-            self._client.finished(keeps_alive=self._keeps_alive)
+            self.client.finished(keeps_alive=self._keeps_alive)
             return
         body = b"".join(self._body)
         if self._is_failure(answer):
@@ -278,11 +297,11 @@ class RoutedExchange:
         self._usage.feed(body)
         self.trace.first_byte_s = now_s
         self._finish(answer, now_s)
-        self._client.answer(
+        self.client.answer(
             answer.status,
             self._to_client(answer),
             body,
-            keeps_alive=self._request.keeps_alive,
+            keeps_alive=self.request.keeps_alive,
             reason=answer.reason,
         )
 
@@ -291,12 +310,30 @@ class RoutedExchange:
         self.attempt = None
         reason = failure.message
         self.trace.failed(reason)
-        if self._resumption is not None:
-            self._rest_request = self._resumption.rest()
-        actions = self._router_state.failed(
-            self.ticket, reason, monotonic(), was_sent=was_sent, may_go_on=self._rest_request is not None
+        if (resumption := self._resumption) is None:
+            self._go_on(None, reason, was_sent=was_sent)
+        elif resumption.num_read <= LARGE_BYTES:
+            self._go_on(resumption.rest(), reason, was_sent=was_sent)
+        else:
+            task = self._threads.run(resumption.num_read, Reading(resumption.rest))
+            task.add_done_callback(lambda task: self._rest_was_written(task, reason, was_sent=was_sent))
+
+    def _rest_was_written(self, task: asyncio.Future[bytes | None], reason: str, *, was_sent: bool) -> None:
+        """Go on after a thread has written the request for the rest, unless the request has ended."""
+        if not task.cancelled() and not self.has_ended:
+            rest = None if task.exception() is not None else task.result()
+            self._go_on(rest, reason, was_sent=was_sent)
+
+    def _go_on(self, rest: bytes | None, reason: str, *, was_sent: bool = True) -> None:
+        """Bring a failed attempt to the state machine; `rest` is the request for the rest of its answer."""
+        if rest is not None:
+            self._rest_request = rest
+        may_go_on = rest is not None
+        self._act(
+            self._router_state.failed(
+                self.ticket, reason, monotonic(), was_sent=was_sent, may_go_on=may_go_on
+            )
         )
-        self._act(actions)
 
     # --- parts of an answer
 
@@ -307,13 +344,11 @@ class RoutedExchange:
         self._is_streamed = True
         self._events = EventParts() if is_events else None
         if is_events and answer.status == 200:
-            self._resumption = resumable(self._request.path, self._request.body)
-            if self._resumption is not None:
-                self._rest_bytes = _PARSED_BYTES * len(self._request.body)
+            self._resumption = resumable(self.request.path, self.request.body)
         length = None if is_events else answer.length
-        self._is_chunked = self._request.takes_chunks and length is None
-        self._keeps_alive = self._request.keeps_alive and (self._is_chunked or length is not None)
-        self._client.write(
+        self._is_chunked = self.request.takes_chunks and length is None
+        self._keeps_alive = self.request.keeps_alive and (self._is_chunked or length is not None)
+        self.client.write(
             answer_head(
                 answer.status,
                 self._to_client(answer),
@@ -327,7 +362,7 @@ class RoutedExchange:
         if self._is_head:
             self.stop()
             self._finish(answer, now_s)
-            self._client.finished(keeps_alive=self._keeps_alive)
+            self.client.finished(keeps_alive=self._keeps_alive)
         else:
             self._act(self._router_state.began(self.ticket, answer.status, now_s))
 
@@ -338,9 +373,13 @@ class RoutedExchange:
             self._events = EventParts()
             self._act(self._router_state.began(self.ticket, answer.status, now_s))
             return
+        self._leave_worker(answer, f"it answered with status {answer.status} when asked for the rest")
+
+    def _leave_worker(self, answer: AnswerParser, reason: str) -> None:
+        """End an attempt at the head of an answer of which nothing is wanted."""
         self.stop()
-        self.trace.failed(f"it answered with status {answer.status} when asked for the rest")
-        self._act(self._router_state.refused(self.ticket, answer.status, now_s))
+        self.trace.failed(reason)
+        self._act(self._router_state.refused(self.ticket, answer.status, monotonic()))
 
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""
@@ -355,7 +394,7 @@ class RoutedExchange:
         """Pass on an answer that turns out to be too large to be kept."""
         assert self._answer is not None
         body, self._body = b"".join(self._body), []
-        self._client.hold(0)
+        self.client.hold(0)
         self._begin_stream(self._answer, is_events=False)
         if not self._is_head:
             self._write(body)
@@ -364,16 +403,15 @@ class RoutedExchange:
         """Count what is kept of a stream; where it does not fit, less is kept."""
         self._num_kept = num_kept = events.num_held
         if (resumption := self._resumption) is not None:
-            if self._client.hold(num_kept + self._rest_bytes + resumption.num_kept):
+            if self.client.hold(num_kept + resumption.num_kept):
                 return
             resumption.give_up()
-            self._rest_bytes = 0
-        if not self._client.hold(num_kept):
+        if not self.client.hold(num_kept):
             self._num_kept = 0
             self._pass_on(events.rest())
 
     def _write(self, data: bytes) -> None:
-        self._client.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        self.client.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     def _to_client(self, answer: AnswerParser) -> Headers:
         """Return the headers of a worker's answer with those that the router adds."""

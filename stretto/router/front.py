@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
@@ -17,6 +18,7 @@ from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
 from stretto.router.exchange import RoutedExchange
 from stretto.router.fallback_placement import FallbackPlacement
+from stretto.router.keys import client_key
 from stretto.router.messages import (
     Check,
     Cut,
@@ -30,6 +32,7 @@ from stretto.router.messages import (
     WorkerId,
 )
 from stretto.router.prompts import read_request
+from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.request_reader import ClientRequest
@@ -45,7 +48,9 @@ _HEAD_S = 30.0
 
 OwnAnswer = tuple[int, Headers, bytes]
 """Status, headers and body of an answer that the router gives itself."""
-OwnRoute = Callable[[ClientRequest, bool], OwnAnswer | None]
+LateAnswer = Callable[[], OwnAnswer]
+"""Writes an answer of the router that is so long that it is written in a thread."""
+OwnRoute = Callable[[ClientRequest, bool], OwnAnswer | LateAnswer | None]
 """Answers requests to the router's own paths, given whether the client is local; None for other paths."""
 
 
@@ -66,6 +71,7 @@ class Front:
         on_worker_passed: called when a worker has passed a health check.
         on_worker_gone: called when a worker is gone.
         tokens: tokenizer of prompts; None without one.
+        threads: threads that read and write large bodies.
     """
 
     def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
@@ -81,6 +87,7 @@ class Front:
         self.on_worker_passed: list[Callable[[WorkerId], None]] = []
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
+        self.threads = ReadingThreads()
         self._log = log
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._loop = asyncio.get_running_loop()
@@ -161,19 +168,53 @@ class Front:
             route = read_target(request.target)
             request.path, request.target = route.path, route.target
             if (own := self.own_route(request, client.is_local)) is not None:
-                status, headers, body = own
-                client.answer(status, headers, body, keeps_alive=request.keeps_alive)
+                self._answer(client, request, own)
                 return None
-            routed = self._read(request)
-        except RequestRefused as refused:
-            self._refuse(client, request, refused.answer)
+            read = self._reader(request)
+            is_large = request.num_body > LARGE_BYTES
+            routed = None if is_large else read()
+        except Exception as error:
+            self._refuse(client, request, _refusal(request.path, error))
             return None
-        except Exception:
-            _log.exception("a request to %r could not be read", request.path)
-            error = ApiError(500, "the router could not read the request", "InternalServerError")
-            self._refuse(client, request, error)
-            return None
-        exchange = RoutedExchange(client, request, arrived_s, self.router_state, self.act, self._ended)
+        exchange = RoutedExchange(
+            client, request, arrived_s, self.router_state, self.act, self._ended, self.threads
+        )
+        if routed is not None:
+            self._look_up(exchange, routed)
+            return exchange
+        exchange.reading = reading = Reading(read)
+        task = self.threads.run(request.num_body, reading)
+        task.add_done_callback(lambda task: self._was_read(exchange, task))
+        return exchange
+
+    def _answer(self, client: ClientConnection, request: ClientRequest, own: OwnAnswer | LateAnswer) -> None:
+        """Give an answer of the router itself, at once or when a thread has written it."""
+        if not callable(own):
+            status, headers, body = own
+            client.answer(status, headers, body, keeps_alive=request.keeps_alive)
+            return
+
+        def written(task: asyncio.Future[OwnAnswer]) -> None:
+            if task.cancelled():
+                return
+            if (error := task.exception()) is not None:
+                self._refuse(client, request, _refusal(request.path, error))
+            else:
+                self._answer(client, request, task.result())
+
+        self.threads.run(LARGE_BYTES, own).add_done_callback(written)
+
+    def _was_read(self, exchange: RoutedExchange, task: asyncio.Future[RoutedRequest | None]) -> None:
+        """Go on with a request whose body a thread has read, unless its client has left."""
+        if task.cancelled() or exchange.has_ended:
+            return
+        if (error := task.exception()) is not None:
+            self._refuse(exchange.client, exchange.request, _refusal(exchange.request.path, error))
+        elif (routed := task.result()) is not None:
+            self._look_up(exchange, routed)
+
+    def _look_up(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
+        """Place a request; if workers report what they hold, after its prompt has become token ids."""
         if routed.text and self.tokens is not None:
 
             def begin(ids: Sequence[int]) -> None:
@@ -182,7 +223,6 @@ class Front:
             self.tokens.read(routed.text, begin)
         else:
             self._begin(exchange, routed)
-        return exchange
 
     def _begin(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Bring a request to the state machine; if that fails, the client gets an error."""
@@ -197,7 +237,8 @@ class Front:
         headers, body = error_headers(error), error_body(error)
         client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 
-    def _read(self, request: ClientRequest) -> RoutedRequest:
+    def _reader(self, request: ClientRequest) -> Callable[[], RoutedRequest]:
+        """Return what reads the body of a request, here or in a thread. Raises RequestRefused."""
         path = request.path
         if not is_passed_on(path):
             raise no_such_path(path)
@@ -205,19 +246,22 @@ class Front:
             method = request.method.decode("latin-1")
             raise RequestRefused(ApiError(405, f"{path} takes no {method}", "Method Not Allowed"))
         may_repeat = is_repeatable(request.method, path)
+        key = client_key(request.headers)
         if request.method != b"POST":
-            return RoutedRequest(is_repeatable=may_repeat)
+            return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key)
         kind = (value_of(request.headers, b"content-type") or b"").decode("latin-1")
         if value_of(request.headers, b"content-encoding") is not None:
             kind = "application/octet-stream"
         router_state = self.router_state
-        return read_request(
+        uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
+        return lambda: read_request(
             path,
             kind,
             request.body,
-            uses_keys=router_state.uses_keys,
-            has_reports=router_state.has_reports,
+            uses_keys=uses_keys,
+            has_reports=has_reports,
             is_repeatable=may_repeat,
+            client_key=key,
         )
 
     def _register(self, exchange: RoutedExchange) -> None:
@@ -228,3 +272,11 @@ class Front:
         self.counters.count(exchange.trace)
         if self._log is not None:
             self._log.write(exchange.trace)
+
+
+def _refusal(path: str, error: BaseException) -> ApiError:
+    """Return the answer to a request whose reading raised an error."""
+    if isinstance(error, RequestRefused):
+        return error.answer
+    _log.error("a request to %r could not be read", path, exc_info=error)
+    return ApiError(500, "the router could not read the request", "InternalServerError")

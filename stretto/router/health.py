@@ -2,7 +2,8 @@
 
 A worker passes if it answers `/health` with a status below 500, for some servers lack that path, and if its
 models are known: it is asked for them unless its settings name them. A worker that serves keeps its models
-while its list cannot be read. One that does not serve is also asked for the size of its KV memory.
+while its list cannot be read, unless it refuses the router's own key. One that does not serve is also asked
+for the size of its KV memory.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from functools import partial
 from time import monotonic
 
-from stretto.engines.openai_server.metrics import read_cache_config
+from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
 from stretto.model.errors import BadReply, ConfigError, EngineFailure
 from stretto.router import believable
 from stretto.router.config import WorkerConfig
@@ -20,8 +22,11 @@ from stretto.router.front import Front
 from stretto.router.messages import WorkerId
 from stretto.router.question import ask
 from stretto.router.worker_link import WorkerLink
+from stretto.router.workers import KEY_HINT
 from stretto.wire import paths
 from stretto.wire.models import read_models
+
+_NO_KEY = "; give its key as api_key or api_key_env"
 
 
 class HealthChecks:
@@ -134,8 +139,11 @@ class HealthChecks:
             status, body = await self._ask(link, paths.MODELS)
             if status == 404:
                 link.url = guessed
-        models, problem = _listed(status, body)
-        return (found.models, "") if problem and found.state == "serving" else (models, problem)
+        has_key = found.config.has_key
+        models, problem = await self._front.threads.read(len(body), partial(_listed, status, body, has_key))
+        is_refused = has_key and status in (401, 403)
+        keeps = problem and found.state == "serving" and not is_refused
+        return (found.models, "") if keeps else (models, problem)
 
     async def _kv_tokens(self, worker: WorkerId, link: WorkerLink) -> int | None:
         """Return how many tokens fit into the worker's KV memory; None if it has never told.
@@ -149,7 +157,7 @@ class HealthChecks:
         if status != 200:
             return found.kv_tokens
         try:
-            cache = read_cache_config(body.decode(errors="replace"))
+            cache = await self._front.threads.read(len(body), partial(_cache_config, body))
         except BadReply:
             return found.kv_tokens
         return believable.kv_tokens((cache.num_blocks or 0) * cache.block_tokens) or found.kv_tokens
@@ -158,12 +166,17 @@ class HealthChecks:
         return await ask(link, self._front.config.health_timeout_s, path)
 
 
-def _listed(status: int, body: bytes) -> tuple[Mapping[str, object], str]:
+def _cache_config(body: bytes) -> CacheConfig:
+    return read_cache_config(body.decode(errors="replace"))
+
+
+def _listed(status: int, body: bytes, has_key: bool) -> tuple[Mapping[str, object], str]:
     """Return the models in an answer to the question for them, and "", or none and what is wrong with it."""
     if status != 200:
+        hint_key = f"; it refuses the router's key: {KEY_HINT}" if has_key else _NO_KEY
         hint = {
-            401: "; give its key as api_key or api_key_env",
-            403: "; give its key as api_key or api_key_env",
+            401: hint_key,
+            403: hint_key,
             404: "; if it lists none, give their names as models",
         }
         return {}, f"its list of models has status {status}{hint.get(status, '')}"

@@ -26,6 +26,8 @@ class RoutedRequest:
         text: prompt of a completion as a text whose token ids may be looked up; "" if there is none.
         ids: token ids of its prompt; none where they are not known.
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
+        client_key: digest of the key that the client brings; "" if it brings none, so that it gets the key in
+            its worker's settings.
     """
 
     model: str = ""
@@ -36,6 +38,7 @@ class RoutedRequest:
     text: str = ""
     ids: Sequence[int] = ()
     is_repeatable: bool = True
+    client_key: str = ""
 
 
 @record

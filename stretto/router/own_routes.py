@@ -8,21 +8,25 @@ on this machine sends them.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic
+from typing import Any
 
 from stretto.http.client.headers import value_of
 from stretto.model.errors import ConfigError
 from stretto.router.config import WorkerConfig
-from stretto.router.front import Front, OwnAnswer
+from stretto.router.front import Front, LateAnswer, OwnAnswer
 from stretto.router.health import HealthChecks
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.router.request_reader import ClientRequest
-from stretto.router.workers import Worker
 from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path
 from stretto.wire.metrics import CONTENT_TYPE
 
 WORKERS = "/router/workers"
 _MODEL = "/v1/models/"
+_MAX_MODELS = 1000
+"""Models of all workers together up to which an answer that lists them is written at once."""
 
 
 class OwnRoutes:
@@ -32,8 +36,9 @@ class OwnRoutes:
         self._front = front
         self._checks = checks
 
-    def __call__(self, request: ClientRequest, is_local: bool) -> OwnAnswer | None:
-        """Answer a request; None if its path is not one of the router's own.
+    def __call__(self, request: ClientRequest, is_local: bool) -> OwnAnswer | LateAnswer | None:
+        """Answer a request; None if its path is not one of the router's own. An answer that lists very many
+        models comes as a function, which a thread may call.
 
         Raises:
             RequestRefused: it cannot be served.
@@ -47,10 +52,11 @@ class OwnRoutes:
                     text = self._front.counters.render(self._front.router_state, self._front.budget.num_held)
                     return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
                 case "/v1/models":
-                    return _answer({"object": "list", "data": list(self._models().values())})
+                    return self._listing(partial(_models, self._model_lists()))
             if path.startswith(_MODEL):
-                card = self._models().get(path.removeprefix(_MODEL))
-                return None if card is None else _answer(card)
+                name = path.removeprefix(_MODEL)
+                cards = (models[name] for models in self._model_lists() if name in models)
+                return None if (card := next(cards, None)) is None else _answer(card)
         if path == WORKERS or path.startswith(WORKERS + "/"):
             if not is_local:
                 raise _refusal(403, f"{WORKERS} is for clients on the router's own machine")
@@ -64,21 +70,23 @@ class OwnRoutes:
         body = {"serving": num_serving, "waiting": self._front.router_state.num_waiting}
         return (200 if num_serving else 503), JSON_HEADERS, json_body(body)
 
-    def _models(self) -> dict[str, object]:
-        """Return the models of all workers by name; of a name that several list, the first one's entry."""
-        models: dict[str, object] = {}
-        for worker in self._front.router_state.workers():
-            if worker.takes_requests:
-                models = {**worker.models, **models}
-        return models
+    def _model_lists(self) -> list[Mapping[str, object]]:
+        """Return the models of each worker that takes requests. The mappings are never changed."""
+        return [worker.models for worker in self._front.router_state.workers() if worker.takes_requests]
 
-    def _workers(self, request: ClientRequest, rest: str) -> OwnAnswer:
+    def _listing(self, value: Callable[[], object]) -> OwnAnswer | LateAnswer:
+        """Answer with a value that lists models, in a thread if they are many."""
+        num_models = sum(len(worker.models) for worker in self._front.router_state.workers())
+        answer = partial(_written, value)
+        return answer() if num_models <= _MAX_MODELS else answer
+
+    def _workers(self, request: ClientRequest, rest: str) -> OwnAnswer | LateAnswer:
         number, _, verb = rest.partition("/")
         router_state, now_s = self._front.router_state, monotonic()
         try:
             match request.method, number, verb:
                 case b"GET" | b"HEAD", "", "":
-                    return _answer([self._listed(worker) for worker in router_state.workers()])
+                    return self._listing(partial(_workers_json, self._pictures()))
                 case b"POST", "", "":
                     return self._add(request.body)
                 case b"POST", _, "drain":
@@ -106,17 +114,38 @@ class OwnRoutes:
         config = WorkerConfig(**{**fields, "models": tuple(names)})
         return 202, JSON_HEADERS, json_body({"worker": self._checks.add(config)})
 
-    def _listed(self, worker: Worker) -> dict[str, object]:
-        return {
-            "id": worker.id,
-            "url": worker.config.url,
-            "state": worker.state,
-            "on_trial": worker.on_trial,
-            "running": self._front.router_state.num_running(worker.id),
-            "models": list(worker.models),
-            "kv_tokens": worker.kv_tokens,
-            **({"reason": worker.reason} if worker.state in ("suspect", "starting") else {}),
-        }
+    def _pictures(self) -> list[dict[str, object]]:
+        """Return what is shown of each worker, with its models as they are kept."""
+        num_running = self._front.router_state.num_running
+        return [
+            {
+                "id": worker.id,
+                "url": worker.config.url,
+                "state": worker.state,
+                "on_trial": worker.on_trial,
+                "running": num_running(worker.id),
+                "models": worker.models,
+                "kv_tokens": worker.kv_tokens,
+                **({"reason": worker.reason} if worker.state in ("suspect", "starting") else {}),
+            }
+            for worker in self._front.router_state.workers()
+        ]
+
+
+def _models(lists: Sequence[Mapping[str, object]]) -> object:
+    """Return the list of all models; of a name that several workers list, the first one's entry."""
+    models: dict[str, object] = {}
+    for listed in lists:
+        models = {**listed, **models}
+    return {"object": "list", "data": list(models.values())}
+
+
+def _workers_json(pictures: Sequence[dict[str, Any]]) -> object:
+    return [{**picture, "models": list(picture["models"])} for picture in pictures]
+
+
+def _written(value: Callable[[], object]) -> OwnAnswer:
+    return _answer(value())
 
 
 def _answer(value: object) -> OwnAnswer:

@@ -32,6 +32,8 @@ _BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary=(?:"([^"]{1,70})"|(
 _MODEL_FIELD = re.compile(
     rb'^content-disposition:[ \t]*form-data\b[^\n]*;[ \t]*name="?model"?[ \t]*(?:;|$)', re.I | re.MULTILINE
 )
+_MAX_KEYED = 2**20 * _BYTES_PER_TOKEN
+"""Characters, or token ids, of a prompt that its key covers: a million tokens or more."""
 _MAX_FIELDS = 64
 """Fields of a form among which its model is searched."""
 _MAX_FIELD_HEAD = 4096
@@ -53,6 +55,7 @@ def read_request(
     uses_keys: bool,
     is_repeatable: bool,
     has_reports: bool = False,
+    client_key: str = "",
 ) -> RoutedRequest:
     """Read the body of a request to a path, such as "/v1/completions".
 
@@ -61,6 +64,7 @@ def read_request(
     Args:
         has_reports: whether workers report what their caches hold, so that the prompt of a completion is
             wanted as it is.
+        client_key: digest of the client's own key, as `RoutedRequest` has it.
 
     Raises:
         RequestRefused: the body is not a JSON object, or names no model by a text.
@@ -69,7 +73,9 @@ def read_request(
         boundary = _BOUNDARY.match(content_type)
         name = _form_model(body, boundary[1] or boundary[2]) if boundary else ""
         num_tokens = len(body) // _BYTES_PER_TOKEN
-        return RoutedRequest(model=name, num_tokens=num_tokens, is_repeatable=is_repeatable)
+        return RoutedRequest(
+            model=name, num_tokens=num_tokens, is_repeatable=is_repeatable, client_key=client_key
+        )
     _check_num_items(body)
     try:
         fields = json.loads(body)
@@ -97,6 +103,7 @@ def read_request(
         text=looked_up if isinstance(looked_up, str) else "",
         ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
+        client_key=client_key,
     )
 
 
@@ -143,6 +150,7 @@ def _looked_up(path: str, fields: Mapping[str, Any]) -> _Text | None:
 
 def _key(text: _Text, salt: str) -> PromptKey:
     """Return the key of a text, or of token ids, in blocks of 64 tokens by count or by estimate."""
+    text = text[:_MAX_KEYED]
     if isinstance(text, array):
         digits = (np.frombuffer(text, np.uint32)[:, None] >> _DIGITS) & 63
         text, salt = (digits + ord("0")).astype(np.uint8).tobytes().decode("ascii"), f"{salt}\0ids"

@@ -34,6 +34,7 @@ class ClientRequest:
     Attributes:
         target: path and query, as they were sent.
         path: path for decisions, which `routes.read_target` reads from the target.
+        num_body: number of bytes of its body.
         keeps_alive: whether the connection can be used after it.
         takes_chunks: whether the answer may be sent in chunks (HTTP/1.1).
         refusal: why it cannot be served, if its head tells so already.
@@ -44,11 +45,35 @@ class ClientRequest:
     target: bytes = b""
     path: str = ""
     headers: Headers = field(default_factory=list)
-    body: bytes = b""
+    num_body: int = 0
     keeps_alive: bool = True
     takes_chunks: bool = True
     refusal: ApiError | None = None
     num_held: int = 0
+    _body: list[bytes | bytearray] = field(default_factory=list)
+
+    @property
+    def body(self) -> bytes:
+        """The body. It is made of its parts when it is first asked for; that of a large one takes long."""
+        parts = self._body
+        if len(parts) > 1 or (parts and not isinstance(parts[0], bytes)):
+            self._body = parts = [b"".join(parts)]
+        return bytes(parts[0]) if parts else b""
+
+    def add(self, data: bytes) -> None:
+        """Add a part of the body."""
+        num_bytes = len(data)
+        self.num_body += num_bytes
+        if num_bytes >= _PART_BYTES or not self._body:
+            self._body.append(data)
+        elif isinstance(last := self._body[-1], bytearray):
+            last += data
+        else:
+            self._body.append(bytearray(data))
+
+    def drop_body(self) -> None:
+        """Forget the body, because nobody wants an answer any more."""
+        self._body = []
 
 
 class _RefusedInside(Exception):
@@ -76,8 +101,7 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._reading = ClientRequest()
         self._has_head = False
-        self._body: list[bytes | bytearray] = []
-        self._body_bytes = self._head_bytes = self._silent_bytes = 0
+        self._head_bytes = self._silent_bytes = 0
         self._num_held = self._num_uncounted = 0
         self._now_s = 0.0
         self._since_s = math.inf
@@ -142,8 +166,7 @@ class RequestReader:
         self._reading = ClientRequest(num_held=_REQUEST_BYTES)
         self._num_uncounted = _REQUEST_BYTES
         self._has_head = False
-        self._head_bytes = self._body_bytes = 0
-        self._body = []
+        self._head_bytes = 0
         self._since_s = self._now_s
 
     def on_url(self, target: bytes) -> None:
@@ -185,16 +208,10 @@ class RequestReader:
         """Take a part of the body."""
         self._silent_bytes = 0
         num_bytes = len(data)
-        if num_bytes >= _PART_BYTES or not self._body:
-            self._body.append(data)
-        elif isinstance(last := self._body[-1], bytearray):
-            last += data
-        else:
-            self._body.append(bytearray(data))
-        self._body_bytes += num_bytes
+        self._reading.add(data)
         self._num_uncounted += num_bytes
         self._reading.num_held += num_bytes
-        if self._body_bytes > self._max_body_bytes:
+        if self._reading.num_body > self._max_body_bytes:
             self._refuse_inside(self._too_large(f"more than {self._max_body_bytes}"))
 
     def on_message_complete(self) -> None:
@@ -203,8 +220,6 @@ class RequestReader:
         self._count()
         if self.is_closed:
             raise _RefusedInside
-        self._reading.body = b"".join(self._body)
-        self._body = []
         self._since_s = math.inf
         self.read.append(self._reading)
 
@@ -243,7 +258,7 @@ class RequestReader:
         self.read.append(ClientRequest(keeps_alive=False, refusal=error))
 
     def _drop(self) -> None:
-        self._reading, self._body, self._since_s = ClientRequest(), [], math.inf
+        self._reading, self._since_s = ClientRequest(), math.inf
 
     def _too_large(self, size: str) -> ApiError:
         message = f"the body has {size} bytes; at most {self._max_body_bytes} are taken"

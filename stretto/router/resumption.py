@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from stretto.router.reading_threads import LARGE_BYTES
 from stretto.wire import sse
 
 _FIELDS = frozenset(
@@ -29,11 +30,11 @@ class Resumption:
     """The part of a streamed completion that has come, and the request for its rest.
 
     Args:
-        fields: the request, as `resumable` has accepted it.
+        body: body of the request, as `resumable` has accepted it.
     """
 
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
+    def __init__(self, body: bytes) -> None:
+        self._body = body
         self._seen: list[bytes] = []
         self._num_bytes = 0
         self._prompt: list[int] | None = None
@@ -47,11 +48,16 @@ class Resumption:
         """Number of bytes of events that are kept, or whose token ids are."""
         return self._num_bytes if self._num_bytes <= _MAX_BYTES else 0
 
+    @property
+    def num_read(self) -> int:
+        """Number of bytes that `rest` reads."""
+        return len(self._body) + self.num_kept
+
     def give_up(self) -> None:
         """Keep nothing any more, so that the answer cannot go on elsewhere from here."""
         self._num_bytes = _MAX_BYTES + 1
         self._seen.clear()
-        self._fields = {}
+        self._body = b""
 
     def feed(self, events: bytes) -> None:
         """Take complete events as a worker sends them."""
@@ -62,12 +68,13 @@ class Resumption:
             self._seen.clear()
 
     def rest(self) -> bytes | None:
-        """Return the body of the request for the rest of the answer; None if it cannot go on.
+        """Return the body of the request for the rest of the answer; None if it cannot go on, also because
+        of what the request is.
 
         Tokens whose text has not come, because they end within a character, are generated again. If no text
         has come at all, the rest is the whole answer, which needs no ids.
         """
-        if self._num_bytes > _MAX_BYTES:
+        if self._num_bytes > _MAX_BYTES or (fields := _fields(self._body)) is None:
             return None
         held_back: list[int] = []
         num_before = len(self._generated)
@@ -88,15 +95,15 @@ class Resumption:
         if len(self._generated) > num_before or len(held_back) > len(self._shown):
             self._shown = held_back
         self._again = list(self._shown)
-        prompt = self._prompt or self._fields["prompt"]
-        max_tokens = self._fields["max_tokens"] - len(self._generated)
+        prompt = self._prompt or fields["prompt"]
+        max_tokens = fields["max_tokens"] - len(self._generated)
         if max_tokens < 1:
             return None
         if isinstance(prompt, list):
             prompt = [*prompt, *self._generated]
         elif self._generated:
             return None
-        rest = {**self._fields, "prompt": prompt, "max_tokens": max_tokens}
+        rest = {**fields, "prompt": prompt, "max_tokens": max_tokens}
         if "min_tokens" in rest:
             rest["min_tokens"] = max(0, rest["min_tokens"] - len(self._generated))
         return json.dumps(rest).encode()
@@ -143,9 +150,17 @@ class Resumption:
 
 
 def resumable(path: str, body: bytes) -> Resumption | None:
-    """Return what may let a streamed answer to a request go on elsewhere; None if it cannot."""
+    """Return what may let a streamed answer to a request go on elsewhere; None if it cannot.
+
+    A large body is not read before an answer is cut.
+    """
     if b'"return_token_ids"' not in body or path != "/v1/completions":
         return None
+    return Resumption(body) if len(body) > LARGE_BYTES or _fields(body) is not None else None
+
+
+def _fields(body: bytes) -> dict[str, Any] | None:
+    """Return the fields of a request whose streamed answer can go on elsewhere; None if it cannot."""
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
@@ -158,7 +173,7 @@ def resumable(path: str, body: bytes) -> Resumption | None:
     )
     counts = [fields.get("max_tokens"), fields.get("min_tokens", 0)]
     is_wanted = fields.get("return_token_ids") is True and fields.get("stream") is True
-    return Resumption(fields) if is_one and is_wanted and all(type(one) is int for one in counts) else None
+    return fields if is_one and is_wanted and all(type(one) is int for one in counts) else None
 
 
 def _events(data: bytes) -> Iterator[dict[str, Any]]:

@@ -10,8 +10,11 @@ come. Rules:
 - A policy that binds "early" or "final" may choose a full worker; the request then waits in that worker's
   queue. It is placed again when that worker leaves or becomes suspect, and (early) when another worker has
   room and nothing waits for that one.
-- A worker that has answered with status 429 rests for as long as it says, and gets nothing meanwhile. A
-  request that comes while all rest that could take it is refused with 429 and the soonest end of a rest.
+- A worker that has answered with status 429 rests for as long as it says, and gets nothing meanwhile; if the
+  client had brought the key, nothing with that key. A request that comes while all rest that could take it is
+  refused with 429 and the soonest end of a rest.
+- A worker that refuses the router's own key (status 401 or 403) is left as after a failure. No attempt is
+  counted, and its answer, which may show the key, is not passed on.
 - At most `max_waiting` requests wait, each at most `max_wait_s`; others are refused at once with 429.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
@@ -53,6 +56,7 @@ from stretto.router.workers import MOST_TOKENS, Worker, Workers
 _MAX_ASKED = 8
 """Waiting requests about which the policy is asked again after one event."""
 _UNKNOWN = WorkerUsage()
+_PAUSE = "the workers ask for a pause (status 429)"
 
 
 @dataclass(slots=True)
@@ -110,14 +114,14 @@ class RouterState:
             request = replace(request, ids=(), text="")
         self._clients[ticket] = client = _Client(request, placed, now_s)
         actions: list[RouterAction] = []
-        queue_name = self._queue_name(client) if self._waiting else ""
+        queue_name = self._queue_name(client, now_s) if self._waiting else ""
         if self._waiting and next(self._waiting.queue(queue_name), None) is not None:
             self._waiting.add(queue_name, ticket, now_s)
         else:
             actions = self._place(ticket, now_s)
         if ticket in self._waiting:
             if (rest_s := self._rest_s(client, now_s)) is not None:
-                actions.append(self._refuse(ticket, 429, "the workers ask for a pause (status 429)", rest_s))
+                actions.append(self._refuse(ticket, 429, _PAUSE, rest_s))
             elif len(self._waiting) > self._config.max_waiting:
                 message = f"{self._config.max_waiting} requests wait already"
                 actions.append(self._refuse(ticket, 429, message, 1.0))
@@ -153,26 +157,53 @@ class RouterState:
             was_paused: whether the worker had to wait for the client, so that its time tells nothing of it.
             retry_after_s: seconds that an answer with status 429 asks to wait.
         """
+        client_key = self._clients[ticket].request.client_key
         worker = self._release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
-            self._workers.answered(worker, status, now_s, retry_after_s)
+            self._workers.answered(worker, status, now_s, retry_after_s, client_key)
         del self._clients[ticket]
-        return self._after(worker, now_s)
+        actions = self._limit_key(client_key, worker, now_s) if status == 429 else []
+        return actions + self._after(worker, now_s)
 
     def refused(
         self, ticket: Ticket, status: int, now_s: float, *, retry_after_s: float | None = None
     ) -> list[RouterAction]:
-        """Handle an answer with a passing failure (status 429 or 5xx) that was not passed on.
+        """Handle an answer with a passing failure (status 429 or 5xx), or about the router's own key, that
+        was not passed on.
 
         `retry_after_s` is how long an answer with status 429 asks to wait.
         """
+        if self.is_about_own_key(ticket, status):
+            return self._refused_key(ticket, status, now_s)
+        client_key = self._clients[ticket].request.client_key
         worker = self._release(ticket, _UNKNOWN, now_s, status)
         if worker is not None:
-            self._workers.answered(worker, status, now_s, retry_after_s)
+            self._workers.answered(worker, status, now_s, retry_after_s, client_key)
             self._loads.refresh(worker)
         reason = f"the worker answered with status {status}"
         actions = self._again(ticket, reason, now_s, may_return=False)
+        if status == 429:
+            actions += self._limit_key(client_key, worker, now_s)
         return actions + self._after(worker, now_s)
+
+    def is_about_own_key(self, ticket: Ticket, status: int) -> bool:
+        """Return whether the status with which a request's worker answers is about the router's own key."""
+        if status not in (401, 403) or (client := self._clients.get(ticket)) is None:
+            return False
+        worker = None if client.running is None else self._workers.get(client.running.worker)
+        return worker is not None and not client.request.client_key and worker.config.has_key
+
+    def _refused_key(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
+        """Handle that a worker has refused the router's own key, and so has not begun the request."""
+        self._clients[ticket].num_attempts -= 1
+        worker = self._release(ticket, _UNKNOWN, now_s, status)
+        assert worker is not None, "it was found by `is_about_own_key`"
+        self._workers.refused_key(worker, status, now_s)
+        self._loads.refresh(worker)
+        reason = f"no worker is left that accepts the router's key (status {status})"
+        actions = self._again(ticket, reason, now_s, may_return=False, was_sent=False)
+        actions += self._after(worker, now_s)
+        return [*actions, Check(worker.id, now_s)] if worker.state == "serving" else actions
 
     def failed(
         self,
@@ -238,12 +269,12 @@ class RouterState:
     def check_passed(
         self, worker: WorkerId, models: Mapping[str, object], kv_tokens: int | None, now_s: float
     ) -> list[RouterAction]:
-        """Handle a health check that a worker passed, with the models that it lists, by name, and the size of
-        its KV memory if it tells.
+        """Handle a health check that a worker passed, with the models that it lists, by name, which are not
+        changed any more, and the size of its KV memory if it tells.
         """
         if (found := self._workers.get(worker)) is None or found.state == "draining":
             return []
-        found.models = dict(models)
+        found.models = models
         found.kv_tokens = found.config.kv_tokens or kv_tokens
         self._workers.passed(found)
         self._loads.join(found)
@@ -356,7 +387,7 @@ class RouterState:
         client = self._clients[ticket]
         choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
         if choice is None:
-            self._waiting.add(self._queue_name(client), ticket, client.arrived_s)
+            self._waiting.add(self._queue_name(client, now_s), ticket, client.arrived_s)
             return []
         return self._take(ticket, choice, now_s)
 
@@ -384,7 +415,7 @@ class RouterState:
         """Return the seconds until the first of the workers that take a request ends its rest; None if one
         does not rest, or if there is none.
         """
-        ends_s = [worker.rests_until_s for worker in self._able(client)[0]]
+        ends_s = [worker.free_s(client.request.client_key) for worker in self._able(client)[0]]
         return min(ends_s) - now_s if ends_s and min(ends_s) > now_s else None
 
     def _among(self, client: _Client, now_s: float) -> Collection[WorkerId] | None:
@@ -393,7 +424,8 @@ class RouterState:
         Workers where it has failed are among them only if no other is left.
         """
         able, num_taking = self._able(client)
-        among = [worker.id for worker in able if worker.rests_until_s <= now_s]
+        client_key = client.request.client_key
+        among = [worker.id for worker in able if worker.free_s(client_key) <= now_s]
         if client.tried:
             among = [worker for worker in among if worker not in client.tried] or among
         return None if len(among) == num_taking else among
@@ -411,14 +443,19 @@ class RouterState:
                 found.append(worker.id)
         return found
 
-    def _queue_name(self, client: _Client) -> str:
+    def _queue_name(self, client: _Client, now_s: float) -> str:
         """Return the name of the queue of a request that is bound to no worker: one for each listed model.
 
-        Requests that are repeated have queues of their own, because fewer workers can take them.
+        Requests that are repeated, and those for whose key a worker rests, have queues of their own, because
+        fewer workers can take them.
         """
-        model = client.request.model
+        model, client_key = client.request.model, client.request.client_key
         is_listed = any(model in worker.models for worker in self._workers)
-        return f"{model if is_listed else ''}{'/again' if client.tried else ''}"
+        is_limited = client_key and any(
+            worker.key_rests.until_s(client_key) > now_s for worker in self._workers
+        )
+        name = f"{model if is_listed else ''}{'/again' if client.tried else ''}"
+        return f"{name}/limited" if is_limited else name
 
     def _send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
         client = self._clients[ticket]
@@ -453,6 +490,25 @@ class RouterState:
         for ticket in list(self._waiting.queue(worker)):
             self._dequeue(ticket)
             actions += self._place(ticket, now_s)
+        return actions
+
+    def _limit_key(self, client_key: str, worker: Worker | None, now_s: float) -> list[RouterAction]:
+        """Move what waits with a key for which a worker has just begun to rest, so that it keeps no other
+        request waiting; refuse what all workers rest for.
+        """
+        actions: list[RouterAction] = []
+        if not client_key or worker is None:
+            return actions
+        for ticket, name in self._waiting.queues().items():
+            client = self._clients[ticket]
+            if client.request.client_key != client_key:
+                continue
+            is_bound = client.bound is not None
+            if (rest_s := self._rest_s(client, now_s)) is not None:
+                actions.append(self._refuse(ticket, 429, _PAUSE, rest_s))
+            elif name == worker.id if is_bound else name != self._queue_name(client, now_s):
+                self._dequeue(ticket)
+                actions += self._place(ticket, now_s)
         return actions
 
     def _fill(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
@@ -530,7 +586,8 @@ class RouterState:
         rest_s = self._rest_s(client, now_s)
         if client.num_attempts >= self._config.max_attempts or not may_repeat:
             return [self._refuse(ticket, 502, reason, rest_s)]
-        able = [worker.id for worker in self._able(client)[0] if worker.rests_until_s <= now_s]
+        client_key = client.request.client_key
+        able = [worker.id for worker in self._able(client)[0] if worker.free_s(client_key) <= now_s]
         if client.tried.issuperset(able):
             if not may_return:
                 return [self._refuse(ticket, 502, reason, rest_s)]

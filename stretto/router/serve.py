@@ -103,6 +103,7 @@ class RunningRouter:
             client.abort()
         while self.front.clients:
             await asyncio.sleep(0)
+        self.front.threads.close()
         for link in self.front.links.values():
             link.connections.close()
         if self._log is not None:

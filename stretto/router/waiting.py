@@ -53,6 +53,10 @@ class Waiting:
         """Iterate over a queue, first come first; the queue must not change meanwhile."""
         return iter(self._queues.get(name, ()))
 
+    def queues(self) -> dict[Ticket, QueueName]:
+        """Return the queues of all requests that wait, in the order in which they joined these."""
+        return dict(self._queue_of)
+
     def longest(self) -> list[QueueName]:
         """Return the names of the queues of workers, the longest first."""
         names = [name for name in self._queues if isinstance(name, int)]

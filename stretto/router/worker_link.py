@@ -6,12 +6,11 @@ from stretto.http.client.connection import ServerConnections
 from stretto.http.client.headers import Headers
 from stretto.router.config import WorkerConfig, parse_address
 from stretto.router.head import request_head
+from stretto.router.keys import KEY_HEADERS
 from stretto.wire.server_url import read_server_url
 
 _JOINED_BYTES = 65_536
 """Length up to which a body is sent together with its head; a longer one is not copied."""
-_KEYS = (b"authorization", b"x-api-key", b"api-key")
-"""Headers by which a client brings a key of its own."""
 
 
 class WorkerLink:
@@ -55,6 +54,6 @@ class WorkerLink:
 
     def _missing(self, headers: Headers) -> Headers:
         names = {name for name, _ in headers}
-        if not names.isdisjoint(_KEYS):
-            names.update(_KEYS)
+        if not names.isdisjoint(KEY_HEADERS):
+            names.update(KEY_HEADERS)
         return [line for line in self._headers if line[0] not in names]

@@ -9,7 +9,10 @@ Rules, on the states and transitions of `cluster/transitions.py`:
   that grows with each suspicion; failures during the delay, as of requests that ran when it died, count no
   more. When it passes, it serves *on trial*: one request at a time. A first answer ends the trial, and so the
   memory of the failures; a failure makes it suspect again at once.
-- A worker that answers with status 429 rests: for some time it gets no requests.
+- A worker that refuses the router's own key with status 401 is suspect at once; status 403, which may be
+  about one request alone, counts as status 5xx does.
+- A worker that answers with status 429 rests: for some time it gets no requests. If the key is the client's
+  own, it gets no requests with that key.
 - A worker that drains gets no requests; with its last request it is gone.
 """
 
@@ -24,10 +27,12 @@ from stretto.cluster.transitions import Event, State, next_state
 from stretto.model.errors import ConfigError
 from stretto.router.believable import model_tokens, rest_s
 from stretto.router.config import WorkerConfig, server_of
+from stretto.router.keys import KeyRests
 from stretto.router.messages import WorkerId
 
 _DEAD_CHECKS = 3
 """Failed health checks in a row after which requests that it has not begun to answer are sent elsewhere."""
+KEY_HINT = "check its api_key, api_key_env or headers"
 MOST_TOKENS = 2**20
 """Longest prompt and answer of a worker that tells neither its models' length nor the size of its memory."""
 
@@ -46,6 +51,7 @@ class Worker:
         shares_tokenizer: whether its tokenizer is known to be the router's.
         probe_s: time from which a suspect worker may be tried again.
         rests_until_s: time until which it gets no requests, because it has answered with status 429.
+        key_rests: the same for single keys of clients.
         reason: why it is suspect.
     """
 
@@ -61,6 +67,7 @@ class Worker:
     shares_tokenizer: bool = False
     probe_s: float = 0.0
     rests_until_s: float = 0.0
+    key_rests: KeyRests = field(default_factory=KeyRests)
     reason: str = ""
 
     @property
@@ -72,6 +79,12 @@ class Worker:
         """Return the longest prompt and answer together that the worker can hold for a model."""
         limit = model_tokens(self.models.get(model)) or MOST_TOKENS
         return limit if self.kv_tokens is None else min(limit, self.kv_tokens)
+
+    def free_s(self, client_key: str) -> float:
+        """Return the time from which it gets requests with a client's key; "" stands for no key."""
+        if not client_key:
+            return self.rests_until_s
+        return max(self.rests_until_s, self.key_rests.until_s(client_key))
 
     @property
     def takes_requests(self) -> bool:
@@ -127,22 +140,46 @@ class Workers:
         self.suspect(worker, reason, now_s)
         return worker.num_failed_checks >= _DEAD_CHECKS
 
-    def answered(self, worker: Worker, status: int, now_s: float, retry_after_s: float | None = None) -> None:
+    def answered(
+        self,
+        worker: Worker,
+        status: int,
+        now_s: float,
+        retry_after_s: float | None = None,
+        client_key: str = "",
+    ) -> None:
         """Handle an answer with a status: a good one, 4xx included, closes the circuit breaker. After status
-        429 the worker rests, for as long as it says, within a limit.
+        429 the worker rests, for as long as it says, within a limit, and for `client_key` alone if that is
+        not "".
         """
         if status == 429:
-            worker.rests_until_s = max(worker.rests_until_s, now_s + rest_s(retry_after_s))
+            until_s = now_s + rest_s(retry_after_s)
+            if client_key:
+                worker.key_rests.rest(client_key, until_s)
+            else:
+                worker.rests_until_s = max(worker.rests_until_s, until_s)
         if status >= 500:
-            worker.num_failures += 1
-            if worker.num_failures >= self._max_failures or worker.is_doubted:
-                self.suspect(worker, f"it answered with status {status}", now_s)
+            self._fail(worker, f"it answered with status {status}", now_s)
         else:
             worker.num_failures = worker.num_suspicions = 0
             worker.probe_s = 0.0
             worker.on_trial = False
             if worker.state == "suspect":
                 self._move(worker, "ready")
+
+    def refused_key(self, worker: Worker, status: int, now_s: float) -> None:
+        """Handle an answer with status 401 or 403 to a request that had the router's own key."""
+        reason = f"it refuses the router's key (status {status}); {KEY_HINT}"
+        if status == 401:
+            self.suspect(worker, reason, now_s)
+        else:
+            self._fail(worker, reason, now_s)
+
+    def _fail(self, worker: Worker, reason: str, now_s: float) -> None:
+        """Count an answer that tells of a failure; several in a row make a worker suspect."""
+        worker.num_failures += 1
+        if worker.num_failures >= self._max_failures or worker.is_doubted:
+            self.suspect(worker, reason, now_s)
 
     def suspect(self, worker: Worker, reason: str, now_s: float) -> None:
         """Make a worker suspect, because it may be down; a worker that has not started stays so."""

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from stretto.cluster.probe_times import ProbeTimes
 from stretto.engines.contract import ProbedEngine
-from stretto.model.errors import EngineBusy, StrettoError
 
 _LOOK_S = 0.02
 
@@ -18,11 +17,6 @@ class Commands(Protocol):
     def empty(self) -> bool:
         """Return whether no command is there."""
         ...
-
-
-def rest_of(error: StrettoError) -> float:
-    """Return the seconds for which a server asked to be left alone when it failed; 0 if it did not ask."""
-    return error.retry_after_s if isinstance(error, EngineBusy) else 0.0
 
 
 class Probing:

@@ -17,7 +17,7 @@ from stretto.model.foreign import described, typed
 from stretto.runtime.instances import Instance, RuntimeShares, start_instance
 from stretto.runtime.shared_memory import shared_memory
 from stretto.runtime.worker import Command, SuspendTasks
-from stretto.sched.messages import Event, InstanceLost, InstanceStopped
+from stretto.sched.messages import AllSuspended, Event, InstanceLost, InstanceStopped
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
@@ -49,6 +49,7 @@ class RunningInstances:
         self._running: dict[_Key, Instance] = {}
         self._closing: dict[Instance, asyncio.Task[None]] = {}
         self._stopping: set[asyncio.Task[None]] = set()
+        self._suspending: dict[_Key, asyncio.Event] = {}
 
     def start(self, action: StartInstance) -> None:
         """Start an instance as the schedulers have asked; if that fails, post the event `InstanceLost`."""
@@ -77,8 +78,9 @@ class RunningInstances:
         """End an instance in the way that the action says, without waiting for it; post `InstanceStopped`
         when it has ended.
 
-        Until then its events are still passed on. But if the action is to kill it, they are ignored at once,
-        and its end is not reported.
+        Until then its events are passed on. One that is suspended first ends the step that is under way,
+        however long that takes, unless it is killed meanwhile, as one that is silent for too long. If the
+        action is to kill it, its events are ignored at once, and its end is not reported.
         """
         key = action.engine, action.instance
         instance = self._running.get(key)
@@ -88,8 +90,10 @@ class RunningInstances:
             del self._running[key]
             instance.kill()
             self._close(instance)
+            self._end_suspending(key)
         else:
             if action.how == "suspend":
+                self._suspending[key] = asyncio.Event()
                 self.send(*key, SuspendTasks())
             task = self._loop.create_task(self._stop(key, instance))
             self._stopping.add(task)
@@ -113,6 +117,8 @@ class RunningInstances:
 
     async def close(self) -> None:
         """End every instance. An instance that cannot close does not keep the others open."""
+        for key in list(self._suspending):
+            self._end_suspending(key)
         for instance in self._running.values():
             self._close(instance)
         self._running.clear()
@@ -120,13 +126,22 @@ class RunningInstances:
         await asyncio.gather(*self._closing.values(), *self._stopping, return_exceptions=True)
 
     def _receive(self, key: _Key, event: Event) -> None:
-        if key not in self._running:
+        if isinstance(event, AllSuspended | InstanceLost):
+            self._end_suspending(key)
+        if key not in self._running or isinstance(event, AllSuspended):
             return
         if isinstance(event, InstanceLost):
             self._close(self._running.pop(key))
         self._post(event)
 
+    def _end_suspending(self, key: _Key) -> None:
+        if (has_ended := self._suspending.get(key)) is not None:
+            has_ended.set()
+
     async def _stop(self, key: _Key, instance: Instance) -> None:
+        if (has_ended := self._suspending.get(key)) is not None:
+            await has_ended.wait()
+            del self._suspending[key]
         with contextlib.suppress(Exception):  # it ends all the same
             await self._close(instance)
         if self._running.pop(key, None) is not None:

@@ -389,7 +389,8 @@ class Runtime:
     ) -> None:
         """Give an instance no more work, and end it when it is idle ("finish") or at once ("suspend").
 
-        "suspend" lets its LLM tasks go on at other instances from the tokens that they have generated.
+        "suspend" lets its LLM tasks go on at other instances from the tokens that they have generated, after
+        the step that is under way. That costs no attempt, however long the step takes.
 
         Args:
             force: whether it may be the last one of its engine. Code that acts for a person should pass

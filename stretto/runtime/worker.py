@@ -13,16 +13,17 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
-from stretto.cluster.probe_times import ProbeTimes
+from stretto.cluster.probe_times import ProbeTimes, is_suspicious, rest_s
 from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM, StoppableEngine
-from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.model.errors import BadReply, EngineUnavailable, StrettoError
 from stretto.model.foreign import described, typed
 from stretto.model.record import record
 from stretto.model.references import load_task
 from stretto.model.tasks import Done, Failed, LLMTask, Piece, Reuse, Started, Task
-from stretto.runtime.probing import Probing, rest_of
+from stretto.runtime.probing import Probing
 from stretto.sched.messages import (
+    AllSuspended,
     BatchDone,
     BatchFailed,
     Event,
@@ -77,7 +78,7 @@ class StopTask:
 @record
 class SuspendTasks:
     """Command to an LLM instance: stop all tasks, and answer with an event `Suspended` for each, which has
-    the tokens generated so far.
+    the tokens generated so far, and an event `AllSuspended` at the end.
 
     No other command than `CloseEngine` follows.
     """
@@ -210,11 +211,12 @@ def _serve_batches(
                 event = run_batch(job, engine, batch, tasks)
                 COMPUTING.end()
                 stopped.clear()
-                if (trouble := _trouble(event)) is None:
+                if (trouble := _trouble(event, tasks)) is None:
                     times.worked()
                 elif isinstance(engine, ProbedEngine):
-                    times.rest(time.monotonic() + rest_of(trouble))
-                    post(InstanceSuspected(job.engine, job.instance, trouble.message, rest_of(trouble)))
+                    seconds = rest_s(trouble)
+                    times.rest(time.monotonic() + seconds)
+                    post(InstanceSuspected(job.engine, job.instance, trouble.message, seconds))
                     probing = Probing(engine, times)
                 post(event)
             case ForgetQuery(query):
@@ -223,10 +225,11 @@ def _serve_batches(
                 return
 
 
-def _trouble(event: Event) -> StrettoError | None:
+def _trouble(event: Event, tasks: tuple[Task, ...]) -> StrettoError | None:
     """Return why a batch failed, if its instance may be down; else None."""
+    others_serve = any(task.others_serve for task in tasks)
     match event:
-        case BatchFailed(error=EngineUnavailable() | EngineTimeout() as error):
+        case BatchFailed(error=error) if is_suspicious(error, others_serve=others_serve):
             return error
     return None
 
@@ -257,6 +260,7 @@ def _serve_llm(job: InstanceJob, engine: SteppedLLM, inbox: Inbox, post: Callabl
                 case SuspendTasks():
                     for suspended, token_ids in engine.suspend():
                         post(Suspended(job.engine, job.instance, suspended, token_ids))
+                    post(AllSuspended(job.engine, job.instance))
                 case ForgetQuery(query):
                     engine.release(query)
                 case RetainPrefixes(reuse):

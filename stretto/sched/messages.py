@@ -276,6 +276,16 @@ class Suspended:
 
 
 @record
+class AllSuspended:
+    """Event to the runtime: an instance that is being suspended runs no task any more; a `Suspended` for each
+    came before. The runtime closes the instance then. Schedulers get no such event.
+    """
+
+    engine: str
+    instance: InstanceId
+
+
+@record
 class Wake:
     """Event to the schedulers: the time for which they asked with `WakeAt` has come, so they check timeouts
     and deadlines.
@@ -293,6 +303,7 @@ EngineEvent: TypeAlias = (
     | InstanceLost
     | InstanceStopped
     | Suspended
+    | AllSuspended
     | KVReport
     | LoadReport
 )

@@ -484,7 +484,8 @@ class VirtualDriver(VirtualTime):
 
         The first refusal announces the end of the period, when the instance says that it is ready again.
         """
-        if self._outages.refuses(key, task.id, partial(_failed_task, key, task.id)):
+        report = partial(_failed_task, key, task.id)
+        if self._outages.refuses(key, task.id, report, others_serve=task.others_serve):
             return
         answers_s = self._faults.refuses_until_s(key[0], self._slot_of[key], self.now_s)
         if answers_s <= self.now_s:
@@ -511,7 +512,9 @@ class VirtualDriver(VirtualTime):
     def _start_batch(self, action: StartBatch) -> None:
         """Compute the batch now; its answer arrives later, unless the instance dies first."""
         engine, key = self.engines[action.engine], (action.engine, action.instance)
-        if self._outages.refuses(key, action.batch, partial(BatchFailed, *key, action.batch)):
+        report = partial(BatchFailed, *key, action.batch)
+        others_serve = any(task.others_serve for task in action.tasks)
+        if self._outages.refuses(key, action.batch, report, others_serve=others_serve):
             return
         self._batches[key] = action.batch
         answer: Event

@@ -13,7 +13,7 @@ from stretto.sched.messages import BatchDone, BatchFailed, Event, LLMReport
 
 _MOST_FAULTS = 12
 
-OutageKind: TypeAlias = Literal["refused", "reset", "silent", "error", "overloaded"]
+OutageKind: TypeAlias = Literal["refused", "reset", "silent", "error", "overloaded", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class Outage:
     Attributes:
         kind: how it fails. "refused": it takes no connection. "reset": it closes connections. "silent": it
             answers nothing. "error": it answers with an internal error. "overloaded": it refuses new
-            requests, as too many. In all but the last, what runs there when the period begins fails too.
+            requests, as too many. "wrong": it answers new requests as no server of its API does, or as one
+            that has another model. In all but the last two, what runs there when the period begins fails too.
         silence_s: seconds after which a silent request is given up.
         rest_s: seconds for which an overloaded server asks to be left alone.
         is_healthy: whether health checks succeed all the while.

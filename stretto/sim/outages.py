@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from stretto.cluster.probe_times import ProbeTimes
+from stretto.cluster.probe_times import ProbeTimes, is_suspicious, rest_s
 from stretto.model.errors import (
+    BadServer,
     EngineBusy,
     EngineFailure,
     EngineTimeout,
@@ -58,22 +59,26 @@ class Outages:
         self._probed: dict[Key, ProbeTimes] = {}
         self._suspects: set[Key] = set()
         for outage in self._outages:
-            if outage.kind != "overloaded":
+            if outage.kind not in ("overloaded", "wrong"):
                 self._plan(outage)
 
-    def refuses(self, key: Key, work: int, report: Callable[[EngineFailure], Event]) -> bool:
+    def refuses(
+        self, key: Key, work: int, report: Callable[[EngineFailure], Event], *, others_serve: bool
+    ) -> bool:
         """Return whether new work fails at an instance now; its failure is reported when it is known.
 
         Args:
             work: number of the task or batch, unique at its instance.
             report: makes the event that reports the failure.
+            others_serve: whether other instances serve, to which the work could go.
         """
         now_s = self._servers.now_s
         outage = self._now(key, now_s)
         if outage is None:
             return False
         known_s = now_s + (outage.silence_s if outage.kind == "silent" else 0.0)
-        self._fail(key, work, report, _error(key, outage, is_new=True), known_s)
+        error = _error(key, outage, is_new=True)
+        self._fail(key, work, report, error, known_s, others_serve=others_serve)
         return True
 
     def forget(self, key: Key, work: int) -> None:
@@ -109,6 +114,8 @@ class Outages:
         report: Callable[[EngineFailure], Event],
         error: EngineFailure,
         known_s: float,
+        *,
+        others_serve: bool = True,
     ) -> None:
         self._failing.add((key, work))
 
@@ -116,15 +123,17 @@ class Outages:
             if (key, work) not in self._failing or self._servers.slot_of(key) is None:
                 return _NO_EVENTS
             self._failing.discard((key, work))
-            rest_s = error.retry_after_s if isinstance(error, EngineBusy) else 0.0
-            self._suspect(key, rest_s)
-            return InstanceSuspected(*key, error.message, rest_s), report(error)
+            if not is_suspicious(error, others_serve=others_serve):
+                return (report(error),)
+            seconds = rest_s(error)
+            self._suspect(key, seconds)
+            return InstanceSuspected(*key, error.message, seconds), report(error)
 
         self._servers.at(known_s, happen)
 
-    def _suspect(self, key: Key, rest_s: float) -> None:
+    def _suspect(self, key: Key, seconds: float) -> None:
         times = self._probed.setdefault(key, ProbeTimes())
-        times.rest(self._servers.now_s + rest_s)
+        times.rest(self._servers.now_s + seconds)
         if key not in self._suspects:
             self._suspects.add(key)
             self._servers.at(times.next_s(self._servers.now_s), lambda: self._probe(key))
@@ -154,6 +163,8 @@ def _error(key: Key, outage: Outage, *, is_new: bool) -> EngineFailure:
             return EngineBusy(f"{name} answered 429", retry_after_s=outage.rest_s)
         case "silent":
             return EngineTimeout(f"{name} was silent for {outage.silence_s:g} s")
+        case "wrong":
+            return BadServer(f"{name} answered 404: there is no such model")
         case "error":
             return EngineUnavailable(f"{name} answered 500")
     return EngineUnavailable(f"{name} broke off")

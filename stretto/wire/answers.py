@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stretto.model.errors import BadReply, EngineUnavailable
+from stretto.model.errors import BadServer, EngineUnavailable
 from stretto.model.record import record
 from stretto.wire.errors import raise_for_event
 from stretto.wire.logprobs import TokenLogprob, logprobs_json, read_logprobs
@@ -145,7 +145,7 @@ def chunk_json(api: Api, answer: ModelAnswer) -> dict[str, object]:
 
 
 def read_whole(api: Api, body: Any) -> ModelAnswer:
-    """Read the JSON body of a server's answer that is not streamed. Raises BadReply or EngineUnavailable."""
+    """Read the JSON body of a server's answer that is not streamed. Raises as `read_chunk`."""
     return _read(api, body, "message", "an answer")
 
 
@@ -154,7 +154,8 @@ def read_chunk(api: Api, event: Any) -> ModelAnswer:
 
     Raises:
         EngineUnavailable: the server reports that it stopped working on the request.
-        BadReply: the event does not belong to this API, or the server refuses to go on.
+        BadServer: the event does not belong to this API.
+        BadReply: the server refuses to go on.
     """
     return _read(api, event, "delta", "a chunk")
 
@@ -170,7 +171,7 @@ def _read(api: Api, body: Any, content: str, what: str) -> ModelAnswer:
             counts=_read_counts(body.get("usage")),
         )
     except _UNREADABLE as error:
-        raise BadReply(f"not {what} of the {api} API: {ascii(body)[:300]}") from error
+        raise BadServer(f"not {what} of the {api} API: {ascii(body)[:300]}") from error
     for choice in answer.choices:
         if choice.finish in ("abort", "error"):
             raise EngineUnavailable(f"the server ended the request with {choice.finish!r}")

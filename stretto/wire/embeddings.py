@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.model.errors import BadReply
+from stretto.model.errors import BadServer
 
 Vector: TypeAlias = NDArray[np.float32]
 
@@ -34,7 +34,7 @@ def read_embeddings(body: Any, num_texts: int) -> list[Vector]:
     """Read the vectors of `num_texts` texts, in the order of the request; base64 and numbers are understood.
 
     Raises:
-        BadReply: the body does not have one vector of float32 for each text.
+        BadServer: the body does not have one vector of float32 for each text.
     """
     try:
         vectors = {row["index"]: _vector(row["embedding"]) for row in body["data"]}
@@ -42,7 +42,7 @@ def read_embeddings(body: Any, num_texts: int) -> list[Vector]:
             raise ValueError(f"{len(body['data'])} vectors for {num_texts} texts")
         return [vectors[index] for index in range(num_texts)]
     except (LookupError, TypeError, ValueError) as error:
-        raise BadReply(f"the server sent no list of embeddings ({error!r}): {ascii(body)[:200]}") from error
+        raise BadServer(f"the server sent no list of embeddings ({error!r}): {ascii(body)[:200]}") from error
 
 
 def _vector(value: Any) -> Vector:

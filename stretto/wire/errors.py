@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from stretto.model.errors import BadReply, EngineUnavailable, StrettoError, UserError
+from stretto.model.errors import BadReply, BadServer, EngineUnavailable, StrettoError, UserError
 
 _MAX_REASON_CHARS = 500
 _PASSING_TYPES = ("server_error", "internal_server_error", "overloaded_error", "rate_limit_error", "timeout")
 """Types of errors that are temporary, where a server reports no status."""
+_REFUSING_ALL = (401, 403, 404, 405)
+"""Statuses of errors that are the server's fault and not that of one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,8 @@ def raise_for_event(event: Mapping[str, Any]) -> None:
 
     Raises:
         EngineUnavailable: the failure is temporary, and the request may succeed later.
-        BadReply: the failure is not temporary.
+        BadServer: the server refuses whoever asks.
+        BadReply: the failure is not temporary, and may be the request's.
     """
     problem = event.get("error") or (event if event.get("object") == "error" else None)
     if not problem:
@@ -188,16 +191,17 @@ def raise_for_event(event: Mapping[str, Any]) -> None:
     record = problem if isinstance(problem, dict) else {}
     said = record.get("message") or problem
     message = f"the server broke off: {said}"[:_MAX_REASON_CHARS]
-    raise EngineUnavailable(message) if _is_passing(record) else BadReply(message)
+    status = _status(record)
+    if is_passing(status) if status is not None else record.get("type") in _PASSING_TYPES:
+        raise EngineUnavailable(message)
+    raise BadServer(message) if status in _REFUSING_ALL else BadReply(message)
 
 
-def _is_passing(problem: Mapping[str, Any]) -> bool:
-    """Return whether an error that a server reports in an answer is temporary: by its code if that is an HTTP
-    status, else by its type.
-    """
+def _status(problem: Mapping[str, Any]) -> int | None:
+    """Return the code of an error that a server reports in an answer, if it is an HTTP status."""
     for code in (problem.get("code"), problem.get("status")):
         if isinstance(code, str) and code.isdecimal() and len(code) == 3:
             code = int(code)
         if type(code) is int:
-            return is_passing(code)
-    return problem.get("type") in _PASSING_TYPES
+            return code
+    return None

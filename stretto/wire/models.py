@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stretto.model.errors import BadReply, ConfigError
+from stretto.model.errors import BadServer, ConfigError
 
 _OTHER_KINDS = re.compile(
     r"embed|rerank|cross-encoder|colbert|\b(bge|gte|e5|minilm)\b|whisper|\btts\b|text-to-speech|transcribe|"
@@ -71,13 +71,13 @@ def read_models(body: Any) -> tuple[ModelCard, ...]:
     length is taken as absent; a model without a usable name is an error.
 
     Raises:
-        BadReply: the body is not a list of models.
+        BadServer: the body is not a list of models.
     """
     try:
         entries = body if isinstance(body, list) else body["data"]
         return tuple(_read_card(entry) for entry in entries or ())
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise BadReply(f"the server lists no models: {ascii(body)[:200]}") from error
+        raise BadServer(f"the server lists no models: {ascii(body)[:200]}") from error
 
 
 def _read_card(entry: Any) -> ModelCard:
@@ -102,13 +102,13 @@ def choose_model(
         does: what the model is for: to complete texts, or to compare them (embed, rerank).
 
     Raises:
-        BadReply: no model is wanted, and the server lists none.
+        BadServer: no model is wanted, and the server lists none.
         ConfigError: no model is wanted, and the server lists several.
     """
     if wanted is not None:
         return next((card for card in cards if card.id == wanted), ModelCard(wanted))
     if not cards:
-        raise BadReply("the server lists no model, and none is named")
+        raise BadServer("the server lists no model, and none is named")
     if len(cards) == 1:
         return cards[0]
     own = [card for card in cards if card.parent is None]

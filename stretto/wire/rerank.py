@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stretto.model.errors import BadReply
+from stretto.model.errors import BadServer
 
 PATH = "rerank"
 
@@ -32,7 +32,7 @@ def read_scores(results: Any, num_documents: int, score: str = "relevance_score"
         score: name of the score in a result.
 
     Raises:
-        BadReply: there is not one finite score for each document.
+        BadServer: there is not one finite score for each document.
     """
     try:
         scores = {result["index"]: float(result[score]) for result in results}
@@ -42,5 +42,5 @@ def read_scores(results: Any, num_documents: int, score: str = "relevance_score"
         if not all(abs(value) < float("inf") for value in found):
             raise ValueError("a score is not finite")
     except (LookupError, TypeError, ValueError) as error:
-        raise BadReply(f"the server sent no list of scores ({error!r}): {ascii(results)[:200]}") from error
+        raise BadServer(f"the server sent no list of scores ({error!r}): {ascii(results)[:200]}") from error
     return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 
-from stretto.model.errors import BadReply
+from stretto.model.errors import BadServer
 
 CONTENT_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
@@ -51,7 +51,7 @@ class EventDecoder:
         """Read more bytes of the stream; return the data of each event that is complete now, up to `[DONE]`.
 
         Raises:
-            BadReply: a line is too long.
+            BadServer: a line is too long.
         """
         self._rest += received
         if b"\n" not in received:
@@ -78,7 +78,7 @@ class EventDecoder:
 
     def _check(self, line: bytearray) -> None:
         if len(line) > self._max_line_bytes:
-            raise BadReply(f"the server sent a line of more than {self._max_line_bytes} bytes")
+            raise BadServer(f"the server sent a line of more than {self._max_line_bytes} bytes")
 
 
 def _as_error(data: bytes) -> bytes:

@@ -16,6 +16,7 @@ from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.model.errors import (
     BadReply,
+    BadServer,
     ConfigError,
     EngineTimeout,
     EngineUnavailable,
@@ -93,8 +94,8 @@ async def dribbling(first: bytes, again: bytes) -> AsyncIterator[str]:
         (STREAM, b": still there\n\n", EngineTimeout),
         (STREAM, b"\n", EngineTimeout),
         (STREAM + b'data: {"choices": [{"text": "a"}]}\n\n', b": still there\n\n", EngineTimeout),
-        (STREAM, b'data: {"choices": [{"text": ""}]}\n\n', BadReply),
-        (STREAM, b'data: {"choices": []}\n\n', BadReply),
+        (STREAM, b'data: {"choices": [{"text": ""}]}\n\n', BadServer),
+        (STREAM, b'data: {"choices": []}\n\n', BadServer),
     ],
 )
 def test_a_server_that_never_ends_is_not_waited_for(

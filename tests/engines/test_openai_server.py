@@ -17,6 +17,7 @@ from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.priority import priority_of
 from stretto.model.errors import (
     BadReply,
+    BadServer,
     ConfigError,
     EngineBusy,
     EngineTimeout,
@@ -173,12 +174,29 @@ def test_a_server_that_refuses_is_not_asked_again_while_others_serve(
 
 
 @pytest.mark.parametrize("kind", ["text/html", "text/plain", "application/octet-stream"])
-def test_a_page_in_place_of_an_answer_sends_the_task_elsewhere_while_others_serve(kind: str) -> None:
+def test_a_page_in_place_of_an_answer_is_the_fault_of_the_server(kind: str) -> None:
     """A proxy whose server is gone may answer at once with a page: it would attract all requests."""
     page = Reply(raw=b"Welcome", headers={"Content-Type": kind})
-    for others_serve, error in ((True, EngineUnavailable), (False, BadReply)):
+    for others_serve in (True, False):
         events, _ = generate([page, OK], others_serve=others_serve)
-        assert isinstance(failure(events), error)
+        assert type(failure(events)) is BadServer
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        *((Reply(status=status), BadServer) for status in (401, 403, 405, 301)),
+        (Reply(status=404), NotFound),
+        *((Reply(status=status), BadReply) for status in (400, 413, 422)),
+        (Reply(raw=b"data: {not json\n\n", headers=EVENT_STREAM), BadServer),
+        (Reply(raw=b'data: {"error": {"code": 404}}\n\n', headers=EVENT_STREAM), BadServer),
+        (Reply(raw=b'data: {"error": {"code": 400}}\n\n', headers=EVENT_STREAM), BadReply),
+        (Reply(raw=b'data: {"error": "no"}\n\n', headers=EVENT_STREAM), BadReply),
+    ],
+)
+def test_errors_tell_a_servers_fault_from_that_of_a_request(reply: Reply, error: type[BadReply]) -> None:
+    events, _ = generate([reply])
+    assert type(failure(events)) is error
 
 
 def test_a_connection_that_had_idled_is_made_anew_though_others_serve() -> None:

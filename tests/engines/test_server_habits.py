@@ -12,7 +12,7 @@ import pytest
 from support.plain_server import Answered, PlainServer, as_events, as_json, listing
 
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.model.errors import BadReply, ConfigError, EngineUnavailable, StrettoError
+from stretto.model.errors import BadReply, BadServer, ConfigError, EngineUnavailable, StrettoError
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Usage
 from stretto.model.values import Segment
 from stretto.wire.paths import Api
@@ -244,7 +244,7 @@ def test_a_server_that_always_streams_is_read() -> None:
 def test_content_of_no_known_form_is_a_bad_reply() -> None:
     for content in (5, {"text": "a"}, [5], [{"type": "text"}], [{"no": "type"}]):
         (end,), _, _ = ends(lambda _, content=content: as_events(chunk(content)), api="chat")
-        assert type(end) is BadReply
+        assert type(end) is BadServer
 
 
 def refusing(name: str, body: Body, *, status: int = 400) -> Answered | None:

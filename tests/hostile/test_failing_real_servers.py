@@ -28,6 +28,7 @@ from support.openai_stub import OpenAIStub, Reply
 
 from stretto import Runtime
 from stretto import programs as P  # noqa: N812
+from stretto.cluster import probe_times
 from stretto.emulate.fleet import check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.batch.server.config import BatchServerConfig
@@ -37,7 +38,7 @@ from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Engine, Replica
-from stretto.model.errors import EngineFailure
+from stretto.model.errors import BadReply, BadServer, EngineFailure
 from stretto.runtime.query import Query
 
 RUNS_ALL = int(os.environ.get("STRETTO_FAULT_RUNS", "0")) > 0
@@ -51,6 +52,7 @@ FAULTS: Mapping[str, Mapping[str, object]] = {
     "503": {"kind": "refuse"},
     "429": {"kind": "refuse", "status": 429},
     "500": {"kind": "refuse", "status": 500},
+    "404": {"kind": "refuse", "status": 404},
     "slow": {"kind": "slow", "factor": 1000},
 }
 CALL = """
@@ -72,7 +74,8 @@ def graph(text: str) -> ExecutionGraph:
 
 def llm(urls: Sequence[str], placement: str, **settings: Any) -> Deployment:
     """An LLM engine of servers that are declared by their URLs alone, as on the command line."""
-    configs = [OpenAIServerConfig(url, timeout_s=1.5, backoff_s=0.05) for url in urls]
+    retries = {"max_retries": settings.pop("max_retries")} if "max_retries" in settings else {}
+    configs = [OpenAIServerConfig(url, timeout_s=1.5, backoff_s=0.05, **retries) for url in urls]
     replicas = [Replica(OpenAIServer, one, runs_in="loop", profile=PROFILES["llm-server"]) for one in configs]
     return Deployment(Engine("llm", "llm", placement=placement, **settings), tuple(replicas))
 
@@ -92,7 +95,7 @@ async def is_well(client: httpx.AsyncClient, url: str) -> bool:
 def matrix() -> Sequence[tuple[str, str, int]]:
     if RUNS_ALL:
         return list(product(PLACEMENTS, FAULTS, (2, 4)))
-    return [("least_seconds", "dies", 2), ("parrot", "429", 2), ("stretto", "dies", 2)]
+    return [("least_seconds", "dies", 2), ("parrot", "429", 2), ("parrot", "404", 2), ("stretto", "dies", 2)]
 
 
 @pytest.mark.parametrize(("placement", "failure", "num_servers"), matrix())
@@ -128,7 +131,7 @@ def test_calls_of_a_server_that_fails_end_at_another_one(
     show(capsys, "a server fails", **shown, failed=len(watch.known_s), longest=f"{watch.longest_s:.2f} s")
 
 
-@pytest.mark.parametrize("failure", ["dies", "silent", "503", "429", "500"] if RUNS_ALL else ["dies"])
+@pytest.mark.parametrize("failure", ["dies", "silent", "503", "429", "500", "404"] if RUNS_ALL else ["dies"])
 @pytest.mark.parametrize("placement", PLACEMENTS if RUNS_ALL else ["least_seconds"])
 def test_calls_end_in_a_typed_error_where_no_server_lives(placement: str, failure: str) -> None:
     call = graph(CALL)
@@ -194,9 +197,15 @@ def test_a_server_that_comes_back_with_another_model_answers_again(placement: st
     ("refusal", "most"),
     [
         (Reply(status=429, headers={"Retry-After": "3600"}), 1),
+        (Reply(status=429, headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}), 1),
         (Reply(status=503, headers={"Retry-After": "3600"}), 1),
         (Reply(status=500), 30),
         (Reply(("so",), "cut"), 30),
+        (Reply(status=401), 30),
+        (Reply(status=404), 30),
+        (Reply(raw=b"data: {so\n\n", headers={"Content-Type": "text/event-stream"}), 30),
+        (Reply(raw=b"Welcome", headers={"Content-Type": "text/html"}), 30),
+        (Reply(raw=b"{so", headers={"Content-Type": "application/json"}), 30),
     ],
 )
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -217,6 +226,72 @@ def test_a_server_that_is_well_but_does_no_work_costs_no_call(
             return len(bad.requests)
 
     assert asyncio.run(main()) <= most
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_call_fails_if_all_servers_answer_nobody_well_and_only_then(placement: str) -> None:
+    """Each server is asked once, whatever `max_attempts` says, and the error says what the last one said."""
+    call = graph(CALL)
+
+    async def main() -> None:
+        async with (
+            OpenAIStub(lambda _: Reply(status=404)) as first,
+            OpenAIStub(lambda _: Reply(status=403)) as second,
+            OpenAIStub(lambda _: replies[-1]) as third,
+        ):
+            stubs = (first, second, third)
+            async with (
+                Runtime([llm([one.url for one in stubs], placement, max_attempts=1)]) as runtime,
+                asyncio.timeout(100),
+            ):
+                assert (await runtime.run(call, {"x": "a"}))["y"] == "so it is"
+                replies.append(Reply(status=404))
+                for number in range(3):
+                    before = [len(one.requests) for one in stubs]
+                    with pytest.raises(BadServer):
+                        await runtime.run(call, {"x": f"{number}"})
+                    asked = [len(one.requests) - num for one, num in zip(stubs, before, strict=True)]
+                    assert max(asked) <= 1, "not where it has failed"
+                    assert sum(asked) >= 1
+                assert runtime.system.is_idle()
+
+    replies = [Reply(("so it is",))]
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_request_that_a_server_refuses_is_not_tried_elsewhere(placement: str) -> None:
+    call = graph(CALL)
+
+    async def main() -> int:
+        refusal = Reply(status=400)
+        async with OpenAIStub(lambda _: refusal) as first, OpenAIStub(lambda _: refusal) as second:
+            config = llm([first.url, second.url], placement)
+            async with Runtime([config]) as runtime, asyncio.timeout(100):
+                with pytest.raises(BadReply):
+                    await runtime.run(call, {"x": "a"})
+            return len(first.requests) + len(second.requests)
+
+    assert asyncio.run(main()) <= 2
+
+
+def test_the_only_server_is_asked_again_though_it_wanted_to_be_left_alone_for_years(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_times, "MAX_REST_S", 0.2)
+    call = graph(CALL)
+    long = {"Retry-After": "1000000000"}
+
+    async def main() -> None:
+        replies = [Reply(("so it is",)), Reply(status=429, headers=long), Reply(status=503, headers=long)]
+        async with (
+            OpenAIStub(lambda _: replies.pop() if len(replies) > 1 else replies[0]) as stub,
+            Runtime([llm([stub.url], "stretto", max_retries=0)]) as runtime,
+            asyncio.timeout(50),
+        ):
+            assert (await runtime.run(call, {"x": "a"}))["y"] == "so it is"
+
+    asyncio.run(main())
 
 
 @P.SemanticFunction(max_tokens=400, ignore_eos=True)
@@ -256,7 +331,7 @@ def test_the_command_serve_goes_on_when_one_of_two_servers_dies(placement: str, 
     assert answers[:6] == answers[6:]
 
 
-@pytest.mark.parametrize("failure", ["dies", "503", "429"] if RUNS_ALL else ["429"])
+@pytest.mark.parametrize("failure", ["dies", "503", "429", "404"] if RUNS_ALL else ["429", "404"])
 def test_batches_of_a_server_that_fails_end_at_another_one(failure: str) -> None:
     embed = graph(EMBED)
     servers = tuple(WantedServer(kind="embedding", devices=(number,), port=0) for number in range(2))

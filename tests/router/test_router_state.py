@@ -399,6 +399,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                     model=choices.choice(["m", ""]),
                     num_tokens=64 * num_blocks + choices.randrange(64),
                     key=PromptKey(choices.choice(beginnings), 64),
+                    client_key=choices.choice(["", "", "k1", "k2"]),
                 )
                 ticket, actions = router_state.arrive(request, now_s)
                 open_tickets.add(ticket)
@@ -412,14 +413,14 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 del at_worker[ticket]
                 if kind == "answer":
                     open_tickets.remove(ticket)
-                    status = choices.choice([200, 200, 400, 500])
+                    status = choices.choice([200, 200, 400, 429, 500])
                     act(
                         router_state.answered(
                             ticket, status, WorkerUsage(9, choices.randrange(300), 0), now_s
                         )
                     )
                 elif kind == "refuse" and ticket not in begun:
-                    act(router_state.refused(ticket, 503, now_s))
+                    act(router_state.refused(ticket, choices.choice([503, 429, 401, 403]), now_s))
                 else:
                     act(router_state.failed(ticket, "it closed", now_s))
             case "leave" if open_tickets:
@@ -439,7 +440,9 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                     else router_state.remove(worker, now_s)
                 )
             case "add" if len(workers) < 5:
-                worker = router_state.add_worker(WorkerConfig(url=f"http://new{now_s}", num_slots=2)).id
+                worker = router_state.add_worker(
+                    WorkerConfig(url=f"http://new{now_s}", num_slots=2, api_key="k")
+                ).id
                 act(router_state.check_passed(worker, MODELS, None, now_s))
 
     common = ["arrive"] * 6 + ["answer"] * 5 + ["begin", "pass", "pass"]

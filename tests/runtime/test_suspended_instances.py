@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from support.runtime_engines import graph
+from support.runtime_engines import COMPLETE, graph
 from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
 from stretto.cluster.messages import StopInstance
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.deployment import Deployment, Replica, RunsIn, deploy
 from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece, Started
+from stretto.runtime.instances import thread
 from stretto.sched.messages import Action, Admit, Event, InstanceReady, InstanceStopped, Suspended
 from stretto.sched.observer import Observer
 
@@ -228,3 +231,51 @@ async def test_a_server_that_knows_its_tokens_hands_them_on() -> None:
         runtime.drain_instance("llm", seen.admitted[0].instance, "suspend")
         assert (await query)["answer"] == "once upon a time"
     assert [admit.task.generated for admit in seen.admitted] == [(), (7, 8)]
+
+
+class SlowStep(FakeLLM):
+    """An LLM whose step takes until the test lets it go, after the first one."""
+
+    def step(self) -> Sequence[LLMEvent]:
+        if STEPS_MAY_END.is_set():
+            return super().step()
+        IN_STEP.set()
+        STEPS_MAY_END.wait()
+        return super().step()
+
+
+IN_STEP, STEPS_MAY_END = threading.Event(), threading.Event()
+
+
+@pytest.mark.parametrize("ends", ["step", "close"])
+def test_a_long_step_of_an_instance_that_is_suspended_costs_no_attempt(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine may take longer for a step than an instance may take to close."""
+    monkeypatch.setattr(thread, "CLOSE_TIMEOUT_S", 0.01)
+    IN_STEP.clear()
+    STEPS_MAY_END.clear()
+    engine = deploy(
+        "llm", SlowStep, FakeLLMConfig(), contract="llm", runs_in="thread", instances=2, max_attempts=1
+    )
+    seen = Watching()
+
+    async def main() -> None:
+        async with Runtime([engine], observers=[seen]) as runtime:
+            query = await runtime.submit(COMPLETE, {"text": "it"})
+            await until(IN_STEP.is_set)
+            runtime.drain_instance("llm", seen.admitted[0].instance, "suspend")
+            await asyncio.sleep(0.1)
+            assert seen.stopped == []
+            if ends == "close":
+                return
+            STEPS_MAY_END.set()
+            assert await query
+            await until(lambda: seen.stopped == [seen.admitted[0].instance])
+        assert [event.task for event in seen.suspended] == [seen.admitted[0].task.id]
+        assert len(seen.admitted) == 2
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 100))
+    finally:
+        STEPS_MAY_END.set()

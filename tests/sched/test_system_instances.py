@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.machines import CheckedSystem, batch_engine, llm_engine
 from support.systems import KV_HELLO, error_of, started, steps, submit
@@ -59,6 +61,32 @@ def test_work_that_no_instance_came_for_fails_with_what_is_known() -> None:
     )
     assert "2" not in system.replies, "it came later"
     assert steps(system.handle([InstanceReady("e", 1)], 8.0)) == ["2.v"]
+
+
+@pytest.mark.parametrize(("loading_s", "fails_s"), [(None, 7.0), (2.0, 7.0), (30.0, 60.0)])
+def test_work_waits_for_as_long_as_a_start_may_take(loading_s: float | None, fails_s: float) -> None:
+    engine = batch_engine(recover_s=7.0)
+    replica = replace(engine.replicas[0], loading_s=loading_s)
+    system = CheckedSystem([Deployment(engine.engine)], readies=False)
+    system.handle([AddInstance("e", replica), submit("1")], 0.0)
+    assert min(system.alarms_s) == fails_s
+    system.handle([Wake()], fails_s - 0.1)
+    assert "1" not in system.replies
+    system.handle([Wake()], fails_s)
+    assert isinstance(error_of(system, "1"), EngineUnavailable)
+
+
+def test_work_waits_for_a_restart_as_long_as_the_last_start_lets_expect() -> None:
+    engine = batch_engine(recover_s=7.0)
+    (replica,) = engine.replicas
+    system = CheckedSystem([Deployment(engine.engine)], readies=False)
+    system.handle([AddInstance("e", replica)], 0.0)
+    system.handle([InstanceReady("e", 0)], 40.0)
+    lost = InstanceLost("e", 0, EngineUnavailable("it died"))
+    assert system.handle([lost, submit("1")], 100.0) == [StartInstance("e", 1, replica)]
+    system.handle([Wake()], 179.9)
+    assert "1" not in system.replies
+    assert steps(system.handle([InstanceReady("e", 1)], 179.9)) == ["1.v"]
 
 
 def test_a_replica_that_cannot_start_is_given_up_and_waiting_work_with_it() -> None:

@@ -18,6 +18,7 @@ from support.failing_servers import CallWatch
 from support.fleets import FleetWatch
 
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.cluster.probe_times import MAX_REST_S
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -48,6 +49,8 @@ FAILURES = (
     "error",
     "overloaded",
     "overloaded, says when",
+    "overloaded, for ever",
+    "wrong",
     "healthy",
     "dies",
     "slow",
@@ -79,23 +82,24 @@ def faults_of(failure: str, until_s: float) -> FaultPlan:
     if failure == "slow":
         return FaultPlan(slow=(Slowness("llm", 0, FAILS_S, until_s, 1000.0),))
     kind: OutageKind = "error"
-    for known in ("refused", "reset", "silent", "overloaded"):
+    for known in ("refused", "reset", "silent", "overloaded", "wrong"):
         kind = known if failure.startswith(known) else kind
     outage = Outage("llm", 0, FAILS_S, until_s, kind)
     if failure == "overloaded, says when":
         outage = replace(outage, rest_s=5.0)
+    if failure == "overloaded, for ever":
+        outage = replace(outage, rest_s=1e9)
     if failure == "healthy":
         outage = replace(outage, is_healthy=True)
     return FaultPlan(outages=(outage,))
 
 
-def servers(placement: str, num: int, **settings: object) -> Deployment:
+def servers(placement: str, num: int, loading_s: float | None = None, **settings: object) -> Deployment:
     """An LLM engine of servers that are declared by their URLs alone, as on the command line."""
-    engine = Engine("llm", "llm", placement=placement, recover_s=RECOVER_S, **settings)  # type: ignore[arg-type]
+    engine = Engine("llm", "llm", placement=placement, **{"recover_s": RECOVER_S, **settings})  # type: ignore[arg-type]
     configs = [OpenAIServerConfig(f"http://127.0.0.1:{8001 + number}") for number in range(num)]
-    return Deployment(
-        engine, tuple(Replica(OpenAIServer, one, runs_in="loop", profile=PROFILE) for one in configs)
-    )
+    replica = Replica(OpenAIServer, runs_in="loop", profile=PROFILE, loading_s=loading_s)
+    return Deployment(engine, tuple(replace(replica, config=one) for one in configs))
 
 
 def run(
@@ -170,12 +174,23 @@ def test_a_step_that_took_too_long_at_a_server_is_tried_at_another_one(
     assert 3.0 < max(watch.ended_s.values()) < 2 * FAILS_S + 3.0 + MOST_S
 
 
-@pytest.mark.parametrize("failure", [one for one in FAILURES if one not in ("healthy", "slow")])
+@pytest.mark.parametrize("failure", [one for one in FAILURES if one not in ("healthy", "slow", "wrong")])
 @pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
 def test_calls_of_the_only_server_end_when_it_comes_back(placement: str, failure: str) -> None:
-    driver, watch = run(placement, faults_of(failure, 2.5), 1)
+    """One that asks to be left alone for longer than anybody waits is asked again after a limit."""
+    settings, rest_s = ({"recover_s": 60.0}, MAX_REST_S) if "for ever" in failure else ({}, 0.0)
+    driver, watch = run(placement, faults_of(failure, 2.5), 1, **settings)
     assert all(reply.error is None for reply in driver.replies.values())
-    assert max(watch.ended_s.values()) < 2.5 + 10.0
+    assert max(watch.ended_s.values()) < 2.5 + 10.0 + rest_s
+
+
+@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+def test_calls_of_the_only_server_wait_while_it_loads_its_model(placement: str) -> None:
+    """It dies, and its model takes longer to load than `recover_s`."""
+    deaths = FaultPlan(deaths=(Death("llm", 0, FAILS_S),))
+    driver, watch = run(placement, deaths, 1, loading_s=1.5 * RECOVER_S)
+    assert all(reply.error is None for reply in driver.replies.values())
+    assert 1.5 * RECOVER_S < max(watch.ended_s.values()) < 1.5 * RECOVER_S + 10.0
 
 
 @pytest.mark.parametrize("failure", [one for one in FAILURES if one != "slow"])

@@ -2,7 +2,8 @@
 
 `EngineUnavailable`: the server breaks off, or says that it has failed. `EngineBusy`: it is overloaded.
 `EngineUnreachable`: it takes no connection. `EngineTimeout`: it is silent. All are worth another attempt.
-`BadReply`, which is not: the server refuses the request, or answers something else than the API says.
+`BadServer` is worth one at each other server: it refuses all requests, or answers something else than the API
+says. `BadReply` is worth none: the server refuses this request.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from stretto.http.client.client import HttpAnswer, HttpClient, Target
 from stretto.http.client.direct import DirectClient
 from stretto.model.errors import (
     BadReply,
+    BadServer,
     ConfigError,
     EngineBusy,
     EngineTimeout,
@@ -40,7 +42,7 @@ from stretto.wire.server_url import read_server_url
 _MAX_BODY_BYTES = 8_000_000
 _NOT_FOUND = 404
 _BUSY = (429, 503)
-_REFUSED = (400, 422)
+_REFUSED = (400, 413, 422)
 _REDIRECTIONS = (301, 302, 303, 307, 308)
 _STALE_S = 1.0
 """Seconds within which a connection that had idled for too long breaks; later the server has failed."""
@@ -139,6 +141,7 @@ class Http:
             EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
             EngineTimeout: the server is silent.
             BadReply: the server refuses the request.
+            BadServer: the server refuses whoever asks, or sends too much.
         """
         async with self._open(
             path, body, is_retried=is_retried, others_serve=others_serve, wait=wait
@@ -175,7 +178,7 @@ class Http:
                 found = await self._read(answer)
                 _raise_for_error(found)
                 problem = f"{self.name} answered with {kind}, not with a stream of events: {found[:200]!r}"
-                raise EngineUnavailable(problem) if others_serve else BadReply(problem)
+                raise BadServer(problem)
             yield self._events(answer, is_complete)
 
     @contextlib.asynccontextmanager
@@ -278,7 +281,7 @@ class Http:
             refusal.is_refusal = True
             raise refusal
         if not is_passing(answer.status):
-            raise BadReply(problem)
+            raise BadServer(problem)
         wait_s = read_retry_after(answer.header("retry-after"), time.time())
         if answer.status in _BUSY:
             return _Refusal(EngineBusy(problem, retry_after_s=wait_s or 0.0), wait_s)
@@ -301,7 +304,7 @@ class Http:
             self._check_silence(begun_s)
             body += received
             if len(body) > _MAX_BODY_BYTES:
-                raise BadReply(f"{self.name} sent more than {_MAX_BODY_BYTES} bytes")
+                raise BadServer(f"{self.name} sent more than {_MAX_BODY_BYTES} bytes")
         return bytes(body)
 
     async def _events(self, answer: HttpAnswer, is_complete: Callable[[], bool]) -> AsyncIterator[Any]:
@@ -343,8 +346,8 @@ def _raise_for_error(body: bytes) -> None:
 
 
 def read_json(data: bytes) -> Any:
-    """Parse JSON that a server sent. Raises BadReply if it is not JSON."""
+    """Parse JSON that a server sent. Raises BadServer if it is not JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadReply(f"the server did not send JSON: {data[:200]!r}") from error
+        raise BadServer(f"the server did not send JSON: {data[:200]!r}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN
-from stretto.model.errors import BadReply
+from stretto.model.errors import BadServer
 from stretto.model.tasks import Finish, Usage
 from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts
 
@@ -50,7 +50,7 @@ class AnswerReader:
         """Read the whole answer or the next chunk of it; return whether no more of it is wanted.
 
         Raises:
-            BadReply: the server writes on beyond the limit.
+            BadServer: the server writes on beyond the limit.
         """
         self.counts = part.counts or self.counts
         choice = part.choices[0] if part.choices else _NOTHING
@@ -65,7 +65,7 @@ class AnswerReader:
         self.has_begun = self.has_begun or choice.has_output or self.has_finished
         limit = self._max_tokens
         if self._num_read > 4 * limit + 64 or self._num_chars > 64 * (limit + 16):
-            raise BadReply(f"the server writes on beyond max_tokens={limit}")
+            raise BadServer(f"the server writes on beyond max_tokens={limit}")
         return self._feed(choice.text)
 
     def usage(self, num_prompt_tokens: int) -> Usage:
@@ -75,9 +75,9 @@ class AnswerReader:
         return Usage(self.counts.num_prompt, self.counts.num_cached or 0, self.counts.num_output)
 
     def check_end(self) -> None:
-        """Check that there has been an answer. Raises BadReply."""
+        """Check that there has been an answer. Raises BadServer."""
         if not self._num_choices:
-            raise BadReply("the server's answer has no choice")
+            raise BadServer("the server's answer has no choice")
 
 
 def _finish(said: str) -> Finish:

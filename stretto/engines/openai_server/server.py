@@ -314,7 +314,7 @@ class OpenAIServer:
                 if again is None:
                     if isinstance(prompt.content, tuple) and reader.num_deltas == 0:
                         note = "sent as token ids; tokenizer 'none' sends text"
-                        raise BadReply(f"{error.message} ({note})") from error
+                        raise error.changed(message=f"{error.message} ({note})") from error
                     raise
                 fields = again
             except (EngineTimeout, EngineUnavailable, asyncio.CancelledError):

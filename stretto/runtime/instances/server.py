@@ -8,13 +8,12 @@ from collections.abc import Coroutine, Sequence
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
-from stretto.cluster.probe_times import ProbeTimes
+from stretto.cluster.probe_times import ProbeTimes, is_suspicious, rest_s
 from stretto.engines.contract import AsyncLLM
 from stretto.model.errors import BadReply, EngineBusy, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.model.foreign import raised, typed
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask
 from stretto.runtime.instances.instance import Post
-from stretto.runtime.probing import rest_of
 from stretto.runtime.worker import (
     AdmitTask,
     Command,
@@ -25,7 +24,7 @@ from stretto.runtime.worker import (
     died,
     not_started,
 )
-from stretto.sched.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
+from stretto.sched.messages import AllSuspended, InstanceReady, InstanceSuspected, LLMReport, Suspended
 
 _ANSWER_S = 10.0
 """Seconds in which a server that has been silent must answer a health check."""
@@ -34,9 +33,9 @@ _ANSWER_S = 10.0
 class ServerInstance:
     """An instance of an LLM engine that sends its requests to an LLM server.
 
-    A request that finds the server unavailable makes the instance suspect (perhaps down). Then the server is
-    asked, ever less often, whether it answers again; not before the time is over for which it has asked to be
-    left alone.
+    A request that finds the server unavailable, or that another server might answer better, makes the
+    instance suspect (perhaps down). Then the server is asked, ever less often, whether it answers again; not
+    before the time is over for which it has asked to be left alone.
 
     A server that says nothing for `quiet_s` seconds of its configuration, though it has requests, is asked,
     too. If it does not answer, it hangs, and all its requests fail at once: they need not wait for their own
@@ -81,6 +80,7 @@ class ServerInstance:
                     tokens = self._engine.written(task_id)
                     self._abort(task_id)
                     self._post(Suspended(self._job.engine, self._job.instance, task_id, tokens))
+                self._post(AllSuspended(self._job.engine, self._job.instance))
 
     async def close(self) -> None:
         """Cancel every request to the server, and close the engine that talks to the server."""
@@ -131,7 +131,7 @@ class ServerInstance:
             if event.task != task.id:
                 raise BadReply(f"the engine answered task {event.task} instead of {task.id}")
             has_ended = has_ended or isinstance(event, Done | Failed)
-            if isinstance(event, Failed) and isinstance(event.error, EngineUnavailable | EngineTimeout):
+            if isinstance(event, Failed) and is_suspicious(event.error, others_serve=task.others_serve):
                 self._suspect(engine, event.error)
             elif isinstance(event, Done) and task.decode is not None:
                 self._probe_times.worked()
@@ -177,9 +177,9 @@ class ServerInstance:
             self._post(LLMReport(self._job.engine, self._job.instance, Failed(task_id, reason)))
 
     def _suspect(self, engine: AsyncLLM, error: StrettoError) -> None:
-        rest_s = rest_of(error)
-        self._probe_times.rest(asyncio.get_running_loop().time() + rest_s)
-        self._post(InstanceSuspected(self._job.engine, self._job.instance, error.message, rest_s))
+        seconds = rest_s(error)
+        self._probe_times.rest(asyncio.get_running_loop().time() + seconds)
+        self._post(InstanceSuspected(self._job.engine, self._job.instance, error.message, seconds))
         if not self._is_suspect:
             self._is_suspect = True
             self._run(self._probe(engine))

@@ -20,8 +20,8 @@ from stretto.costs.refine import RefinedProfile
 from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import (
     BadReply,
+    BadServer,
     EffectInDoubt,
-    EngineBusy,
     EngineTimeout,
     InternalError,
     StrettoError,
@@ -37,7 +37,14 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
-from stretto.sched.queries.results import Report, checked_results, completed, failed, is_worth_retrying
+from stretto.sched.queries.results import (
+    Report,
+    checked_results,
+    completed,
+    failed,
+    is_attempt,
+    is_worth_retrying,
+)
 from stretto.sched.snapshot import EnginePicture, engine_picture
 
 
@@ -137,8 +144,9 @@ class BatchScheduler:
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
-        if is_worth_retrying(error):
-            return self._retry_lost(batch, error, avoids={self.instances.fleet.slot(instance)})
+        slot = self.instances.fleet.slot(instance)
+        if is_worth_retrying(error) or (isinstance(error, BadServer) and self._has_untried(batch, slot)):
+            return self._retry_lost(batch, error, avoids={slot})
         return self._retry_apart(batch, error)
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
@@ -495,14 +503,21 @@ class BatchScheduler:
             others_serve,
         )
 
+    def _has_untried(self, batch: _Batch, slot: int) -> bool:
+        """Return whether another instance serves than that in a slot, where none of a batch has failed."""
+        fleet = self.instances.fleet
+        tried = {slot}.union(*(entry.avoids for entry, _, _ in batch.parts))
+        return any(fleet.slot(other) not in tried for other in fleet.serving)
+
     def _retry_lost(self, batch: _Batch, error: StrettoError, avoids: Set[int] = frozenset()) -> list[Report]:
         """Queue the tasks of a lost batch again, each alone: one of them may have killed the instance. A
-        refusal before the batch was begun is no attempt, unless there were such for `recover_s` seconds. The
+        refusal before the batch was begun is no attempt, unless there were such for `recover_s` seconds, and
+        neither is what a server has answered that answers nobody well. The
         tasks avoid the slot of an instance that lives and has failed.
         """
         reports: list[Report] = []
         sent_s = batch.started_s
-        was_attempt = not isinstance(error, EngineBusy)
+        was_attempt = is_attempt(error)
         for entry, lo, hi in batch.parts:
             if entry.query in self._leaving:
                 continue

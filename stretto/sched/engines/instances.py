@@ -19,10 +19,10 @@ from stretto.sched.queries.results import Completed, failed
 
 class EngineInstances:
     """The running copies (instances) of one engine as its scheduler sees them, and the time since which none
-    of them serves. While no instance serves, requests wait, and then fail: after `recover_s` seconds if an
-    instance is starting or suspect (perhaps down, but it may come back), after `no_replica_s` seconds
-    otherwise. A request whose query has a deadline waits until the deadline as long as an instance is
-    starting or suspect.
+    of them serves. While no instance serves, requests wait, and then fail: after `recover_s` seconds, or more
+    if loading takes longer (`Fleet.wait_s`), if an instance is starting or suspect (perhaps down, but it may
+    come back), after `no_replica_s` seconds otherwise. A request whose query has a deadline waits until the
+    deadline as long as an instance is starting or suspect.
 
     Attributes:
         may_fail_waiting: whether `fail_waiting` may have something to do, and `next_due_s` something to
@@ -34,6 +34,7 @@ class EngineInstances:
         self._fleet = Fleet(engine.name, count())
         self._unserved_s: float | None = -math.inf
         self._hopeless_s: float | None = -math.inf
+        self._wait_s = engine.recover_s
         self._has_changed = False
         self.may_fail_waiting = True
 
@@ -161,7 +162,7 @@ class EngineInstances:
         assert self._unserved_s is not None
         if self._hopeless_s is not None:
             return max(entry.arrival_s, self._hopeless_s) + self._engine.no_replica_s
-        return max(entry.arrival_s, self._unserved_s) + self._engine.recover_s
+        return max(entry.arrival_s, self._unserved_s) + self._wait_s
 
     def _unavailable(self) -> StrettoError:
         last = self._fleet.last_error
@@ -180,6 +181,8 @@ class EngineInstances:
             self._unserved_s = None
         elif self._unserved_s is None or has_new_hope:
             self._unserved_s = now_s
+        if not is_served:
+            self._wait_s = self._fleet.wait_s(self._engine.recover_s)
         if not is_hopeless:
             self._hopeless_s = None
         elif self._hopeless_s is None:

@@ -134,6 +134,19 @@ class InstanceLoads:
         alike = [view for view in self._table if self._output_keys[view.id] == like]
         return bool(alike) and (not self._table.has_hosts or any(view.state == "serving" for view in alike))
 
+    def has_untried(self, running: Running) -> bool:
+        """Return whether another instance serves that could answer a request which has failed where it runs,
+        and where it has not failed before.
+        """
+        entry, item = running.entry, running.item
+        num_tokens = entry.num_units(item, item + 1) + self._outputs.expected(entry.request)
+        like = running.output_key if running.offset and entry.request.shows else entry.like
+        tried = entry.avoids | {running.slot}
+        return any(
+            self._slots[view.id] not in tried and like in (None, self._output_keys[view.id])
+            for view in self._table.all_hosts(self._table.room_for(num_tokens))
+        )
+
     def may_hold_up(self, entry: QueueEntry) -> bool:
         """Return whether the next item of a queue entry (one step's work) may keep others waiting until it
         has room. One that may not go everywhere may not, as others could go where it may not.

@@ -19,7 +19,7 @@ from stretto.cluster.placement import Placement
 from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.tokens import num_tokens
 from stretto.model.deployment import Engine, Replica
-from stretto.model.errors import EngineBusy, EngineTimeout, EngineUnreachable, StrettoError
+from stretto.model.errors import BadServer, EngineTimeout, EngineUnreachable, StrettoError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 from stretto.sched.engines.instances import EngineInstances
@@ -41,7 +41,7 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
-from stretto.sched.queries.results import Delivered, Report, failed, is_worth_retrying
+from stretto.sched.queries.results import Delivered, Report, failed, is_attempt, is_worth_retrying
 from stretto.sched.snapshot import EnginePicture, engine_picture
 
 
@@ -270,7 +270,9 @@ class LLMScheduler:
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
-                if is_worth_retrying(error):
+                if is_worth_retrying(error) or (
+                    isinstance(error, BadServer) and self._loads.has_untried(running)
+                ):
                     return self._retry([running], error, now_s)
                 self._reuse.withdrawn(request.query, request.node.id)
                 return [failed(request, running.item, running.item + 1, error)]
@@ -553,14 +555,15 @@ class LLMScheduler:
         self, lost: list[Running], error: StrettoError, now_s: float, *, killed: bool = False
     ) -> list[Report]:
         """Queue again what was lost. What only found out that an instance is still down was no attempt, and
-        neither was what never reached it, or was refused before it was begun; but what has been refused again
-        and again for `recover_s` seconds fails. `killed` says that the instance died of one of them, perhaps.
+        neither was what never reached it, or was refused before it was begun, or met a server that answers
+        nobody well; but what has been refused again and again for `recover_s` seconds fails. `killed` says
+        that the instance died of one of them, perhaps.
         """
         reports: list[Report] = []
         for running in lost:
             entry, item = running.entry, running.item
             found_it_down = running.is_probe and not running.offset
-            was_begun = not isinstance(error, EngineUnreachable | EngineBusy)
+            was_begun = is_attempt(error) and not isinstance(error, EngineUnreachable)
             was_attempt = was_begun and not found_it_down
             attempt = entry.attempt + was_attempt
             if attempt >= self.engine.max_attempts or entry.is_refused_too_long(self.engine.recover_s, now_s):

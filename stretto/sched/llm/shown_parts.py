@@ -141,7 +141,7 @@ class ShownParts:
                 return math.inf
             case "recovery":
                 has_deadline = entry.request.record.deadline_s is not None
-                return math.inf if has_deadline else wait.since_s + self._engine.recover_s
+                return math.inf if has_deadline else wait.since_s + self._fleet.wait_s(self._engine.recover_s)
         return wait.since_s + self._engine.no_replica_s
 
     def _unavailable(self, entry: QueueEntry, hope: Hope) -> EngineUnavailable:
@@ -153,6 +153,6 @@ class ShownParts:
             )
         what = "goes on with what was shown of it" if entry.is_shown else "is large enough for it"
         return EngineUnavailable(
-            f"every instance of engine {name!r} that {what} has been down for {self._engine.recover_s:g} s: "
-            f"{self._fleet.last_error}"
+            f"every instance of engine {name!r} that {what} has been down for "
+            f"{self._fleet.wait_s(self._engine.recover_s):g} s: {self._fleet.last_error}"
         )

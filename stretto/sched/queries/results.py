@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import TypeAlias
 
-from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.model.errors import (
+    BadReply,
+    BadServer,
+    EngineBusy,
+    EngineTimeout,
+    EngineUnavailable,
+    StrettoError,
+)
 from stretto.model.foreign import check_nesting, raised, typed
 from stretto.model.record import record
 from stretto.model.tasks import Ending, Usage
@@ -59,6 +66,13 @@ def failed(request: StepRequest, lo: int, hi: int, error: StrettoError) -> Compl
 def is_worth_retrying(error: StrettoError) -> bool:
     """Return whether an error is the fault of the instance (down or silent) rather than of the request."""
     return isinstance(error, EngineUnavailable | EngineTimeout)
+
+
+def is_attempt(error: StrettoError) -> bool:
+    """Return whether a failure at an instance counts as an attempt. That of an overloaded server, or of one
+    that answers nobody well, does not.
+    """
+    return not isinstance(error, EngineBusy | BadServer)
 
 
 def checked_results(results: object, num_tasks: int) -> list[object]:

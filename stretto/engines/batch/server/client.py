@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.tei_wire import INFO, read_info
 from stretto.engines.openai_server.http import Http, read_json
-from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable
+from stretto.model.errors import BadReply, BadServer, EngineTimeout, EngineUnavailable
 from stretto.wire import paths
 from stretto.wire.models import choose_model, read_models
 
@@ -61,7 +61,7 @@ class BatchServer:
         Raises:
             EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
             EngineTimeout: the server is silent.
-            BadReply: the server lists no model, and the configuration names none.
+            BadServer: the server lists no model, and the configuration names none.
             ConfigError: the server lists several models, and the configuration names none.
         """
         if self._served is None:
@@ -76,11 +76,12 @@ class BatchServer:
         Raises:
             EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
             EngineTimeout: the server is silent.
-            BadReply: the server refuses a request, or does not answer JSON.
+            BadReply: the server refuses a request.
+            BadServer: the server refuses whoever asks, or does not answer JSON.
         """
         try:
             return self._runner.run(self._post_all(requests))
-        except (EngineUnavailable, EngineTimeout):
+        except (EngineUnavailable, EngineTimeout, BadServer):
             self._served = None  # it may come back with another model
             raise
 

@@ -12,7 +12,7 @@ from stretto.engines.batch.server import tei_wire
 from stretto.engines.batch.server.client import BatchServer
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.pieces import pieces
-from stretto.model.errors import BadReply
+from stretto.model.errors import BadServer
 from stretto.model.tasks import Task
 from stretto.wire import embeddings
 from stretto.wire.embeddings import Vector
@@ -84,16 +84,16 @@ class EmbeddingServer:
         return [self._checked(row) for row in rows]
 
     def _checked(self, vector: Vector) -> Vector:
-        """Return the vector at unit length. Raises BadReply if it has another size than those before it."""
+        """Return the vector at unit length. Raises BadServer if it has another size than those before it."""
         if vector.ndim != 1 or not vector.size:
-            raise BadReply(f"the server sent a vector of shape {vector.shape}")
+            raise BadServer(f"the server sent a vector of shape {vector.shape}")
         if self._num_dimensions is None:
             self._num_dimensions = vector.size
         if vector.size != self._num_dimensions:
-            raise BadReply(
+            raise BadServer(
                 f"the server sent a vector of {vector.size} numbers after vectors of {self._num_dimensions}"
             )
         length = float(np.linalg.norm(vector.astype(np.float64)))
         if not 0 < length < np.inf:
-            raise BadReply(f"the server sent a vector of length {length}")
+            raise BadServer(f"the server sent a vector of length {length}")
         return (vector / length).astype(np.float32)

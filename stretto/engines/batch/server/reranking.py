@@ -13,7 +13,7 @@ from stretto.engines.batch.server import tei_wire
 from stretto.engines.batch.server.client import BatchServer, Request, ServedModel
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.pieces import pieces
-from stretto.model.errors import BadReply
+from stretto.model.errors import BadServer
 from stretto.model.tasks import Task
 from stretto.model.values import Hit, as_text, document_order
 from stretto.wire import rerank
@@ -85,5 +85,5 @@ def _scores(served: ServedModel, answer: object, num_hits: int) -> list[float]:
     if served.is_tei:
         return rerank.read_scores(answer, num_hits, "score")
     if not isinstance(answer, dict):
-        raise BadReply(f"the server sent no scores: {ascii(answer)[:200]}")
+        raise BadServer(f"the server sent no scores: {ascii(answer)[:200]}")
     return rerank.read_scores(answer.get("results"), num_hits)

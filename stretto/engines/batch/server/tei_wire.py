@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.model.errors import BadReply
+from stretto.model.errors import BadServer
 from stretto.wire.embeddings import Vector
 
 INFO = "info"
@@ -51,14 +51,14 @@ def read_vectors(body: Any, num_texts: int) -> list[Vector]:
     """Read the vectors of `num_texts` texts, in the order of the request.
 
     Raises:
-        BadReply: the body does not have one vector for each text.
+        BadServer: the body does not have one vector for each text.
     """
     try:
         vectors = [np.array(row, np.float32) for row in body]
     except (TypeError, ValueError) as error:
-        raise BadReply(f"the server sent no list of embeddings: {ascii(body)[:200]}") from error
+        raise BadServer(f"the server sent no list of embeddings: {ascii(body)[:200]}") from error
     if len(vectors) != num_texts:
-        raise BadReply(f"the server sent {len(vectors)} vectors for {num_texts} texts")
+        raise BadServer(f"the server sent {len(vectors)} vectors for {num_texts} texts")
     return vectors
 
 
