@@ -376,8 +376,8 @@ class RouterState:
         list its model, or all if none does.
         """
         model = client.request.model
-        taking = [worker for worker in self._workers if worker.takes_requests]
-        listing = [worker for worker in taking if model in worker.models] if model else []
+        taking = self._workers.taking()
+        listing = [worker for worker in taking if model in worker.models] if model else taking
         return listing or taking, len(taking)
 
     def _rest_s(self, client: _Client, now_s: float) -> float | None:
@@ -394,8 +394,8 @@ class RouterState:
         """
         able, num_taking = self._able(client)
         among = [worker.id for worker in able if worker.rests_until_s <= now_s]
-        if client.tried:
-            among = [worker for worker in among if worker not in client.tried] or among
+        if tried := client.tried:
+            among = [worker for worker in among if worker not in tried] or among
         return None if len(among) == num_taking else among
 
     def _reporting(self, request: RoutedRequest) -> list[WorkerId]:

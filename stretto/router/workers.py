@@ -28,6 +28,8 @@ from stretto.router.messages import WorkerId
 
 _DEAD_CHECKS = 3
 """Failed health checks in a row after which requests that it has not begun to answer are sent elsewhere."""
+_TAKING: tuple[State, ...] = ("serving", "suspect")
+"""States in which a worker may get a request."""
 MOST_TOKENS = 2**20
 """Longest prompt and answer of a worker that tells neither its models' length nor the size of its memory."""
 
@@ -76,7 +78,7 @@ class Worker:
     @property
     def takes_requests(self) -> bool:
         """Whether a request may be sent to the worker: it serves, or is suspect and may be tried."""
-        return self.state in ("serving", "suspect")
+        return self.state in _TAKING
 
 
 class Workers:
@@ -94,6 +96,10 @@ class Workers:
     def __iter__(self) -> Iterator[Worker]:
         """Iterate over the workers that are not gone, in the order in which they were added."""
         return iter(self._workers.values())
+
+    def taking(self) -> list[Worker]:
+        """Return the workers to which a request may be sent: they serve, or are suspect and may be tried."""
+        return [worker for worker in self._workers.values() if worker.state in _TAKING]
 
     def get(self, worker: WorkerId) -> Worker | None:
         """Return a worker; None if it is gone or never was."""
