@@ -11,7 +11,7 @@ from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.http.byte_budget import ByteBudget
-from stretto.http.client.headers import Headers, value_of
+from stretto.http.client.headers import Headers
 from stretto.router.client_connection import ClientConnection, Served
 from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
@@ -207,13 +207,10 @@ class Front:
         may_repeat = is_repeatable(request.method, path)
         if request.method != b"POST":
             return RoutedRequest(is_repeatable=may_repeat)
-        kind = (value_of(request.headers, b"content-type") or b"").decode("latin-1")
-        if value_of(request.headers, b"content-encoding") is not None:
-            kind = "application/octet-stream"
         router_state = self.router_state
         return read_request(
             path,
-            kind,
+            request.content_type,
             request.body,
             uses_keys=router_state.uses_keys,
             has_reports=router_state.has_reports,

@@ -281,7 +281,8 @@ class WorkerLoads:
         has_mean = model in means or len(means) < _MAX_MODELS
         for name in ("", model) if model and has_mean else ("",):
             typical = means.get(name, means[""])
-            counted = min(num_output, _MOST_OUTPUT_TIMES * max(typical, _FIRST_OUTPUT))
+            most = _MOST_OUTPUT_TIMES * (typical if typical > _FIRST_OUTPUT else _FIRST_OUTPUT)
+            counted = num_output if num_output < most else most
             means[name] = typical + _OUTPUT_WEIGHT * (counted - typical)
 
     def _learn_slowness(
