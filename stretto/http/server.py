@@ -129,7 +129,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._unparsed:
             self._parse_soon()
-        self._close_if_done()
+        elif self._has_all:
+            self._close_if_done()
 
     def on_message_begin(self) -> None:
         self._is_in_head = True

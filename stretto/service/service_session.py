@@ -281,9 +281,10 @@ class ServiceSession:
             await in_thread(is_long, lambda: self._note(asked.values, asked.calls, depths))
             if isinstance(asked.planned, StrettoError):
                 raise asked.planned
-            for planned in asked.planned:
+            for place, planned in enumerate(asked.planned):
+                if place:
+                    await turn.pause()
                 planned.add_to(self._session)
-                await turn.pause()
         self._depths.update(depths)
         for call in asked.calls[-_MAX_SHOWN:]:
             self._calls.update(dict.fromkeys(call.outputs.values(), call.without_values()))
