@@ -152,7 +152,10 @@ class RequestReader:
     def on_url(self, target: bytes) -> None:
         """Take (a part of) the path and query."""
         self._reading.target += target
-        self._take_head(len(target))
+        self._silent_bytes = 0
+        self._head_bytes += len(target)
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._refuse_inside(_large_head())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; those after the body of a request are dropped."""
@@ -162,7 +165,10 @@ class RequestReader:
             if len(headers) > _MAX_HEADERS:
                 error = ApiError(431, f"the head has more than {_MAX_HEADERS} headers", "Bad Request")
                 self._refuse_inside(error)
-        self._take_head(len(name) + len(value))
+        self._silent_bytes = 0
+        self._head_bytes = num_bytes = self._head_bytes + len(name) + len(value)
+        if num_bytes > _MAX_HEAD_BYTES:
+            self._refuse_inside(_large_head())
 
     def on_headers_complete(self) -> None:
         """Check the head; a body that is announced as too large is refused before it comes."""
@@ -215,12 +221,6 @@ class RequestReader:
         self.read.append(self._reading)
 
     # --- limits
-
-    def _take_head(self, num_bytes: int) -> None:
-        self._silent_bytes = 0
-        self._head_bytes += num_bytes
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            self._refuse_inside(_large_head())
 
     def _note_head(self) -> None:
         """Note what the head takes, as far as it has come, among what is not counted yet."""

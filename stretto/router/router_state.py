@@ -371,7 +371,7 @@ class RouterState:
         view, placed = self._loads.view(choice.instance), self._clients[ticket].placed
         return view is not None and not view.num_waiting and self._loads.has_room(view.id, placed)
 
-    def _able(self, client: _Client) -> tuple[list[Worker], int]:
+    def _able(self, client: _Client) -> tuple[Sequence[Worker], int]:
         """Return the workers that take a request, also those that rest, and how many take any: those that
         list its model, or all if none does.
         """

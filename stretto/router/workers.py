@@ -15,7 +15,7 @@ Rules, on the states and transitions of `cluster/transitions.py`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -92,14 +92,17 @@ class Workers:
         self._max_failures = max_failures
         self._ids = count()
         self._workers: dict[WorkerId, Worker] = {}
+        self._taking: list[Worker] | None = None
 
     def __iter__(self) -> Iterator[Worker]:
         """Iterate over the workers that are not gone, in the order in which they were added."""
         return iter(self._workers.values())
 
-    def taking(self) -> list[Worker]:
+    def taking(self) -> Sequence[Worker]:
         """Return the workers to which a request may be sent: they serve, or are suspect and may be tried."""
-        return [worker for worker in self._workers.values() if worker.state in _TAKING]
+        if self._taking is None:
+            self._taking = [worker for worker in self._workers.values() if worker.state in _TAKING]
+        return self._taking
 
     def get(self, worker: WorkerId) -> Worker | None:
         """Return a worker; None if it is gone or never was."""
@@ -116,6 +119,7 @@ class Workers:
                 raise ConfigError(f"worker {config.url} is there already, as worker {other.id}")
         worker = Worker(next(self._ids), config, kv_tokens=config.kv_tokens)
         self._workers[worker.id] = worker
+        self._taking = None
         return worker
 
     def passed(self, worker: Worker) -> None:
@@ -169,6 +173,8 @@ class Workers:
         """Forget a worker that has no more requests."""
         self._move(worker, "lost")
         del self._workers[worker.id]
+        self._taking = None
 
     def _move(self, worker: Worker, event: Event) -> None:
         worker.state = next_state(worker.id, worker.state, event, ())
+        self._taking = None
