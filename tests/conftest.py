@@ -5,10 +5,14 @@ have no deadline for an example: how long one takes says nothing on a shared mac
 
 A shell that runs the tests in the background has them ignore Ctrl-C, and `nohup` SIGHUP, with all processes
 that they start.
+
+Where Python is told to write no bytecode, as in many containers, it goes to a folder of its own: each of the
+hundreds of processes that the tests start would compile all that it imports, which took half of their time.
 """
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 from hypothesis import settings
@@ -19,6 +23,11 @@ if not Path("/dev/nvidiactl").exists():
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 settings.register_profile("without_deadline", deadline=None)
 settings.load_profile("without_deadline")

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import stretto
@@ -36,11 +37,17 @@ FINDS_BENCHMARKS = "cli/bench.py"
 LIGHT = ("model", "costs", "graph", "cluster", "llm", "sched", "apps")
 
 
+@cache
+def trees(folder: Path) -> dict[Path, ast.Module]:
+    """Return the source of all files of a folder, parsed once for all tests."""
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(folder.rglob("*.py"))}
+
+
 def imports(folder: Path = ROOT) -> Iterator[tuple[str, str, str]]:
     """Return (package, file, imported module) of every import in the source, wherever it stands."""
-    for path in sorted(folder.rglob("*.py")):
+    for path, tree in trees(folder).items():
         place = path.relative_to(folder)
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
@@ -57,13 +64,11 @@ def test_imports_run_one_way() -> None:
 
 def test_neither_files_nor_folders_import_each_other_in_a_circle() -> None:
     """A folder is a whole among its siblings, at every depth, so that a layer hides no circle."""
-    trees = {
-        ".".join(path.relative_to(CLONE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
-            path.read_text("utf-8")
-        )
-        for path in ROOT.rglob("*.py")
+    modules = {
+        ".".join(path.relative_to(CLONE).with_suffix("").parts).removesuffix(".__init__"): tree
+        for path, tree in trees(ROOT).items()
     }
-    edges = house.imports(trees)
+    edges = house.imports(modules)
     assert not house.circles(edges)
     assert not house.circles(house.folder_edges(edges))
 

@@ -26,10 +26,10 @@ class ByteBudget:
 
     def take(self, num_bytes: int, own_bytes: int) -> bool:
         """Count bytes as held, if a client that holds `own_bytes` may hold so many more; return whether."""
-        if not self.fits(num_bytes, own_bytes):
-            return False
-        self.num_held += num_bytes
-        return True
+        fits = own_bytes + num_bytes <= self.max_bytes - self.num_held - num_bytes  # as `fits` has it
+        if fits:
+            self.num_held += num_bytes
+        return fits
 
     def count(self, num_bytes: int) -> None:
         """Count bytes that are held in any case; with a negative number, bytes that no longer are."""

@@ -15,7 +15,7 @@ from stretto.http.joined_writes import JoinedWrites
 _MAX_HEAD_BYTES = 65_536
 """Largest number of bytes without a whole head or a piece of a body, of one request."""
 _MAX_PARSED_BYTES = 8192
-"""Largest number of bytes that are parsed in one turn of the loop."""
+"""Largest number of bytes that are parsed at once, but for those of a body whose length is known."""
 _HEAD_S = 30.0
 _UNREAD_S = 60.0
 _FIRST_PROBE_S = 0.1
@@ -59,7 +59,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     Limits: on the bytes of a head, trailers and chunk headers, which its parser joins in quadratic time; on
     the time in which a head comes; on the time for which a client reads nothing; and on what is parsed in one
-    turn of the loop, as a few kB may hold hundreds of requests.
+    turn of the loop, as a few kB may hold hundreds of requests, or of pieces of a body.
 
     A client that has sent all may close its half of the connection, and gets its answers. It looks like one
     that has left. So it is sent interim answers (100 Continue) while it waits, and comments in a stream of
@@ -72,6 +72,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._unread_s = unread_s
         self._unread: asyncio.TimerHandle | None = None
         self._num_bytes = 0
+        self._num_body = 0
         self._is_in_head = True
         self._too_late: asyncio.TimerHandle | None = None
         self._unparsed = bytearray()
@@ -104,12 +105,14 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if not self._unparsed and len(data) <= _MAX_PARSED_BYTES:
+        if not self._unparsed and (len(data) <= _MAX_PARSED_BYTES or len(data) <= self._rest_of_body()):
             self._parse(data)
             return
         self._unparsed += data
-        self._source.pause_reading()
-        self._parse_soon()
+        if not self._is_parsing:
+            self._parse_some()
+        if self._unparsed:
+            self._source.pause_reading()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Close the connection, unless an answer is due; return that it is not to be closed in another way,
@@ -126,20 +129,22 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._unparsed:
             self._parse_soon()
-        self._close_if_done()
+        elif self._has_all:
+            self._close_if_done()
 
     def on_message_begin(self) -> None:
         self._is_in_head = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._num_bytes = 0
+        self._num_bytes = self._num_body = 0
         self._is_in_head = False
         self._stop_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._num_bytes = 0
+        self._num_body += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -167,10 +172,16 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._is_parsing = False
         if self.transport.is_closing():
             self._unparsed.clear()
-        if self._unparsed and not self._is_busy():
-            piece = bytes(self._unparsed[:_MAX_PARSED_BYTES])
-            del self._unparsed[:_MAX_PARSED_BYTES]
+        rest = 0
+        while self._unparsed and not self._is_busy():
+            num_bytes = max(rest, _MAX_PARSED_BYTES)
+            piece = bytes(self._unparsed[:num_bytes])
+            del self._unparsed[:num_bytes]
             self._parse(piece)
+            if self.transport.is_closing():
+                self._unparsed.clear()
+            if (rest := self._rest_of_body()) <= 0:
+                break
         if self._is_busy():
             return
         if self._unparsed:
@@ -180,6 +191,13 @@ class _BoundedProtocol(HttpToolsProtocol):
                 self._close_if_done()
             else:
                 self._source.resume_reading()
+
+    def _rest_of_body(self) -> int:
+        """Return the number of bytes that are to come of the present body; 0 where that is not known."""
+        if self._is_in_head:
+            return 0
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        return int(length) - self._num_body
 
     def _is_busy(self) -> bool:
         """Return whether what has been parsed is enough for now."""

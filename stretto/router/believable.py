@@ -37,13 +37,12 @@ def usage(reported: WorkerUsage, request: RoutedRequest, most_tokens: int) -> Wo
     """
     most = most_tokens * request.num_answers
     most_output = most if request.max_tokens is None else min(most, request.max_tokens * request.num_answers)
-    num_prompt = _at_most(reported.num_prompt, most)
+    num_prompt, num_output, num_cached = reported.num_prompt, reported.num_output, reported.num_cached
+    if num_prompt is not None and num_prompt > most:
+        num_prompt = most
+    if num_output is not None and num_output > most_output:
+        num_output = most_output
     most_cached = most if num_prompt is None or not reported.is_older_api else num_prompt
-    num_cached = _at_most(reported.num_cached, most_cached)  # Anthropic's API counts them beside the prompt's
-    return WorkerUsage(
-        num_prompt, _at_most(reported.num_output, most_output), num_cached, reported.is_older_api
-    )
-
-
-def _at_most(count: int | None, most: int) -> int | None:
-    return None if count is None else min(count, most)
+    if num_cached is not None and num_cached > most_cached:  # Anthropic's API counts them beside the prompt's
+        num_cached = most_cached
+    return WorkerUsage(num_prompt, num_output, num_cached, reported.is_older_api)

@@ -12,7 +12,7 @@ from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.http.byte_budget import ByteBudget
-from stretto.http.client.headers import Headers, value_of
+from stretto.http.client.headers import Headers
 from stretto.router.client_connection import ClientConnection, Served
 from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
@@ -249,14 +249,11 @@ class Front:
         key = client_key(request.headers)
         if request.method != b"POST":
             return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key)
-        kind = (value_of(request.headers, b"content-type") or b"").decode("latin-1")
-        if value_of(request.headers, b"content-encoding") is not None:
-            kind = "application/octet-stream"
         router_state = self.router_state
         uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
         return lambda: read_request(
             path,
-            kind,
+            request.content_type,
             request.body,
             uses_keys=uses_keys,
             has_reports=has_reports,

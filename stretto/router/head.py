@@ -48,9 +48,9 @@ def with_ids(headers: Headers) -> tuple[Headers, str]:
     return [*headers, *added], request_id.decode("latin-1")
 
 
-def request_head(method: bytes, target: bytes, authority: str, headers: Headers, length: int) -> bytes:
+def request_head(method: bytes, target: bytes, authority: bytes, headers: Headers, length: int) -> bytes:
     """Return the head of a request to a worker, with a body of `length` bytes."""
-    parts = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, authority.encode())]
+    parts = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, authority)]
     parts += _lines(headers)
     if length or method not in (b"GET", b"DELETE"):
         parts.append(b"content-length: %d\r\n" % length)

@@ -86,7 +86,8 @@ class WorkerLoads:
         """Return how many tokens an answer is expected to have: the mean of the last ones of its model, or
         the request's limit if that is less.
         """
-        typical = round(self._typical(model))
+        means = self._typical_output
+        typical = round(means.get(model, means[""]))
         return typical if max_tokens is None else min(max_tokens, typical)
 
     def join(self, worker: Worker) -> None:
@@ -274,16 +275,15 @@ class WorkerLoads:
             if running is not None and running.sent_s + running.first_s <= now_s:
                 self.first_byte(running, now_s)
 
-    def _typical(self, model: str) -> float:
-        return self._typical_output.get(model, self._typical_output[""])
-
     def _learn_output(self, model: str, num_output: int) -> None:
         """Learn the number of tokens of an answer, for its model and for all together."""
-        has_mean = model in self._typical_output or len(self._typical_output) < _MAX_MODELS
+        means = self._typical_output
+        has_mean = model in means or len(means) < _MAX_MODELS
         for name in ("", model) if model and has_mean else ("",):
-            typical = self._typical(name)
-            counted = min(num_output, _MOST_OUTPUT_TIMES * max(typical, _FIRST_OUTPUT))
-            self._typical_output[name] = typical + _OUTPUT_WEIGHT * (counted - typical)
+            typical = means.get(name, means[""])
+            most = _MOST_OUTPUT_TIMES * (typical if typical > _FIRST_OUTPUT else _FIRST_OUTPUT)
+            counted = num_output if num_output < most else most
+            means[name] = typical + _OUTPUT_WEIGHT * (counted - typical)
 
     def _learn_slowness(
         self, view: InstanceView, running: RunningAtWorker, num_output: int, now_s: float

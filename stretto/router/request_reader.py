@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import httptools
 
 from stretto.http.byte_budget import ByteBudget
-from stretto.http.client.headers import Headers, value_of
+from stretto.http.client.headers import Headers
 from stretto.wire.errors import ApiError, overloaded
 
 _MAX_HEAD_BYTES = 64_000
@@ -35,6 +35,7 @@ class ClientRequest:
         target: path and query, as they were sent.
         path: path for decisions, which `routes.read_target` reads from the target.
         num_body: number of bytes of its body.
+        content_type: type of its body; "application/octet-stream" if that is compressed.
         keeps_alive: whether the connection can be used after it.
         takes_chunks: whether the answer may be sent in chunks (HTTP/1.1).
         refusal: why it cannot be served, if its head tells so already.
@@ -46,6 +47,7 @@ class ClientRequest:
     path: str = ""
     headers: Headers = field(default_factory=list)
     num_body: int = 0
+    content_type: str = ""
     keeps_alive: bool = True
     takes_chunks: bool = True
     refusal: ApiError | None = None
@@ -101,7 +103,7 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._reading = ClientRequest()
         self._has_head = False
-        self._head_bytes = self._silent_bytes = 0
+        self._head_bytes = self._silent_bytes = self._head_held = 0
         self._num_held = self._num_uncounted = 0
         self._now_s = 0.0
         self._since_s = math.inf
@@ -125,7 +127,7 @@ class RequestReader:
             self._refuse(ApiError(400, f"not an HTTP/1.1 request: {error}", "Bad Request"))
         if self._silent_bytes > _MAX_HEAD_BYTES:
             self._refuse(_large_head())
-        if self._num_uncounted:
+        if self._since_s != math.inf:
             self._count()
 
     def refuse_late(self, now_s: float, head_s: float, body_s: float) -> None:
@@ -166,23 +168,29 @@ class RequestReader:
         self._reading = ClientRequest(num_held=_REQUEST_BYTES)
         self._num_uncounted = _REQUEST_BYTES
         self._has_head = False
-        self._head_bytes = 0
+        self._head_bytes = self._head_held = 0
         self._since_s = self._now_s
 
     def on_url(self, target: bytes) -> None:
         """Take (a part of) the path and query."""
         self._reading.target += target
-        self._take_head(len(target), len(target))
+        self._silent_bytes = 0
+        self._head_bytes += len(target)
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._refuse_inside(_large_head())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; those after the body of a request are dropped."""
-        num_bytes = len(name) + len(value)
         if not self._has_head:
-            self._reading.headers.append((name.lower(), value))
-            if len(self._reading.headers) > _MAX_HEADERS:
+            headers = self._reading.headers
+            headers.append((name.lower(), value))
+            if len(headers) > _MAX_HEADERS:
                 error = ApiError(431, f"the head has more than {_MAX_HEADERS} headers", "Bad Request")
                 self._refuse_inside(error)
-        self._take_head(num_bytes, num_bytes + _HEADER_BYTES)
+        self._silent_bytes = 0
+        self._head_bytes = num_bytes = self._head_bytes + len(name) + len(value)
+        if num_bytes > _MAX_HEAD_BYTES:
+            self._refuse_inside(_large_head())
 
     def on_headers_complete(self) -> None:
         """Check the head; a body that is announced as too large is refused before it comes."""
@@ -195,13 +203,16 @@ class RequestReader:
         if self._parser.should_upgrade():  # the parser would drop its body
             message = "the protocol cannot be changed: send the request without the header Upgrade"
             self._refuse_inside(ApiError(501, message, "NotImplementedError"))
-        length = value_of(request.headers, b"content-length")
+        named = dict(reversed(request.headers))  # of several of a name the first
+        is_compressed = b"content-encoding" in named
+        kind = b"application/octet-stream" if is_compressed else named.get(b"content-type", b"")
+        request.content_type = kind.decode("latin-1")
+        length = named.get(b"content-length")
         if length is not None and int(length) > self._max_body_bytes:
             self._refuse_inside(self._too_large(length.decode()))
         if length is not None and not self._budget.fits(int(length), self._num_held):
             self._refuse_inside(_too_much())
-        expected = value_of(request.headers, b"expect") or b""
-        if expected.lower() == b"100-continue":
+        if named.get(b"expect", b"").lower() == b"100-continue":
             self._expects_body()
 
     def on_body(self, data: bytes) -> None:
@@ -225,18 +236,18 @@ class RequestReader:
 
     # --- limits
 
-    def _take_head(self, num_bytes: int, num_held: int) -> None:
-        self._silent_bytes = 0
-        self._head_bytes += num_bytes
-        self._num_uncounted += num_held
-        self._reading.num_held += num_held
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            self._refuse_inside(_large_head())
+    def _note_head(self) -> None:
+        """Note what the head takes, as far as it has come, among what is not counted yet."""
+        held = self._head_bytes + _HEADER_BYTES * len(self._reading.headers)
+        more, self._head_held = held - self._head_held, held
+        self._num_uncounted += more
+        self._reading.num_held += more
 
     def _count(self) -> None:
         """Count what has come of the request that is being read; refuse it if it does not fit."""
+        self._note_head()
         num_bytes, self._num_uncounted = self._num_uncounted, 0
-        if not self.hold(num_bytes):
+        if num_bytes and not self.hold(num_bytes):
             self._reading.num_held -= num_bytes
             self._refuse(_too_much())
 

@@ -402,13 +402,13 @@ class RouterState:
         view, placed = self._loads.view(choice.instance), self._clients[ticket].placed
         return view is not None and not view.num_waiting and self._loads.has_room(view.id, placed)
 
-    def _able(self, client: _Client) -> tuple[list[Worker], int]:
+    def _able(self, client: _Client) -> tuple[Sequence[Worker], int]:
         """Return the workers that take a request, also those that rest, and how many take any: those that
         list its model, or all if none does.
         """
         model = client.request.model
-        taking = [worker for worker in self._workers if worker.takes_requests]
-        listing = [worker for worker in taking if model in worker.models] if model else []
+        taking = self._workers.taking()
+        listing = [worker for worker in taking if model in worker.models] if model else taking
         return listing or taking, len(taking)
 
     def _rest_s(self, client: _Client, now_s: float) -> float | None:
@@ -426,8 +426,8 @@ class RouterState:
         able, num_taking = self._able(client)
         client_key = client.request.client_key
         among = [worker.id for worker in able if worker.free_s(client_key) <= now_s]
-        if client.tried:
-            among = [worker for worker in among if worker not in client.tried] or among
+        if tried := client.tried:
+            among = [worker for worker in among if worker not in tried] or among
         return None if len(among) == num_taking else among
 
     def _reporting(self, request: RoutedRequest) -> list[WorkerId]:

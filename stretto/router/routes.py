@@ -7,9 +7,9 @@ worker, and a change would make it unlike the others.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from stretto.model.record import record
 from stretto.wire.errors import ApiError, RequestRefused
 
 _REPEATABLE = frozenset(
@@ -33,7 +33,7 @@ _KEPT = "/:@!$&'()*+,=~"
 """Characters that stand in paths as they are."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestTarget:
     """The target of a request in one form only, whatever the client wrote.
 

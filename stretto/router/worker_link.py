@@ -28,6 +28,8 @@ class WorkerLink:
         self.connections = ServerConnections(parse_address(config.url), connect_timeout_s)
         self.url = read_server_url(config.url)
         self._headers = config.own_headers()
+        address = self.connections.address
+        self._path, self._authority = address.path.encode(), address.authority.encode()
 
     def request(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[bytes, bytes]:
         """Return a request in two parts, to be sent one after the other; the second may be empty.
@@ -35,12 +37,10 @@ class WorkerLink:
         Headers of the worker's settings are added where `headers` have none of the same name, and a key only
         if they bring none.
         """
-        address = self.connections.address
         if self._headers:
             headers = [*headers, *self._missing(headers)]
-        head = request_head(
-            method, address.path.encode() + self._target(target), address.authority, headers, len(body)
-        )
+        path = self._path + self._target(target)
+        head = request_head(method, path, self._authority, headers, len(body))
         return (head + body, b"") if len(body) <= _JOINED_BYTES else (head, body)
 
     def _target(self, target: bytes) -> bytes:

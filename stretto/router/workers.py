@@ -18,7 +18,7 @@ Rules, on the states and transitions of `cluster/transitions.py`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -33,6 +33,8 @@ from stretto.router.messages import WorkerId
 _DEAD_CHECKS = 3
 """Failed health checks in a row after which requests that it has not begun to answer are sent elsewhere."""
 KEY_HINT = "check its api_key, api_key_env or headers"
+_TAKING: tuple[State, ...] = ("serving", "suspect")
+"""States in which a worker may get a request."""
 MOST_TOKENS = 2**20
 """Longest prompt and answer of a worker that tells neither its models' length nor the size of its memory."""
 
@@ -89,7 +91,7 @@ class Worker:
     @property
     def takes_requests(self) -> bool:
         """Whether a request may be sent to the worker: it serves, or is suspect and may be tried."""
-        return self.state in ("serving", "suspect")
+        return self.state in _TAKING
 
 
 class Workers:
@@ -103,10 +105,17 @@ class Workers:
         self._max_failures = max_failures
         self._ids = count()
         self._workers: dict[WorkerId, Worker] = {}
+        self._taking: list[Worker] | None = None
 
     def __iter__(self) -> Iterator[Worker]:
         """Iterate over the workers that are not gone, in the order in which they were added."""
         return iter(self._workers.values())
+
+    def taking(self) -> Sequence[Worker]:
+        """Return the workers to which a request may be sent: they serve, or are suspect and may be tried."""
+        if self._taking is None:
+            self._taking = [worker for worker in self._workers.values() if worker.state in _TAKING]
+        return self._taking
 
     def get(self, worker: WorkerId) -> Worker | None:
         """Return a worker; None if it is gone or never was."""
@@ -123,6 +132,7 @@ class Workers:
                 raise ConfigError(f"worker {config.url} is there already, as worker {other.id}")
         worker = Worker(next(self._ids), config, kv_tokens=config.kv_tokens)
         self._workers[worker.id] = worker
+        self._taking = None
         return worker
 
     def passed(self, worker: Worker) -> None:
@@ -200,6 +210,8 @@ class Workers:
         """Forget a worker that has no more requests."""
         self._move(worker, "lost")
         del self._workers[worker.id]
+        self._taking = None
 
     def _move(self, worker: Worker, event: Event) -> None:
         worker.state = next_state(worker.id, worker.state, event, ())
+        self._taking = None

@@ -13,7 +13,7 @@ from stretto.apps.template import Template, check_configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.types import item_type
 from stretto.model.errors import UserError
-from stretto.model.foreign import check_nesting, described, raised
+from stretto.model.foreign import are_flat, check_nesting, described, raised
 from stretto.model.tasks import Criteria, Objective
 from stretto.model.values import Chunk, Document, Hit, is_text
 from stretto.runtime.query import QueryOptions
@@ -123,8 +123,9 @@ def check_values(values: object, egraph: ExecutionGraph) -> None:
         raise UserError(f"values must map names of inputs to values, got {reprlib.repr(values)}")
     if unknown := [name for name in values if name not in egraph.inputs]:
         raise UserError(f"{egraph.graph.name} has no input {reprlib.repr(unknown[0])}")
-    for name, value in values.items():
-        check_value(value, f"{egraph.graph.name}: input {name!r}")
+    if not are_flat(list(values.values())):
+        for name, value in values.items():
+            check_value(value, f"{egraph.graph.name}: input {name!r}")
 
 
 def check_value(value: object, what: str) -> None:

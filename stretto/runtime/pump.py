@@ -92,6 +92,7 @@ class Pump:
         self._inbox: list[Event] = []
         self._actions: deque[Action] = deque()
         self._handled_s = 0.0
+        self._is_observed = False
         self._is_pumping = False
         self._has_stopped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -152,7 +153,8 @@ class Pump:
         """Hand the next events to the schedulers, and keep the actions to be carried out."""
         events = self._next_events()
         self._handled_s = now_s
-        if self._observers:
+        self._is_observed = bool(self._observers)
+        if self._is_observed:
             for event in events:
                 if isinstance(event, KVReport):
                     self._observers.on_kv(event.engine, event.instance, event.events, now_s)
@@ -161,9 +163,11 @@ class Pump:
 
     def _carry_out_some(self) -> None:
         """Carry out actions, in order, at most so many that others have a turn soon."""
-        is_observed = bool(self._observers)
-        for _ in range(min(len(self._actions), _MAX_ACTIONS)):
-            action = self._actions.popleft()
+        actions, is_observed = self._actions, self._is_observed
+        for _ in range(_MAX_ACTIONS):
+            if not actions:
+                break
+            action = actions.popleft()
             if is_observed:
                 self._observers.on_action(action, self._handled_s)
             try:
@@ -175,16 +179,20 @@ class Pump:
         """Take the events that are handled next out of the inbox: only so many that others have a turn soon.
         Graphs that are added to sessions and reports of LLMs count most.
         """
+        events = self._inbox
+        if len(events) == 1:
+            self._inbox = []
+            return events
         num_steps = 0
-        for place, event in enumerate(self._inbox):
+        for place, event in enumerate(events):
             if isinstance(event, Extend):
                 num_steps += len(event.egraph.nodes)
             elif isinstance(event, LLMReport):
                 num_steps += 1
             if (num_steps > _MAX_STEPS and place) or place >= _MAX_EVENTS:
-                events, self._inbox = self._inbox[:place], self._inbox[place:]
-                return events
-        events, self._inbox = self._inbox, []
+                self._inbox = events[place:]
+                return events[:place]
+        self._inbox = []
         return events
 
     def _carry_out(self, action: Action) -> None:

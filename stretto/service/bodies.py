@@ -1,7 +1,7 @@
 """Bodies of requests, decoded to typed values, and the checks of those that have no type.
 
-A body is read within bounds. What is longer than `SHORT_BYTES` is read in a thread, so that others are served
-meanwhile, and only after its strings, lists and objects have been counted.
+A body is read within bounds. A long one is read in a thread, so that others are served meanwhile, and only
+after its strings, lists and objects have been counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from stretto.service.refusals import Misplaced, Refused, malformed
 T = TypeVar("T")
 
 SHORT_BYTES = 16_000
-"""Largest number of bytes that are read on the event loop: work of some ms at most."""
+"""Largest number of bytes that are read and checked on the event loop: work of some ms at most."""
+MAX_DECODED_BYTES = 128_000
+"""Largest number of bytes that are only decoded on the event loop, or are texts: work of 3 ms at most."""
 MAX_MARKS = 500_000
 """Largest number of commas, opening brackets and strings of a body of JSON."""
 
@@ -27,9 +29,21 @@ _MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.S)
 _COUNTED_BYTES = 65_536
 
 
+async def in_thread(is_long: bool, work: Callable[[], T]) -> T:
+    """Return what `work` returns; it runs in a thread if it is long."""
+    return await asyncio.to_thread(work) if is_long else work()
+
+
 async def off_loop(num_bytes: int, read: Callable[[], T]) -> T:
-    """Return what `read` returns, which reads so many bytes: of many, in a thread."""
-    return read() if num_bytes <= SHORT_BYTES else await asyncio.to_thread(read)
+    """Return what `read` returns, which reads and checks so many bytes: of many, in a thread."""
+    return await in_thread(num_bytes > SHORT_BYTES, read)
+
+
+async def decoded_off_loop(decoder: msgspec.json.Decoder[T], content: bytes | bytearray) -> T:
+    """Return the body of a request, decoded; of many bytes, in a thread. Raises as `decoded`."""
+    if len(content) > MAX_DECODED_BYTES:
+        return await asyncio.to_thread(decoded, decoder, content)
+    return decoded(decoder, content)
 
 
 def decoded(decoder: msgspec.json.Decoder[T], content: bytes | bytearray) -> T:

@@ -54,9 +54,9 @@ class Works:
         self._num_chars = 0
         self._adding = threading.Lock()
 
-    def knows(self, call: CallBody) -> bool:
-        """Return whether `find` has what a call calls at hand."""
-        return _key(call) in self._known
+    def known(self, call: CallBody) -> Work | None:
+        """Return what a call calls, if it is at hand."""
+        return self._known.get(_key(call))
 
     def find(self, call: CallBody) -> Work:
         """Return what a call calls.

@@ -110,16 +110,18 @@ class ServiceRequest:
             raise too_slow(self._config.max_body_s) from None
 
     async def _received(self, max_bytes: int) -> bytearray:
-        received, parts, num_bytes = bytearray(), list[bytearray](), 0
+        received, num_bytes = bytearray(), 0
+        parts: list[bytearray] = []
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
                 raise ClientLeft
-            received += message["body"]
-            num_bytes += len(message["body"])
+            piece = message["body"]
+            received += piece
+            num_bytes += len(piece)
             if num_bytes > max_bytes:
                 raise too_large(max_bytes)
-            self._hold(len(message["body"]))
+            self._hold(len(piece))
             if not message["more_body"]:
                 break
             if len(received) > _PART_BYTES:  # a buffer that grows further is copied again and again
@@ -181,14 +183,16 @@ class ServiceRequest:
         Raises:
             ClientLeft: the client does not read what has been sent.
         """
-        if len(content) > _PIECE_BYTES:
+        is_long = len(content) > _PIECE_BYTES
+        if is_long:
             self._hold(len(content))
         length = b"%d" % len(content)
         await self._begin(status, ((b"content-type", content_type), (b"content-length", length), *headers))
-        for start in range(_PIECE_BYTES, len(content), _PIECE_BYTES):
-            await self._send_piece(content[start - _PIECE_BYTES : start])
-        rest = len(content) % _PIECE_BYTES or _PIECE_BYTES
-        await self._send({"type": "http.response.body", "body": content[-rest:]})
+        if is_long:
+            for start in range(_PIECE_BYTES, len(content), _PIECE_BYTES):
+                await self._send_piece(content[start - _PIECE_BYTES : start])
+            content = content[-(len(content) % _PIECE_BYTES or _PIECE_BYTES) :]
+        await self._send({"type": "http.response.body", "body": content})
 
     async def answer_json(self, content: object, status: int = 200) -> None:
         """Send a value as JSON."""

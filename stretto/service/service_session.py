@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from typing import TypeAlias, TypeVar, get_args
+from typing import TypeAlias, get_args
 
 from stretto.model.errors import DeadlineExceeded, StrettoError
 from stretto.model.tasks import Criteria, Objective
 from stretto.programs.connection import Planned, plan_all
-from stretto.programs.fragment import Call
+from stretto.programs.fragment import Call, Work
 from stretto.programs.ledger import Ledger
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.sched.queries.demand import asked_by
-from stretto.service.bodies import SHORT_BYTES, off_loop
+from stretto.service.bodies import MAX_DECODED_BYTES, SHORT_BYTES, in_thread
 from stretto.service.calls import Works
 from stretto.service.graph_page import Line, lines_of
 from stretto.service.places import LastInstances
 from stretto.service.refusals import Refused, conflict, not_found, not_yet, over_limit
 from stretto.service.schema import CallBody, SubmitBody
+from stretto.service.sizes import has_many_items
 from stretto.service.submitted import (
     ReadValue,
     Submitted,
-    are_light,
     calls_of,
+    have_few_items,
+    known_works,
     num_tokens,
     read_calls,
     read_value,
@@ -35,7 +37,6 @@ from stretto.service.submitted import (
 from stretto.service.tenants import Tenant
 from stretto.service.turns import Turn
 
-T = TypeVar("T")
 Outputs: TypeAlias = dict[str, str]
 """The variables of a call's outputs, by the names of the outputs."""
 
@@ -114,11 +115,13 @@ class ServiceSession:
             StrettoError: something does not fit; the message names the place.
         """
         bodies = calls_of(body)
-        is_light = are_light(bodies, works) and not self._may_close_circle(bodies)
-        is_long = num_bytes > SHORT_BYTES or not is_light
+        known = known_works(bodies, works)
+        is_long = known is None or self._may_close_circle(bodies)
+        if num_bytes > SHORT_BYTES:
+            is_long = is_long or num_bytes > MAX_DECODED_BYTES or not have_few_items(body)
         async with self._changing:
             self._check_open()
-            asked = await _in_thread(is_long, lambda: self._read(body, bodies, works))
+            asked = await in_thread(is_long, lambda: self._read(body, bodies, works, known))
             self._check_open()
             self.tenant.check_tokens(asked.num_tokens, now_s)
             await self._carry_out(asked, body, is_long=is_long)
@@ -133,7 +136,8 @@ class ServiceSession:
         """
         async with self._changing:
             self._check_open()
-            read = await off_loop(num_bytes, lambda: read_value(value, f"the variable {name!r:.80}"))
+            is_long = num_bytes > SHORT_BYTES and (num_bytes > MAX_DECODED_BYTES or has_many_items([value]))
+            read = await in_thread(is_long, lambda: read_value(value, f"the variable {name!r:.80}"))
             self._check_open()
             self._check_limits({name: read}, (), (name,))
             with self._ledger.all_or_none():
@@ -233,7 +237,9 @@ class ServiceSession:
             if self._wishes[wish] <= 0:
                 del self._wishes[wish]
 
-    def _read(self, body: SubmitBody, bodies: Sequence[CallBody], works: Works) -> Submitted:
+    def _read(
+        self, body: SubmitBody, bodies: Sequence[CallBody], works: Works, known: Sequence[Work] | None
+    ) -> Submitted:
         """Read and check a request. Nothing changes but the number of the last new name.
 
         Raises:
@@ -246,7 +252,7 @@ class ServiceSession:
                 "over_limit",
                 f"there are {len(bodies)} calls; at most {self.tenant.limits.width} go together",
             )
-        calls = read_calls(bodies, works, self.tenant, self._new_name)
+        calls = read_calls(bodies, works, self.tenant, self._new_name, known)
         named = {*values, *body.wanted}
         for call in calls:
             named.update(call.outputs.values(), call.reads)
@@ -269,14 +275,16 @@ class ServiceSession:
 
     async def _carry_out(self, asked: Submitted, body: SubmitBody, *, is_long: bool) -> None:
         """Add what a request asks for to the books and to the session, or nothing. Raises StrettoError."""
-        turn, depths = Turn(), dict[str, int]()
+        turn = Turn()
+        depths: dict[str, int] = {}
         with self._ledger.all_or_none():
-            await _in_thread(is_long, lambda: self._note(asked.values, asked.calls, depths))
+            await in_thread(is_long, lambda: self._note(asked.values, asked.calls, depths))
             if isinstance(asked.planned, StrettoError):
                 raise asked.planned
-            for planned in asked.planned:
+            for place, planned in enumerate(asked.planned):
+                if place:
+                    await turn.pause()
                 planned.add_to(self._session)
-                await turn.pause()
         self._depths.update(depths)
         for call in asked.calls[-_MAX_SHOWN:]:
             self._calls.update(dict.fromkeys(call.outputs.values(), call.without_values()))
@@ -379,8 +387,3 @@ class ServiceSession:
     def _check_open(self) -> None:
         if self._session.is_closed():
             raise Refused(410, "query_ended", "the session has ended")
-
-
-async def _in_thread(is_long: bool, work: Callable[[], T]) -> T:
-    """Return what `work` returns; it runs in a thread if it is long."""
-    return await asyncio.to_thread(work) if is_long else work()

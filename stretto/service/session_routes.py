@@ -9,7 +9,7 @@ from contextlib import aclosing
 import msgspec
 
 from stretto.programs.wire.values import value_to_wire
-from stretto.service.bodies import decoded, off_loop
+from stretto.service.bodies import decoded_off_loop
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.graph_page import as_html, as_text
@@ -70,7 +70,7 @@ class SessionRoutes:
 
         async def run(content: bytearray) -> object:
             given = content or bytearray(b"{}")
-            body = await off_loop(len(given), lambda: decoded(_SESSION, given))
+            body = await decoded_off_loop(_SESSION, given)
             opened = await self._sessions.open(request.tenant, body)
             return {"session_id": opened.id, "idle_s": self._config.session_idle_s}
 
@@ -102,7 +102,7 @@ class SessionRoutes:
         self._check_accepts()
 
         async def run(content: bytearray) -> object:
-            body = await off_loop(len(content), lambda: decoded(_SUBMIT, content))
+            body = await decoded_off_loop(_SUBMIT, content)
             session = await self._session_of(body, request.tenant)
             try:
                 outputs = await session.submit(body, self._works, session.used_s, len(content))
@@ -116,7 +116,7 @@ class SessionRoutes:
 
     async def _set(self, request: ServiceRequest) -> None:
         async def run(content: bytearray) -> object:
-            body = await off_loop(len(content), lambda: decoded(_SET, content))
+            body = await decoded_off_loop(_SET, content)
             session = self._sessions.find(body.session_id, request.tenant)
             await session.provide(body.semantic_var_id, body.value, len(content))
             return {"semantic_var_id": body.semantic_var_id}
@@ -125,7 +125,7 @@ class SessionRoutes:
 
     async def _get(self, request: ServiceRequest) -> None:
         content = await request.body()
-        body = await off_loop(len(content), lambda: decoded(_GET, content))
+        body = await decoded_off_loop(_GET, content)
         session = self._sessions.find(body.session_id, request.tenant)
         if body.stream:
             await request.unless_left(self._stream(request, session, body))

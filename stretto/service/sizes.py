@@ -10,6 +10,9 @@ from stretto.service.refusals import Refused
 _NUMBER_BYTES = 16
 _FEW_BYTES = 50_000
 """Size of a value that the event loop may read or write itself."""
+_CONTAINERS = frozenset((list, dict))
+_FEW_ITEMS = 1000
+"""Largest number of items of values in JSON that the event loop may read itself."""
 _MAX_ITEMS = 20_000
 """Largest number of items of values in JSON that are read at once; others wait meanwhile."""
 
@@ -37,6 +40,8 @@ def num_bytes(value: object) -> int:
 
 def is_large(value: object) -> bool:
     """Return whether reading or writing a value takes more than a ms or so. Finding out takes no longer."""
+    if isinstance(value, str):
+        return len(value) > _FEW_BYTES
     unread, num_left = [value], _FEW_BYTES
     while unread:
         match one := unread.pop():
@@ -60,6 +65,13 @@ def is_large(value: object) -> bool:
     return num_left < 0
 
 
+def has_many_items(values: Collection[object]) -> bool:
+    """Return whether values of JSON have so many items, at all depths, that reading them takes more than a ms
+    or so. Finding out takes no longer.
+    """
+    return _has_more_items(values, _FEW_ITEMS)
+
+
 def check_num_items(values: Collection[object], where: str) -> None:
     """Check that values of JSON have not so many items, at all depths, that reading them blocks others.
 
@@ -68,12 +80,20 @@ def check_num_items(values: Collection[object], where: str) -> None:
     Raises:
         Refused: they have too many items.
     """
+    if _has_more_items(values, _MAX_ITEMS):
+        raise Refused(422, "invalid", f"{where}: more than {_MAX_ITEMS} items of lists and objects")
+
+
+def _has_more_items(values: Collection[object], most: int) -> bool:
+    if _CONTAINERS.isdisjoint(map(type, values)):
+        return len(values) > most
     unread, num_items = [values], len(values)
     while unread:
-        if num_items > _MAX_ITEMS:
-            raise Refused(422, "invalid", f"{where}: more than {_MAX_ITEMS} items of lists and objects")
+        if num_items > most:
+            return True
         for value in unread.pop():
             if isinstance(value, list | dict):
                 items = value if isinstance(value, list) else value.values()
                 num_items += len(items)
                 unread.append(items)
+    return False

@@ -12,13 +12,13 @@ import msgspec
 
 from stretto.model.errors import StrettoError
 from stretto.programs.connection import Planned
-from stretto.programs.fragment import Call
+from stretto.programs.fragment import Call, Work
 from stretto.programs.values import checked
 from stretto.programs.wire.values import value_from_wire
 from stretto.service.calls import Works
 from stretto.service.refusals import Refused
 from stretto.service.schema import CallBody, Placeholder, SubmitBody
-from stretto.service.sizes import check_num_items, num_bytes
+from stretto.service.sizes import check_num_items, has_many_items, num_bytes
 from stretto.service.tenants import Tenant
 
 _CHARS_PER_TOKEN = 4
@@ -69,6 +69,12 @@ def read_values(values: Mapping[str, object]) -> dict[str, ReadValue]:
     return {name: read_value(value, f"the variable {name!r}") for name, value in values.items()}
 
 
+def have_few_items(body: SubmitBody) -> bool:
+    """Return whether the values of a request have so few items that reading them takes a ms or so at most."""
+    values = [one.value for call in calls_of(body) for one in call.placeholders]
+    return not has_many_items([*values, *body.values.values()])
+
+
 def calls_of(body: SubmitBody) -> Sequence[CallBody]:
     """Return the calls of a request; the one of the paper's form comes first."""
     if body.prompt is msgspec.UNSET:
@@ -76,18 +82,28 @@ def calls_of(body: SubmitBody) -> Sequence[CallBody]:
     return (CallBody(placeholders=body.placeholders, prompt=body.prompt), *body.calls)
 
 
-def are_light(bodies: Sequence[CallBody], works: Works) -> bool:
-    """Return whether reading calls and compiling their graphs is the work of a ms or two: they are few, and
-    of prompts that are known.
+def known_works(bodies: Sequence[CallBody], works: Works) -> Sequence[Work] | None:
+    """Return what calls call, if reading them and compiling their graphs is the work of a ms or two: they are
+    few, and of prompts that are known; else None.
     """
-    num_places = sum(len(body.placeholders) for body in bodies)
-    return num_places <= _FEW_PLACES and all(map(works.knows, bodies))
+    if sum([len(body.placeholders) for body in bodies]) > _FEW_PLACES:
+        return None
+    known = [works.known(body) for body in bodies]
+    return None if None in known else known  # type: ignore[return-value]
 
 
 def read_calls(
-    bodies: Sequence[CallBody], works: Works, tenant: Tenant, new_name: Callable[[str], str]
+    bodies: Sequence[CallBody],
+    works: Works,
+    tenant: Tenant,
+    new_name: Callable[[str], str],
+    known: Sequence[Work] | None = None,
 ) -> list[Call]:
-    """Return the calls of a request of a tenant; `new_name` makes names for outputs without a variable.
+    """Return the calls of a request of a tenant.
+
+    Args:
+        new_name: makes names for outputs without a variable.
+        known: what the calls call, where that was looked up already.
 
     Raises:
         StrettoError: a call does not fit; it names the place.
@@ -95,7 +111,8 @@ def read_calls(
     calls = []
     for place, body in enumerate(bodies):
         try:
-            calls.append(_call(body, works, tenant, new_name))
+            work = works.find(body) if known is None else known[place]
+            calls.append(_call(body, work, tenant, new_name))
         except StrettoError as error:
             raise error.at(f"calls[{place}]") from error
     return calls
@@ -110,8 +127,7 @@ def num_tokens(call: Call) -> float:
     return num_chars / _CHARS_PER_TOKEN + call.work.max_tokens * len(call.outputs)
 
 
-def _call(body: CallBody, works: Works, tenant: Tenant, new_name: Callable[[str], str]) -> Call:
-    work = works.find(body)
+def _call(body: CallBody, work: Work, tenant: Tenant, new_name: Callable[[str], str]) -> Call:
     tenant.check_output_tokens(work.max_tokens)
     inputs: dict[str, str | None] = {}
     outputs: dict[str, str] = {}

@@ -11,14 +11,18 @@ _SLICE_S = 0.004
 class Turn:
     """The turn of one task on the event loop.
 
-    It counts CPU time of the loop's thread, so that a busy machine does not make the slices smaller.
+    It begins with the first `pause`. It counts CPU time of the loop's thread, so that a busy machine does not
+    make the slices smaller.
     """
 
     def __init__(self) -> None:
-        self._began_s = time.thread_time()
+        self._began_s: float | None = None
 
     async def pause(self) -> None:
         """Let others have a turn if this one has taken some ms. To be called between small pieces of work."""
-        if time.thread_time() - self._began_s > _SLICE_S:
+        now_s = time.thread_time()
+        if self._began_s is None:
+            self._began_s = now_s
+        elif now_s - self._began_s > _SLICE_S:
             await asyncio.sleep(0)
             self._began_s = time.thread_time()

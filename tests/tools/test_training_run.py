@@ -61,8 +61,8 @@ def test_one_command_trains_and_the_checkpoint_runs_in_the_engine(
     for name in ("corpus.json", "tokenizer.json"):
         (tmp_path / name).write_bytes((work / name).read_bytes())
     toy = [
-        "--blocks=10",
-        "--block-examples=24",
+        "--blocks=8",
+        "--block-examples=16",
         "--warmup-blocks=1",
         "--held-share=1",
         "--batch-tokens=1024",
@@ -71,7 +71,7 @@ def test_one_command_trains_and_the_checkpoint_runs_in_the_engine(
     ]
     assert main(["train", "--work", str(tmp_path), "--threads=1", *toy]) == 0
     losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert len(losses) == 10
+    assert len(losses) == 8
     assert sum(losses[-3:]) / 3 < 0.9 * sum(losses[:2]) / 2
     assert (
         main(["export", "--work", str(tmp_path), "--model", str(tmp_path / "model"), "--dtype=float32"]) == 0

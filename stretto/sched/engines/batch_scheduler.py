@@ -248,14 +248,14 @@ class BatchScheduler:
             if not parts:
                 num_units = self._fill(parts, instance, room, now_s)
                 taken += parts
-            if not parts and self.not_before_s is not None:
-                break
-            if not parts:
+            if parts:
+                actions.append(self._start(instance, parts, num_units, now_s))
+                self._filling = []
+            elif self.not_before_s is None:
                 passed.append(instance)
                 self._rest(instance)
-                continue
-            actions.append(self._start(instance, parts, num_units, now_s))
-            self._filling = []
+            else:
+                break
         for instance in passed:
             self._set_idle(instance)
         for entry, lo, hi in taken:
@@ -418,21 +418,23 @@ class BatchScheduler:
     def _start(
         self, instance: int, parts: list[tuple[QueueEntry, int, int]], num_units: int, now_s: float
     ) -> StartBatch:
-        others_serve = len(self.instances.fleet.serving) > 1
-        tasks = [self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts]
+        has_others = len(self._assigned_s) > 1
+        others_serve = has_others and len(self.instances.fleet.serving) > 1
+        tasks = tuple([self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts])
+        num_running, keeps_state = self._num_running, self.engine.keeps_state
         for entry, _, _ in parts:
             query = entry.query
-            self._num_running[query] = self._num_running.get(query, 0) + 1
-            if self.engine.keeps_state:
+            num_running[query] = num_running.get(query, 0) + 1
+            if keeps_state:
                 self._touched.setdefault(query, set()).add(instance)
         profile = self.instances.fleet.replica(instance).profile
         num_tokens = num_batch_tokens(parts) if profile.depends_on_length else None
-        batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), num_units, num_tokens, now_s)
+        batch = _Batch(next(self._ids), tuple(parts), tasks, num_units, num_tokens, now_s)
         self._rest(instance)
         self._running[instance] = batch
-        if len(self._assigned_s) > 1:  # else nothing is shared out
+        if has_others:  # else nothing is shared out
             self._assigned_s[instance] += self.prediction(instance).batch_s(num_units, num_tokens)
-        return StartBatch(self.engine.name, instance, batch.id, batch.tasks, num_units, num_tokens)
+        return StartBatch(self.engine.name, instance, batch.id, tasks, num_units, num_tokens)
 
     def _end(self, instance: int, batch_id: int | None = None) -> _Batch | None:
         """Return what an instance was running, if it was that batch; the instance is idle from now on."""
@@ -445,12 +447,15 @@ class BatchScheduler:
                 self._set_idle(instance)
             case "draining":
                 self._drained.append(instance)
+        num_running = self._num_running
         for entry, _, _ in batch.parts:
-            self._num_running[entry.query] -= 1
-            if self._num_running[entry.query] == 0:
-                del self._num_running[entry.query]
-                if entry.query in self._leaving:
-                    self._left.append(entry.query)
+            query = entry.query
+            if num_running[query] > 1:
+                num_running[query] -= 1
+                continue
+            del num_running[query]
+            if query in self._leaving:
+                self._left.append(query)
         return batch
 
     def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:
@@ -471,9 +476,10 @@ class BatchScheduler:
 
     def _first_idle(self) -> InstanceId:
         """Return the idle instance that has been assigned the least work. There must be one."""
-        while self._idle_keys.get(self._idle[0][1]) is not self._idle[0]:
-            heappop(self._idle)
-        return self._idle[0][1]
+        idle, keys = self._idle, self._idle_keys
+        while keys.get((first := idle[0])[1]) is not first:
+            heappop(idle)
+        return first[1]
 
     def _least_assigned_s(self) -> float:
         """Return where a new instance begins to count, so that it does not get everything."""

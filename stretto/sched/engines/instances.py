@@ -25,31 +25,26 @@ class EngineInstances:
     deadline as long as an instance is starting or suspect.
 
     Attributes:
+        fleet: the states of all instances. Callers only read it; to change it they call the methods of this
+            class.
         may_fail_waiting: whether `fail_waiting` may have something to do, and `next_due_s` something to
             return; False while all is well.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._fleet = Fleet(engine.name, count())
+        self.fleet = Fleet(engine.name, count())
         self._unserved_s: float | None = -math.inf
         self._hopeless_s: float | None = -math.inf
         self._wait_s = engine.recover_s
         self._has_changed = False
         self.may_fail_waiting = True
 
-    @property
-    def fleet(self) -> Fleet:
-        """The state machine with the states of all instances of the engine. Callers only read it; to change
-        it they call the methods of this class.
-        """
-        return self._fleet
-
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
         """Start an instance of one more replica (a further copy of the engine); return the action to carry
         out.
         """
-        actions = self._fleet.add(replica, now_s)
+        actions = self.fleet.add(replica, now_s)
         self._note(now_s)
         return actions
 
@@ -57,18 +52,18 @@ class EngineInstances:
         """Mark an instance as serving; return whether this is new, that is, whether it did not serve
         before.
         """
-        before = self._fleet.state.get(instance)
-        self._fleet.ready(instance, now_s)
+        before = self.fleet.state.get(instance)
+        self.fleet.ready(instance, now_s)
         self._note(now_s)
-        return self._fleet.state[instance] == "serving" and before != "serving"
+        return self.fleet.state[instance] == "serving" and before != "serving"
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> bool:
         """Mark an instance as suspect, that is, perhaps down, and to be left alone for `rest_s` seconds.
         Returns False, and changes nothing, if the instance was neither serving nor suspect.
         """
-        if self._fleet.state.get(instance) not in ("serving", "suspect"):
+        if self.fleet.state.get(instance) not in ("serving", "suspect"):
             return False
-        self._fleet.suspected(instance, reason, now_s, rest_s)
+        self.fleet.suspected(instance, reason, now_s, rest_s)
         self._note(now_s)
         return True
 
@@ -76,13 +71,13 @@ class EngineInstances:
         """Reset the failure counts of an instance's replica (which delay its restarts), because the instance
         has answered a request.
         """
-        self._fleet.answered(instance)
+        self.fleet.answered(instance)
 
     def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
         """Record that an instance is gone; return the actions that start a new instance in its place, if
         there is to be one.
         """
-        actions = self._fleet.lost(instance, error, now_s)
+        actions = self.fleet.lost(instance, error, now_s)
         self._note(now_s)
         return actions
 
@@ -90,7 +85,7 @@ class EngineInstances:
         """Kill an instance that does not answer, and start a new one in its place; return the actions to
         carry out.
         """
-        actions = self._fleet.give_up(instance, error, now_s)
+        actions = self.fleet.give_up(instance, error, now_s)
         self._note(now_s)
         return actions
 
@@ -100,22 +95,22 @@ class EngineInstances:
 
         Nothing happens if the instance is draining or gone already.
         """
-        if self._fleet.state.get(instance) in ("draining", "gone"):
+        if self.fleet.state.get(instance) in ("draining", "gone"):
             return []
-        actions = self._fleet.drain(instance, how, now_s)
+        actions = self.fleet.drain(instance, how, now_s)
         self._note(now_s)
         return actions
 
     def stopped(self, instance: InstanceId, now_s: float) -> None:
         """Remove an instance that has ended as it was told to, after draining (getting no more work)."""
-        self._fleet.stopped(instance, now_s)
+        self.fleet.stopped(instance, now_s)
         self._note(now_s)
 
     def expire(self, now_s: float) -> list[FleetAction]:
         """Start instances whose waiting time before a restart is over, and give up instances whose start
         takes too long; return the actions to carry out.
         """
-        actions = self._fleet.expire(now_s)
+        actions = self.fleet.expire(now_s)
         self._note(now_s)
         return actions
 
@@ -127,9 +122,9 @@ class EngineInstances:
         (one that may be down) may be tried again, or when a request of `queue` has waited too long for an
         instance.
         """
-        if self._unserved_s is None and not self._fleet.is_hopeful:
+        if self._unserved_s is None and not self.fleet.is_hopeful:
             return None
-        dues = [self._fleet.next_due_s(), *map(self._fleet.probe_s, self._fleet.suspects)]
+        dues = [self.fleet.next_due_s(), *map(self.fleet.probe_s, self.fleet.suspects)]
         if self._unserved_s is not None and (oldest := queue.oldest()) is not None:
             dues.append(self._limit_s(oldest))
         return min((due_s for due_s in dues if due_s is not None and now_s < due_s < math.inf), default=None)
@@ -165,7 +160,7 @@ class EngineInstances:
         return max(entry.arrival_s, self._unserved_s) + self._wait_s
 
     def _unavailable(self) -> StrettoError:
-        last = self._fleet.last_error
+        last = self.fleet.last_error
         why = f"the last one was lost: {last}" if last is not None else "it has no replica"
         error = EngineUnavailable(f"engine {self._engine.name!r} has no instance that serves; {why}")
         error.__cause__ = last
@@ -174,15 +169,15 @@ class EngineInstances:
     def _note(self, now_s: float) -> None:
         """Note since when no instance serves, and since when none can be expected to."""
         before = self._unserved_s, self._hopeless_s
-        is_served = bool(self._fleet.serving)
-        is_hopeless = not is_served and not self._fleet.is_hopeful
+        is_served = bool(self.fleet.serving)
+        is_hopeless = not is_served and not self.fleet.is_hopeful
         has_new_hope = self._hopeless_s is not None and not is_hopeless
         if is_served:
             self._unserved_s = None
         elif self._unserved_s is None or has_new_hope:
             self._unserved_s = now_s
         if not is_served:
-            self._wait_s = self._fleet.wait_s(self._engine.recover_s)
+            self._wait_s = self.fleet.wait_s(self._engine.recover_s)
         if not is_hopeless:
             self._hopeless_s = None
         elif self._hopeless_s is None:
@@ -191,5 +186,5 @@ class EngineInstances:
         self._note_trouble()
 
     def _note_trouble(self) -> None:
-        is_well = self._unserved_s is None and not self._fleet.is_hopeful
+        is_well = self._unserved_s is None and not self.fleet.is_hopeful
         self.may_fail_waiting = self._has_changed or not is_well

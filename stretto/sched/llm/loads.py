@@ -151,10 +151,12 @@ class InstanceLoads:
         """Return whether the next item of a queue entry (one step's work) may keep others waiting until it
         has room. One that may not go everywhere may not, as others could go where it may not.
         """
+        may_go_everywhere = entry.like is None and not entry.avoids
+        if may_go_everywhere or self._binds_early or not self._table.has_hosts:
+            return True
         room = self._tokens_of(entry)
         allowed = self._allowed(entry, room)
-        if allowed is None or self._binds_early or not self._table.has_hosts:
-            return True
+        assert allowed is not None
         return any(
             view.state == "serving" and view.room_tokens >= max(1, min(room, view.capacity_tokens))
             for view in allowed

@@ -234,7 +234,8 @@ class LLMScheduler:
         if self.engine.keeps_state and not request.is_alone:
             self._reuse.arrived(request, now_s)
         entry = QueueEntry(request, now_s, self._outputs.expected(request))
-        entry.avoids = frozenset(self._too_slow.get(request.query, {}).get(request.node.id, ()))
+        if slow := self._too_slow.get(request.query):
+            entry.avoids = frozenset(slow.get(request.node.id, ()))
         self._queue(entry)
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:

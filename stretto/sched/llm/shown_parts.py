@@ -101,7 +101,9 @@ class ShownParts:
         """Return the earliest time at which a waiting request fails because no instance has served for too
         long that could take it; None if there is none.
         """
-        due_s = min(map(self._limit_s, self._waits), default=math.inf)
+        if not self._waits:
+            return None
+        due_s = min(map(self._limit_s, self._waits))
         return None if due_s == math.inf else due_s
 
     def overdue(self, now_s: float) -> list[Completed]:

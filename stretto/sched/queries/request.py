@@ -58,6 +58,9 @@ class StepRequest:
     is_continued: bool = False
 
 
+_NOWHERE: frozenset[int] = frozenset()
+
+
 class QueueEntry:
     """A queue entry: the part of a request (one step's work for an engine) that waits, items `lo` to `hi`
     (half-open; at first all of them). `lo` moves up as items are taken.
@@ -125,7 +128,7 @@ class QueueEntry:
         self.is_shown = False
         self.is_suspected = False
         self.moved_from: int | None = None
-        self.avoids: frozenset[int] = frozenset()
+        self.avoids = _NOWHERE
         self.refused_s: float | None = None
 
     @property

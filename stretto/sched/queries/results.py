@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from types import NoneType
 from typing import TypeAlias
 
 from stretto.model.errors import (
@@ -14,7 +15,7 @@ from stretto.model.errors import (
     EngineUnavailable,
     StrettoError,
 )
-from stretto.model.foreign import check_nesting, raised, typed
+from stretto.model.foreign import NESTING, are_flat, check_nesting, raised, typed
 from stretto.model.record import record
 from stretto.model.tasks import Ending, Usage
 from stretto.model.values import Failure
@@ -95,35 +96,44 @@ def completed(request: StepRequest, lo: int, hi: int, result: object) -> Complet
     An answer of the wrong type or length, or nested too deep, is reported as a failure.
     """
     try:
-        return _completed(request, lo, hi, result)
+        if isinstance(result, StrettoError):
+            return failed(request, lo, hi, result)
+        if result is None and (request.each or not request.node.is_effect):
+            return failed(request, lo, hi, BadReply("the engine returned None"))
+        if request.each:
+            return Completed(request.query, request.node.id, lo, _items(request, hi - lo, result))
+        if isinstance(result, NESTING):
+            check_nesting(result)
+        return Completed(request.query, request.node.id, lo, (result,))
     except raised() as error:
         return failed(request, lo, hi, typed(error))
 
 
-def _completed(request: StepRequest, lo: int, hi: int, result: object) -> Completed:
-    if isinstance(result, StrettoError):
-        return failed(request, lo, hi, result)
-    if not request.each:
-        if result is None and not request.node.is_effect:
-            return failed(request, lo, hi, BadReply("the engine returned None"))
-        check_nesting(result)
-        return Completed(request.query, request.node.id, lo, (result,))
-    if result is None:
-        return failed(request, lo, hi, BadReply("the engine returned None"))
+def _items(request: StepRequest, num_items: int, result: object) -> list[object]:
+    """Return an answer as the list of its items, with failures in place of the wrong ones.
+
+    Raises:
+        BadReply: it is not a list of `num_items`.
+    """
     if not isinstance(result, Sequence) or isinstance(result, str):
-        return failed(request, lo, hi, BadReply(f"the engine returned a {type(result).__name__}, not a list"))
-    if len(result) != hi - lo:
-        message = f"the engine returned {len(result)} results for {hi - lo} items"
-        return failed(request, lo, hi, BadReply(message))
+        raise BadReply(f"the engine returned a {type(result).__name__}, not a list")
+    if len(result) != num_items:
+        raise BadReply(f"the engine returned {len(result)} results for {num_items} items")
     items = list(result)
-    for i, item in enumerate(items):
-        if isinstance(item, StrettoError):
-            items[i] = Failure(item.at(request.step))
-        elif item is None and not request.node.is_effect:
-            items[i] = Failure(BadReply(f"the engine returned None for item {i}", step=request.step))
-        else:
-            try:
-                check_nesting(item)
-            except BadReply as error:
-                items[i] = Failure(error.at(request.step))
-    return Completed(request.query, request.node.id, lo, items)
+    types = set(map(type, items))
+    if NoneType in types or any(issubclass(one, StrettoError) for one in types) or not are_flat(items):
+        return [_checked(request, i, item) for i, item in enumerate(items)]
+    return items
+
+
+def _checked(request: StepRequest, i: int, item: object) -> object:
+    """Return item `i` of an engine's answer, or the failure that it is."""
+    if isinstance(item, StrettoError):
+        return Failure(item.at(request.step))
+    if item is None and not request.node.is_effect:
+        return Failure(BadReply(f"the engine returned None for item {i}", step=request.step))
+    try:
+        check_nesting(item)
+    except BadReply as error:
+        return Failure(error.at(request.step))
+    return item

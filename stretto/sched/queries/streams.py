@@ -17,6 +17,9 @@ from stretto.model.values import ABSENT, AbsentType, Failure
 from stretto.sched.queries.gathering import Gathered
 from stretto.sched.queries.live_values import UNSET, Values
 
+_NO_RESULTS = frozenset((AbsentType, Failure))
+"""Types of items that are not worked on, but passed on as they are."""
+
 
 @dataclass(slots=True)
 class Mapped:
@@ -118,12 +121,15 @@ class Streams:
             return []
         mapped.taken = available
         mapped.results.extend([UNSET] * (available - lo))
-        for i in range(lo, available):
-            row = [column[i] for column in columns.values()]
-            if any(item is ABSENT for item in row):
-                mapped.put(i, [ABSENT])
-            elif failed := [item for item in row if isinstance(item, Failure)]:
-                mapped.put(i, failed[:1])
+        arrived = [column[lo:available] for column in columns.values()]
+        runs = [(lo, available)]
+        if not all(_NO_RESULTS.isdisjoint(map(type, items)) for items in arrived):
+            for i, row in enumerate(zip(*arrived, strict=True), lo):
+                if any(item is ABSENT for item in row):
+                    mapped.put(i, [ABSENT])
+                elif failed := [item for item in row if isinstance(item, Failure)]:
+                    mapped.put(i, failed[:1])
+            runs = _runs_unset(mapped.results, lo, available)
         return [
             Items(
                 start,
@@ -131,7 +137,7 @@ class Streams:
                 {**mapped.inputs, **{port: items[start:end] for port, items in columns.items()}},
                 tuple(columns),
             )
-            for start, end in _runs_unset(mapped.results, lo, available)
+            for start, end in runs
         ]
 
     def flow(self, node: Node, nodes: Mapping[int, Node]) -> tuple[int, ...]:

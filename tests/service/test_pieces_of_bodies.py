@@ -1,0 +1,88 @@
+"""A body whose length is known is parsed in few pieces, and texts in it are read without a thread; what is
+pipelined behind it still takes turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from unittest.mock import MagicMock
+
+import httpx
+import pytest
+from support.programs import Desk, desk_llm
+from support.services import served
+
+from stretto.engines.catalogue import transforms_engine
+from stretto.http.server import HttpServer
+from stretto.service.config import ServiceConfig
+
+BODY = b"x" * 60_000
+HEAD = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
+
+
+async def app(scope: object, receive: Callable[[], Awaitable[dict[str, object]]], send: object) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def pieces_of(monkeypatch: pytest.MonkeyPatch, *received: bytes) -> list[int]:
+    """Return the lengths of the pieces that are parsed in the turn in which bytes are received."""
+
+    async def main() -> list[int]:
+        protocol = HttpServer(app, "127.0.0.1", 0).protocol()
+        parse, found = protocol._parse, list[int]()  # type: ignore[attr-defined]
+        monkeypatch.setattr(protocol, "_parse", lambda data: (found.append(len(data)), parse(data)))
+        transport = MagicMock()
+        transport.is_closing.return_value = False
+        transport.get_extra_info.return_value = None
+        protocol.connection_made(transport)
+        for data in received:
+            protocol.data_received(data)
+        in_turn = list(found)
+        protocol.connection_lost(None)
+        await asyncio.sleep(0.01)
+        return in_turn
+
+    return asyncio.run(main())
+
+
+def test_a_body_of_known_length_is_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = HEAD % len(BODY)
+    assert pieces_of(monkeypatch, head, BODY) == [len(head), len(BODY)]
+    assert pieces_of(monkeypatch, head + BODY) == [8192, len(head) + len(BODY) - 8192]
+
+
+def test_what_stands_behind_a_body_is_parsed_in_another_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, more = HEAD % len(BODY), b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" * 5000
+    assert pieces_of(monkeypatch, head + BODY + more) == [8192, len(head) + len(BODY) - 8192]
+
+
+def test_chunks_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert pieces_of(monkeypatch, head + b"1\r\nx\r\n" * 10_000) == [8192]
+
+
+def test_a_long_text_for_a_known_prompt_is_read_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_threads: list[object] = []
+    to_thread = asyncio.to_thread
+
+    def noted(work: Callable[..., object], *args: object) -> object:
+        in_threads.append(work)
+        return to_thread(work, *args)
+
+    def body(session: str, value: object) -> dict[str, object]:
+        places = [{"name": "x", "in_out": False, "value": value}, {"name": "y", "in_out": True}]
+        return {"session_id": session, "calls": [{"prompt": "{{x}}{{y}}", "placeholders": places}]}
+
+    with (
+        served([desk_llm(Desk()), transforms_engine()], ServiceConfig(port=0)) as (_, url),
+        httpx.Client(base_url=url, timeout=300) as http,
+    ):
+        session = http.post("/v1/sessions", json={}).json()["session_id"]
+        assert http.post("/v1/submit", json=body(session, "a")).status_code == 200
+        monkeypatch.setattr(asyncio, "to_thread", noted)
+        assert http.post("/v1/submit", json=body(session, "word " * 17_400)).status_code == 200
+        assert not in_threads
+        assert http.post("/v1/submit", json=body(session, ["word"] * 10_000)).status_code == 200
+        assert in_threads
