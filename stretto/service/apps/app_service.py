@@ -67,7 +67,7 @@ class AppService:
         await self._reader.__aexit__(*error)
 
     async def start(self, app: DeployedApp, request: CheckedRequest, tenant: Tenant) -> AppQuery:
-        """Read the documents of a request of a tenant, and start its query.
+        """Read the documents of a request of a tenant, and start its query. The request's inputs are used up.
 
         Raises:
             Refused: something in the request is wrong, or beyond a limit of the tenant.
@@ -83,6 +83,7 @@ class AppService:
         tenant.check_output_tokens(max(_max_tokens(egraph), default=0))
         with self._claimed(tenant, sum(_max_tokens(egraph))):
             inputs = await self._reader.read(request.inputs, end_s, tenant.name)
+            request.inputs.clear()
             left_s = None if end_s is None else end_s - self._now_s()
             if left_s is not None and left_s <= 0:
                 raise DeadlineExceeded(LATE_READING)

@@ -17,7 +17,7 @@ from stretto.http import ClientLeft
 from stretto.model.errors import QueryEnded, StrettoError
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
-from stretto.service.apps.query_request import checked_request
+from stretto.service.apps.query_request import CheckedRequest, QueryRequest, checked_request
 from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import off_loop
 from stretto.service.refusals import draining, not_found
@@ -61,10 +61,7 @@ class AppRoutes:
         app = self._app(request)
         if self._is_draining():
             raise draining()
-        content_type, body = request.header(b"content-type"), await request.body()
-        checked = await off_loop(len(body), lambda: checked_request(app.template, content_type, body))
-        started = await request.unless_left(self._service.start(app, checked, request.tenant))
-        asked = checked.asked
+        started, asked = await self._started(request, app)
         if asked.background:
             await request.answer(await self._service.status(started), 202)
             return
@@ -77,6 +74,16 @@ class AppRoutes:
         except ClientLeft:
             started.query.cancel()
             raise
+
+    async def _started(self, request: ServiceRequest, app: DeployedApp) -> tuple[AppQuery, QueryRequest]:
+        """Start the query that a request asks for. What it was read from is freed then, as it may be large."""
+        checked = await self._checked(request, app)
+        started = await request.unless_left(self._service.start(app, checked, request.tenant))
+        return started, checked.asked
+
+    async def _checked(self, request: ServiceRequest, app: DeployedApp) -> CheckedRequest:
+        content_type, body = request.header(b"content-type"), await request.body()
+        return await off_loop(len(body), lambda: checked_request(app.template, content_type, body))
 
     async def _status(self, request: ServiceRequest) -> None:
         await request.answer(await self._service.status(self._query(request)))
