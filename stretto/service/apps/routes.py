@@ -76,7 +76,7 @@ class AppRoutes:
             raise
 
     async def _started(self, request: ServiceRequest, app: DeployedApp) -> tuple[AppQuery, QueryRequest]:
-        """Start the query that a request asks for. What it was read from is freed then, as it may be large."""
+        """Start the query that a request asks for. What that was read from is freed then."""
         checked = await self._checked(request, app)
         started = await request.unless_left(self._service.start(app, checked, request.tenant))
         return started, checked.asked
