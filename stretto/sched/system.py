@@ -47,6 +47,7 @@ from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.results import Completed, Delivered, Report
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.queries.splicing import Expand
+from stretto.sched.queries.turn_work import TurnWork
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.vocabulary import STANDARD, Vocabulary
 
@@ -89,6 +90,7 @@ class System:
         self._attempts = Attempts()
         self._engines_of: dict[str, dict[str, None]] = {}
         self._paused: dict[str, None] = {}
+        self._turn = TurnWork()
         self._armed_s: float | None = None
         self._actions: list[Action] = []
 
@@ -96,6 +98,7 @@ class System:
         """Handle events (what has happened by `now_s`), and return the actions that the schedulers decide on,
         in order.
         """
+        self._turn.renew()
         for event in events:
             self._handle(event, now_s)
         dirty = self._engines.dirty
@@ -236,7 +239,7 @@ class System:
         if isinstance(event, Submit) and event.egraph.is_one_call and not event.is_streamed:
             session = OneCall(event.query, record)
         else:
-            session = SessionMachine(event.query, record, self._expand_for(event.passes))
+            session = SessionMachine(event.query, record, self._expand_for(event.passes), self._turn)
         self.queries[event.query] = session
         self._engines_of[event.query] = {}
         if record.deadline_s is not None:
@@ -416,12 +419,7 @@ class System:
             elif due.query in self.queries:
                 self._end(due.query, None, DeadlineExceeded("the deadline passed"))
         self._carry_on_attempts(now_s)
-        paused, self._paused = self._paused, {}
-        for query in paused:
-            session = self.queries.get(query)
-            if isinstance(session, SessionMachine):
-                with self._bugs_end([query]):
-                    self._carry_on(session, session.go_on(), now_s)
+        self._go_on_paused(now_s)
         for name, scheduler in self.schedulers.items():
             with self._bugs_recover(name):
                 reports, actions = scheduler.expire(now_s)
@@ -432,6 +430,20 @@ class System:
                 self._arm(expiry_s)
         if (next_s := self._deadlines.next_s) is not None:
             self._arm(next_s)
+
+    def _go_on_paused(self, now_s: float) -> None:
+        """Let queries that have paused go on, as far as the work of one more instant allows."""
+        self._turn.renew()
+        paused, self._paused = self._paused, {}
+        for query in paused:
+            if self._turn.is_over:
+                self._paused[query] = None
+                self._arm(now_s)
+                continue
+            session = self.queries.get(query)
+            if isinstance(session, SessionMachine):
+                with self._bugs_end([query]):
+                    self._carry_on(session, session.go_on(), now_s)
 
     def _carry_on_attempts(self, now_s: float) -> None:
         """Withdraw attempts that have taken too long, and send those whose time has come."""

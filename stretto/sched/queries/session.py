@@ -33,6 +33,7 @@ from stretto.sched.queries.graph_scheduler import GraphScheduler
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.results import Completed
 from stretto.sched.queries.splicing import Expand
+from stretto.sched.queries.turn_work import TurnWork
 from stretto.sched.snapshot import QueryPicture
 
 
@@ -50,10 +51,16 @@ class SessionMachine:
         UserError: from `submit` and `extend`, for a graph that does not fit.
     """
 
-    def __init__(self, query: str, record: QueryRecord | None = None, expand: Expand | None = None) -> None:
+    def __init__(
+        self,
+        query: str,
+        record: QueryRecord | None = None,
+        expand: Expand | None = None,
+        turn: TurnWork | None = None,
+    ) -> None:
         self.query = query
         self.record = record or QueryRecord()
-        self.graph = GraphScheduler(query, self.record, expand)
+        self.graph = GraphScheduler(query, self.record, expand, turn)
         self.graph.demands = {}
         self._variables: dict[str, int] = {}
         self._produced: set[str] = set()
@@ -235,8 +242,8 @@ class SessionMachine:
         return self._take()
 
     def go_on(self) -> Outcome:
-        """Go on where the graph has paused: it grows for long, or many of its nodes are needed more or less
-        urgently than before.
+        """Go on where the graph has paused: it grows for long, has had much work to begin, or many of its
+        nodes are needed more or less urgently than before.
         """
         if self._is_behind:
             self._deduce()
