@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
+from stretto.sched.messages import Close, Open, Provide, Release, Reply, Settled, Wake, WakeAt, Want
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.results import Completed
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.queries.turn_work import MAX_PARTS, TurnWork
+from stretto.sched.system import System
 
 NUM_PARTS = 500
 
@@ -94,3 +96,23 @@ def test_the_items_of_a_long_list_begin_in_turns_and_keep_their_places() -> None
             outcome = session.complete_all([Completed("s", request.node.id, request.lo, results)])
             values.update(outcome.settled)
     assert values["ys"] == items
+
+
+def test_a_session_of_many_variables_ends_in_turns() -> None:
+    """Its reply comes after all its variables, in their order; a small one does not wait for long."""
+    system = System([])
+    system.handle([Open("large"), Open("small")], 0.0)
+    names = [f"v{n}" for n in range(10_000)]
+    system.handle([Want("large", name) for name in names], 1.0)
+    system.handle([Provide("large", "set", 1), Want("small", "v")], 1.0)
+    turns = [system.handle([Close("large"), Close("small")], 2.0)]
+    while any(isinstance(action, WakeAt) for action in turns[-1]):
+        turns.append(system.handle([Wake()], 2.0))
+    assert 2 < len(turns) < 10
+    assert max(map(len, turns)) < 5000
+    flat = [action for turn in turns for action in turn if not isinstance(action, WakeAt | Release)]
+    settled = [action.name for action in flat if isinstance(action, Settled) and action.query == "large"]
+    assert settled == names
+    replies = [action.query for action in flat if isinstance(action, Reply)]
+    assert replies == ["large", "small"]
+    assert system.is_idle()
