@@ -18,7 +18,7 @@ from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_prefill
 
 _MAX_CUTS = 64
-"""Largest number of cuts of a prompt. One with more is not cut, as its parts would hold its square in segments."""
+"""Largest number of cuts of a prompt. One with more is not cut: the parts would hold its square."""
 
 
 def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
