@@ -295,7 +295,7 @@ def test_sentence_borders(text: str) -> None:
 
 @given(st.text(alphabet="aB.!?\"' \n\t-1é。", max_size=80))
 def test_sentences_cover_everything_but_white_space(text: str) -> None:
-    spans = split_sentences(text)
+    spans = list(split_sentences(text))
     borders = [0, *(border for span in spans for border in span), len(text)]
     assert borders == sorted(borders)
     assert all(text[start:end] == text[start:end].strip(" \t\r\n") != "" for start, end in spans)

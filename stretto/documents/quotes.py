@@ -77,7 +77,7 @@ def _words(text: str) -> list[str]:
 
 def _best_sentences(passage: str, answer: str, wanted: Set[str]) -> list[tuple[int, int]]:
     """Return the spans of the sentences that support the answer best; none if no word is shared."""
-    spans = split_sentences(passage)
+    spans = list(split_sentences(passage))
     said = _spelled(answer)
     sentences = [_words(passage[start:end]) for start, end in spans]
     num_with = Counter(word for words in sentences for word in set(words))

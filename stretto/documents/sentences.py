@@ -9,6 +9,7 @@ text is lost.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 # White space is ASCII only: BERT's tokenizer drops form feeds and the like, and joins the text around them.
 _BORDER = re.compile(
@@ -32,22 +33,20 @@ _ABBREVIATION = re.compile(
 _LONGEST_ABBREVIATION = 8
 
 
-def split_sentences(text: str) -> list[tuple[int, int]]:
-    """Split a text into sentences; return the (start, end) of each, in order, half-open.
+def split_sentences(text: str) -> Iterator[tuple[int, int]]:
+    """Split a text into sentences; yield the (start, end) of each, in order, half-open.
 
     White space around a sentence is left out. The time is linear in the length of the text.
     """
-    spans: list[tuple[int, int]] = []
     start = len(text) - len(text.lstrip(" \t\r\n"))
     end = len(text.rstrip(" \t\r\n"))
     for border in _BORDER.finditer(text, start, end):
         if border["stop"] is not None and _goes_on(text, border.start(), border.end()):
             continue
-        spans.append((start, border.start()))
+        yield start, border.start()
         start = border.end()
     if start < end:
-        spans.append((start, end))
-    return spans
+        yield start, end
 
 
 def _goes_on(text: str, stop: int, after: int) -> bool:

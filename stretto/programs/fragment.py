@@ -16,6 +16,8 @@ from stretto.model.record import record
 
 MOST_TOGETHER = 128
 """Largest number of calls of one fragment: some ms of work."""
+MOST_PLACES = 2048
+"""Largest number of inputs and outputs of one fragment of several calls: some ms of work."""
 
 
 class Build:
@@ -232,15 +234,26 @@ class Fragment:
 
 
 def parts_of(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
-    """Yield calls in parts for one fragment each, none of which reads outputs of a later part. Calls that
-    wait for each other in a circle are yielded too.
+    """Yield calls in parts for one fragment each, none of which reads outputs of a later part: few calls, and
+    several only if they have few inputs and outputs. Calls that wait for each other in a circle are yielded
+    too.
     """
-    if len(calls) <= MOST_TOGETHER:
+    if len(calls) <= MOST_TOGETHER and sum(map(_num_places, calls)) <= MOST_PLACES:
         yield calls
         return
-    in_order = _producers_first(calls)
-    for start in range(0, len(in_order), MOST_TOGETHER):
-        yield in_order[start : start + MOST_TOGETHER]
+    part: list[Call] = []
+    num_places = 0
+    for call in _producers_first(calls):
+        num_places += _num_places(call)
+        if len(part) == MOST_TOGETHER or (part and num_places > MOST_PLACES):
+            yield part
+            part, num_places = [], _num_places(call)
+        part.append(call)
+    yield part
+
+
+def _num_places(call: Call) -> int:
+    return len(call.inputs) + len(call.outputs)
 
 
 def _producers_first(calls: Sequence[Call]) -> list[Call]:

@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 _MAX_TURN_S = 0.005
 _MAX_STEPS = 128
 """Largest number of steps that begin or go on at one instant, but for those of one graph: some ms of work."""
+_STEP_INPUTS = 16
+"""Number of inputs of a graph that are as much work as a step."""
 _MAX_EVENTS = 512
 """Largest number of events that are handled at one instant: some ms of work."""
 _MAX_ACTIONS = 256
@@ -186,7 +188,7 @@ class Pump:
         num_steps = 0
         for place, event in enumerate(events):
             if isinstance(event, Extend):
-                num_steps += len(event.egraph.nodes)
+                num_steps += len(event.egraph.nodes) + len(event.egraph.inputs) // _STEP_INPUTS
             elif isinstance(event, LLMReport):
                 num_steps += 1
             if (num_steps > _MAX_STEPS and place) or place >= _MAX_EVENTS:

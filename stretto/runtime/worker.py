@@ -219,6 +219,7 @@ def _serve_batches(
                     post(InstanceSuspected(job.engine, job.instance, trouble.message, seconds))
                     probing = Probing(engine, times)
                 post(event)
+                del batch, tasks, event, trouble  # an instance that waits keeps no documents alive
             case ForgetQuery(query):
                 engine.release(query)
             case CloseEngine():
@@ -253,6 +254,7 @@ def _serve_llm(job: InstanceJob, engine: SteppedLLM, inbox: Inbox, post: Callabl
             match inbox.get():
                 case AdmitTask(task, rank):
                     engine.admit(task, rank)
+                    del task  # the engine keeps it as long as it needs it
                 case RerankTask(task_id, rank):
                     engine.reprioritise(task_id, rank)
                 case StopTask(task_id):

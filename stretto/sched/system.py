@@ -47,8 +47,12 @@ from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.results import Completed, Delivered, Report
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.queries.splicing import Expand
+from stretto.sched.queries.turn_work import TurnWork
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.vocabulary import STANDARD, Vocabulary
+
+_MOST_GIVEN_UP = 4096
+"""Largest number of variables of ended sessions that are given up at one instant: some ms of work."""
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
 """A function from the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
@@ -89,6 +93,11 @@ class System:
         self._attempts = Attempts()
         self._engines_of: dict[str, dict[str, None]] = {}
         self._paused: dict[str, None] = {}
+        self._turn = TurnWork()
+        self._ending: dict[str, tuple[SessionMachine, StrettoError, Reply]] = {}
+        """Sessions that have ended, with their error and reply, of which variables are still given up."""
+        self._num_may_give_up = _MOST_GIVEN_UP
+        self._now_s = 0.0
         self._armed_s: float | None = None
         self._actions: list[Action] = []
 
@@ -96,6 +105,8 @@ class System:
         """Handle events (what has happened by `now_s`), and return the actions that the schedulers decide on,
         in order.
         """
+        self._turn.renew()
+        self._num_may_give_up, self._now_s = _MOST_GIVEN_UP, now_s
         for event in events:
             self._handle(event, now_s)
         dirty = self._engines.dirty
@@ -106,7 +117,7 @@ class System:
 
     def is_idle(self) -> bool:
         """Return whether no query (run of an app) or session is running and no engine has work."""
-        return not self.queries and self._engines.is_idle()
+        return not self.queries and not self._ending and self._engines.is_idle()
 
     def open_nodes(self) -> Iterator[Node]:
         """Iterate over the nodes (steps) of all queries and sessions that have not ended."""
@@ -242,7 +253,7 @@ class System:
         if isinstance(event, Submit) and event.egraph.is_one_call and not event.is_streamed:
             session = OneCall(event.query, record)
         else:
-            session = SessionMachine(event.query, record, self._expand_for(event.passes))
+            session = SessionMachine(event.query, record, self._expand_for(event.passes), self._turn)
         self.queries[event.query] = session
         self._engines_of[event.query] = {}
         if record.deadline_s is not None:
@@ -366,11 +377,29 @@ class System:
             except raised() as bug:
                 self._recover(engine, bug)
                 self._actions += self._engines.end_query(engine, query)
+        usage = session.usage or Usage()
         if isinstance(session, SessionMachine) and not session.is_one_shot:
             ended = error or QueryCancelled("the session was closed")
-            self._actions += [Settled(query, name, failure) for name, failure in session.close(ended)]
-            outputs = {} if error is None else None
-        self._actions.append(Reply(query, outputs, error, session.usage or Usage(), session.endings))
+            reply = Reply(query, {} if error is None else None, error, usage, session.endings)
+            self._ending[query] = session, ended, reply
+            self._give_up_variables()
+        else:
+            self._actions.append(Reply(query, outputs, error, usage, session.endings))
+
+    def _give_up_variables(self) -> None:
+        """Let variables of sessions that have ended fail, as many as may at this instant; reply to those that
+        have none left.
+        """
+        for query, (session, error, reply) in list(self._ending.items()):
+            asked = self._num_may_give_up
+            failed, number = session.close_some(error, asked)
+            self._num_may_give_up -= number
+            self._actions += [Settled(query, name, failure) for name, failure in failed]
+            if number == asked:
+                self._arm(self._now_s)
+                return
+            del self._ending[query]
+            self._actions.append(reply)
 
     # --- engines and time
 
@@ -422,12 +451,8 @@ class System:
             elif due.query in self.queries:
                 self._end(due.query, None, DeadlineExceeded("the deadline passed"))
         self._carry_on_attempts(now_s)
-        paused, self._paused = self._paused, {}
-        for query in paused:
-            session = self.queries.get(query)
-            if isinstance(session, SessionMachine):
-                with self._bugs_end([query]):
-                    self._carry_on(session, session.go_on(), now_s)
+        self._go_on_paused(now_s)
+        self._give_up_variables()
         for name, scheduler in self.schedulers.items():
             with self._bugs_recover(name):
                 reports, actions = scheduler.expire(now_s)
@@ -438,6 +463,20 @@ class System:
                 self._arm(expiry_s)
         if (next_s := self._deadlines.next_s) is not None:
             self._arm(next_s)
+
+    def _go_on_paused(self, now_s: float) -> None:
+        """Let queries that have paused go on, as far as the work of one more instant allows."""
+        self._turn.renew()
+        paused, self._paused = self._paused, {}
+        for query in paused:
+            if self._turn.is_over:
+                self._paused[query] = None
+                self._arm(now_s)
+                continue
+            session = self.queries.get(query)
+            if isinstance(session, SessionMachine):
+                with self._bugs_end([query]):
+                    self._carry_on(session, session.go_on(), now_s)
 
     def _carry_on_attempts(self, now_s: float) -> None:
         """Withdraw attempts that have taken too long, and send those whose time has come."""

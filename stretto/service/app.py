@@ -7,7 +7,6 @@ import secrets
 from itertools import count
 
 from stretto.http import ClientLeft
-from stretto.http.byte_budget import ByteBudget
 from stretto.model.errors import InternalError, StrettoError
 from stretto.model.foreign import bug_of
 from stretto.service.config import ServiceConfig
@@ -30,7 +29,6 @@ class ServiceApp:
         self.routes = Routes()
         self.num_open = 0
         self._config = config
-        self._budget = ByteBudget(config.max_held_bytes)
         self._tenants = Tenants(config)
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
@@ -38,7 +36,7 @@ class ServiceApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         request_id = f"{self._run}-{next(self._numbers)}"
-        request = ServiceRequest(scope, receive, send, request_id, self._config, self._budget)
+        request = ServiceRequest(scope, receive, send, request_id, self._config)
         self.num_open += 1
         try:
             route, request.parts = self.routes.find(request.method, request.path)

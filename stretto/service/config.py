@@ -75,8 +75,8 @@ class ServiceConfig:
         apps: limits of the queries of deployed apps.
         max_body_bytes: largest body of a request; a larger one is refused with status 413.
         max_held_bytes: bytes of requests and long answers that are held for all clients together; one request
-            may hold as many as are still free, and is refused with status 429 beyond. At least twice
-            `max_body_bytes`.
+            may hold as many as are still free, and is refused with status 429 beyond. Several tenants share
+            them fairly. At least twice `max_body_bytes`, and three times where there are several tenants.
         max_body_s: seconds in which the body of a request must have come, before status 408.
         max_unread_s: seconds for which a client may leave an answer unread; its connection is closed then.
         max_wait_s: seconds that one request may wait for a variable, before status 408.
@@ -107,10 +107,11 @@ class ServiceConfig:
         for name in ("max_body_s", "max_unread_s", "max_wait_s", "session_idle_s", "grace_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be positive and finite")
-        if self.max_held_bytes < 2 * self.max_body_bytes:
+        num_bodies = 3 if len(self.tenant) > 1 else 2
+        if self.max_held_bytes < num_bodies * self.max_body_bytes:
             raise ConfigError(
-                f"max_held_bytes is {self.max_held_bytes}; it must be at least twice max_body_bytes, "
-                f"which is {self.max_body_bytes}"
+                f"max_held_bytes is {self.max_held_bytes}; it must be at least {num_bodies} times "
+                f"max_body_bytes, which is {self.max_body_bytes}"
             )
         names = [tenant.name for tenant in self.tenant]
         keys = [key for tenant in self.tenant for key in tenant.keys]

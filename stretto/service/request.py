@@ -9,11 +9,11 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from stretto.http import ClientLeft
-from stretto.http.byte_budget import ByteBudget
 from stretto.model.errors import StrettoError
 from stretto.service.config import ServiceConfig
 from stretto.service.refusals import (
     NotAllowed,
+    Refused,
     body_of,
     over_limit,
     retry_after_s,
@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 JSON_TYPE = b"application/json"
 _PIECE_BYTES = 262_144
+_EVENT_CHARS = 65_536
 _PART_BYTES = 1_000_000
 _AGAIN_S = 1.0
 _encode = msgspec.json.Encoder().encode
@@ -46,13 +47,13 @@ class ServiceRequest:
     """
 
     __slots__ = (
-        "_budget",
         "_config",
         "_is_last",
         "_num_held",
         "_receive",
         "_scope",
         "_send",
+        "_values",
         "has_begun",
         "id",
         "method",
@@ -68,7 +69,6 @@ class ServiceRequest:
         send: Send,
         request_id: str,
         config: ServiceConfig,
-        budget: ByteBudget | None = None,
     ) -> None:
         self.id = request_id
         self.method: str = scope["method"]
@@ -81,8 +81,8 @@ class ServiceRequest:
         self._send = send
         self._config = config
         self._is_last = False
-        self._budget = budget or ByteBudget(config.max_held_bytes)
         self._num_held = 0
+        self._values: list[object] = []
 
     def header(self, name: bytes) -> str:
         """Return the value of a header, whose name is in small letters; "" if there is none."""
@@ -133,15 +133,35 @@ class ServiceRequest:
 
     def release(self) -> None:
         """Count the bytes of the request and its answer as no longer held."""
-        self._budget.count(-self._num_held)
-        self._num_held = 0
+        if self._num_held:
+            self.tenant.budget.count(-self._num_held)
+            self._num_held = 0
+        for value in self._values:
+            self.tenant.values.release(value)
+        self._values.clear()
+
+    def hold_value(self, value: object, num_bytes: int) -> None:
+        """Count a value that is answered as held, once for all requests of the tenant that answer it. A small
+        one does not count.
+
+        Raises:
+            Refused: it does not fit.
+        """
+        if num_bytes <= _PIECE_BYTES:
+            return
+        if not self.tenant.values.hold(value, num_bytes):
+            raise self._too_much()
+        self._values.append(value)
 
     def _hold(self, num_bytes: int) -> None:
         """Count more bytes as held for the request. Raises Refused if they do not fit."""
-        if not self._budget.take(num_bytes, self._num_held):
-            self._is_last = True
-            raise over_limit("the service holds as many bytes of requests as it may", _AGAIN_S)
+        if not self.tenant.budget.take(num_bytes, self._num_held):
+            raise self._too_much()
         self._num_held += num_bytes
+
+    def _too_much(self) -> Refused:
+        self._is_last = True
+        return over_limit("the service holds as many bytes of requests as it may", _AGAIN_S)
 
     async def unless_left(self, waiting: Coroutine[Any, Any, T]) -> T:
         """Await a coroutine, which is cancelled if the client leaves.
@@ -194,6 +214,24 @@ class ServiceRequest:
             content = content[-(len(content) % _PIECE_BYTES or _PIECE_BYTES) :]
         await self._send({"type": "http.response.body", "body": content})
 
+    async def answer_parts(self, parts: Callable[[], Iterable[bytes]], status: int = 200) -> None:
+        """Send a long answer of JSON, which is never held as a whole. Its parts are made in threads as the
+        client takes them.
+
+        Args:
+            parts: makes the parts; called twice, at first to measure them.
+
+        Raises:
+            ClientLeft: the client does not read what has been sent.
+        """
+        self._hold(_PIECE_BYTES)
+        length = b"%d" % await asyncio.to_thread(lambda: sum(map(len, parts())))
+        await self._begin(status, ((b"content-type", JSON_TYPE), (b"content-length", length)))
+        left = iter(parts())
+        while part := await asyncio.to_thread(next, left, b""):
+            await self._send_piece(part)
+        await self._send({"type": "http.response.body", "body": b""})
+
     async def answer_json(self, content: object, status: int = 200) -> None:
         """Send a value as JSON."""
         await self.answer(_encode(content), status)
@@ -216,10 +254,28 @@ class ServiceRequest:
         Raises:
             ClientLeft: the client does not read what has been sent, or has asked for the head alone.
         """
-        await self.send_encoded_event(_encode(event))
+        await self._begin_events()
+        await self._send_piece(b"data: " + _encode(event) + b"\n\n")
 
-    async def send_encoded_event(self, event: bytes) -> None:
-        """Send an event, which is JSON already. Raises as `send_event`."""
+    async def send_text_events(self, text: str, **fields: str) -> None:
+        """Send more of a text as one or several events. Raises as `send_event`; Refused if a long one does
+        not fit into what the tenant may hold.
+        """
+        self.hold_value(text, len(text))
+        for start in range(0, len(text), _EVENT_CHARS):
+            await self.send_event({**fields, "text": text[start : start + _EVENT_CHARS]})
+
+    async def send_event_parts(self, parts: Callable[[], Iterable[bytes]]) -> None:
+        """Send a long event of JSON, as `answer_parts` sends an answer. Raises as `send_event`."""
+        await self._begin_events()
+        left = iter(parts())
+        start = b"data: "
+        while part := await asyncio.to_thread(next, left, b""):
+            await self._send_piece(start + part)
+            start = b""
+        await self._send_piece(b"\n\n")
+
+    async def _begin_events(self) -> None:
         if not self.has_begun:
             await self._begin(
                 200, ((b"content-type", CONTENT_TYPE.encode()), (b"cache-control", b"no-store"))
@@ -227,7 +283,6 @@ class ServiceRequest:
         if self.method == "HEAD":
             await self._send({"type": "http.response.body", "body": b""})
             raise ClientLeft
-        await self._send_piece(b"data: " + event + b"\n\n")
 
     async def end_events(self) -> None:
         """End a stream of events."""

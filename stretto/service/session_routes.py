@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from itertools import chain
 
 import msgspec
 
+from stretto.programs.wire.json_parts import value_parts
 from stretto.programs.wire.values import value_to_wire
 from stretto.service.bodies import decoded_off_loop
 from stretto.service.calls import Works
@@ -20,7 +22,7 @@ from stretto.service.routes import Route
 from stretto.service.schema import GetBody, SessionBody, SetBody, SubmitBody
 from stretto.service.service_session import ServiceSession
 from stretto.service.sessions import Sessions
-from stretto.service.sizes import is_large
+from stretto.service.sizes import is_large, num_bytes
 from stretto.service.tenants import Tenant
 
 _SESSION = msgspec.json.Decoder(SessionBody)
@@ -133,17 +135,20 @@ class SessionRoutes:
         has_come = session.is_settled(body.semantic_var_id)
         waiting = session.get(body.semantic_var_id, body.criteria, body.timeout_s, self._config.max_wait_s)
         value = await (waiting if has_come else request.unless_left(waiting))
-
-        def written() -> bytes:
-            return _encode({"semantic_var_id": body.semantic_var_id, "value": value_to_wire(value)})
-
-        await request.answer(await asyncio.to_thread(written) if is_large(value) else written())
+        if not is_large(value):
+            await request.answer_json(
+                {"semantic_var_id": body.semantic_var_id, "value": value_to_wire(value)}
+            )
+            return
+        request.hold_value(value, await asyncio.to_thread(num_bytes, value))
+        begin = b'{"semantic_var_id":%s,"value":' % _encode(body.semantic_var_id)
+        await request.answer_parts(lambda: chain((begin,), value_parts(value), (b"}",)))
 
     async def _stream(self, request: ServiceRequest, session: ServiceSession, body: GetBody) -> None:
         pieces = session.stream(body.semantic_var_id, body.criteria, self._config.max_wait_s)
         async with aclosing(pieces):  # type: ignore[type-var]
             async for piece in pieces:
-                await request.send_event({"text": piece})
+                await request.send_text_events(piece)
         await request.end_events()
 
     async def _once(

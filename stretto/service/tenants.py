@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 
+from stretto.http.byte_budget import BudgetPart, ByteBudget
 from stretto.service.config import Limits, ServiceConfig
+from stretto.service.held_values import HeldValues
 from stretto.service.idempotency import AnsweredKeys
 from stretto.service.refusals import Refused, over_limit, unauthorized
 
@@ -17,13 +19,17 @@ class Tenant:
 
     Attributes:
         name: name for traces and engines; "" where a service has no tenants.
+        budget: budget of the bytes that its requests hold.
+        values: values that its requests keep alive.
         num_sessions: number of its open sessions.
         answered: answers to requests that carried an idempotency key.
     """
 
-    def __init__(self, name: str, limits: Limits) -> None:
+    def __init__(self, name: str, limits: Limits, budget: ByteBudget) -> None:
         self.name = name
         self.limits = limits
+        self.budget = budget
+        self.values = HeldValues(budget)
         self.num_sessions = 0
         self.answered = AnsweredKeys()
         self._num_tokens = limits.tokens_per_minute
@@ -71,13 +77,19 @@ class Tenant:
 
 
 class Tenants:
-    """The tenants of a service, found by their API keys. Keys are kept as hashes alone."""
+    """The tenants of a service, found by their API keys. Keys are kept as hashes alone.
+
+    Attributes:
+        budget: budget of the bytes that all hold together; where there are several, each has a part of it.
+    """
 
     def __init__(self, config: ServiceConfig) -> None:
-        self._anybody = None if config.tenant else Tenant("", config.limits)
+        self.budget = ByteBudget(config.max_held_bytes)
+        self._anybody = None if config.tenant else Tenant("", config.limits, self.budget)
         self._by_key: dict[bytes, Tenant] = {}
         for one in config.tenant:
-            tenant = Tenant(one.name, one.limits or config.limits)
+            budget = BudgetPart(self.budget) if len(config.tenant) > 1 else self.budget
+            tenant = Tenant(one.name, one.limits or config.limits, budget)
             for key in one.keys:
                 self._by_key[_hash(key)] = tenant
 

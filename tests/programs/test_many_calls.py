@@ -14,7 +14,7 @@ from stretto.graph.compile import compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.values import KV
 from stretto.programs.connection import extend
-from stretto.programs.fragment import MOST_TOGETHER, Build, Call, parts_of
+from stretto.programs.fragment import MOST_PLACES, MOST_TOGETHER, Build, Call, parts_of
 from stretto.programs.function import Function
 from stretto.sched.messages import Action, Event, Extend
 from stretto.sched.queries.session import SessionMachine
@@ -78,6 +78,18 @@ def test_parts_of_many_calls_have_producers_first() -> None:
     parts = list(parts_of(calls))
     assert [len(part) for part in parts] == [MOST_TOGETHER, MOST_TOGETHER, 1]
     assert [call for part in parts for call in part] == calls[::-1]
+
+
+def test_calls_of_many_inputs_are_in_small_parts() -> None:
+    """One call may have more by itself; then it is a part."""
+    work = chained(1)[0].work
+    inputs = {f"x{i}": f"v{i}" for i in range(900)}
+    calls = [Call(work, inputs, {"y": f"y{i}"}, {}) for i in range(20)]
+    parts = list(parts_of(calls))
+    assert [call for part in parts for call in part] == calls
+    assert [len(part) for part in parts] == [MOST_PLACES // 901] * 10
+    large = Call(work, {f"x{i}": f"v{i}" for i in range(2 * MOST_PLACES)}, {"y": "y"}, {})
+    assert [list(part) for part in parts_of([calls[0], large, calls[1]])] == [[calls[0]], [large], [calls[1]]]
 
 
 def test_calls_in_a_circle_are_in_one_of_the_parts_each() -> None:

@@ -108,7 +108,7 @@ def paragraph_sentences(text: str) -> list[tuple[str, bool]]:
     """Split a text into sentences without line breaks; returns each with whether it begins a paragraph."""
     found: list[tuple[str, bool]] = []
     for paragraph in _PARAGRAPH.split(text):
-        spans = split_sentences(paragraph)
+        spans = list(split_sentences(paragraph))
         found += [(" ".join(paragraph[a:b].split()), place == 0) for place, (a, b) in enumerate(spans)]
     return found
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.fleet.work import Passage
-from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig, Vector
+from stretto.engines.batch.vector_collection import Vector
+from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Hit
 

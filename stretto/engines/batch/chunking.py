@@ -33,6 +33,8 @@ MIN_TOKENS = 16
 NUM_SPECIAL_TOKENS = 2  # before and after a text, as [CLS] and [SEP]
 _NO_LIMIT = 1_000_000  # tokenizers that know none name a huge number
 TINY = 4  # a chunk under 1/4 of the budget runs on past a heading
+_MIN_BYTES = 200
+"""Mean number of bytes that a chunk has at least in a document of more than `max_chunks` chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,19 @@ class ChunkingConfig:
 
     Attributes:
         model: embedder whose tokens are counted, as in `EmbeddingConfig`.
+        max_chunks: number of chunks that a document may have in any case. It may have more only if each has
+            200 bytes of it on average, because a chunk takes some thousand bytes of memory.
+
+    Raises:
+        ConfigError: `max_chunks` is below 1.
     """
 
     model: str = MINILM
+    max_chunks: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.max_chunks < 1:
+            raise ConfigError(f"max_chunks is {self.max_chunks}; it must be at least 1")
 
 
 class Chunking:
@@ -62,6 +74,7 @@ class Chunking:
             ConfigError: packages are missing, there is no such model, or it has no usable tokenizer.
         """
         self._max_tokens = max_tokens(config.model)
+        self._max_chunks = config.max_chunks
         self._tokenizer = _load_tokenizer(config.model)
         self._is_unwanted: Callable[[int], bool] = lambda _: False
 
@@ -75,7 +88,8 @@ class Chunking:
         """Cut the documents of the tasks into chunks; return the chunks of each.
 
         Raises:
-            ConfigError: `tokens` is out of range, or `overlap` is so large that chunks have no new text.
+            ConfigError: `tokens` is out of range, `overlap` is so large that chunks have no new text, or a
+                document would have too many chunks.
             BadReply: an input is no document.
         """
         return answer_batch(tasks, {"chunk": self._chunk})
@@ -96,9 +110,17 @@ class Chunking:
             return self._is_unwanted(task.id)
 
         try:
-            return chunk_document(document, self._tokenizer, *self._sizes(task), is_unwanted=is_unwanted)
+            return chunk_document(
+                document,
+                self._tokenizer,
+                *self._sizes(task),
+                max_chunks=self._max_chunks,
+                is_unwanted=is_unwanted,
+            )
         except _Stopped:
             return unwanted(application)
+        except ConfigError as error:
+            raise error.at(task.step) from None
 
     def _sizes(self, task: Task) -> tuple[int, int]:
         """Token budgets of a chunk's text and of its overlap."""
@@ -118,15 +140,20 @@ def chunk_document(
     budget_tokens: int,
     overlap_tokens: int,
     *,
+    max_chunks: int | None = None,
     is_unwanted: Callable[[], bool] = lambda: False,
 ) -> list[Chunk]:
     """Cut a document into chunks of whole sentences, of up to `budget_tokens` each without special tokens.
 
     Each chunk may repeat up to `overlap_tokens` of the one before it. The time is linear in the length.
+
+    Raises:
+        ConfigError: there would be more than `max_chunks` chunks, of too few bytes; None sets no limit.
     """
     text = DocumentText.of(document.sections)
     pieces = _while_wanted(pieces_of(text, tokenizer, budget_tokens), is_unwanted)
-    spans = list(_pack(pieces, budget_tokens, overlap_tokens))
+    packed = _pack(pieces, budget_tokens, overlap_tokens)
+    spans = list(packed if max_chunks is None else _bounded(packed, text.text, max_chunks))
     chunks: list[Chunk] = []
     for index, (start, end) in enumerate(spans):
         first, *further = text.sections(start, end)
@@ -143,6 +170,20 @@ def chunk_document(
             )
         )
     return chunks
+
+
+def _bounded(spans: Iterable[tuple[int, int]], text: str, max_chunks: int) -> Iterator[tuple[int, int]]:
+    """Yield the spans of a text's chunks. Raises ConfigError if they are too many for its bytes."""
+    most = max_chunks
+    for number, span in enumerate(spans, start=1):
+        if number > most:
+            most = max(max_chunks, len(text.encode("utf-8", "replace")) // _MIN_BYTES)
+        if number > most:
+            raise ConfigError(
+                f"chunk: a document would have more than {most} chunks; it may have {max_chunks}, or one for "
+                f"each {_MIN_BYTES} bytes: choose more tokens or less overlap"
+            )
+        yield span
 
 
 def _while_wanted(pieces: Iterable[TextPiece], is_unwanted: Callable[[], bool]) -> Iterator[TextPiece]:

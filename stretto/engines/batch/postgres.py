@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
-from stretto.engines.batch.vectors import (
-    OWNED,
-    Vector,
-    collection_name,
-    num_wanted,
-    vector_at,
-    wrong_dimension,
-)
+from stretto.engines.batch.vector_collection import Vector, wrong_dimension
+from stretto.engines.batch.vectors import OWNED, collection_name, num_wanted, vector_at
 from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Task

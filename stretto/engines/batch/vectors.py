@@ -1,31 +1,19 @@
-"""Engine for exact vector search in memory, with results that do not depend on batches.
-
-The last bits of a matrix product depend on its shape, and so on the other chunks and queries. The float32
-product therefore only selects candidates: every row that could be among the best `k`, given the product's
-error bound, is scored again with `math.fsum`, which rounds the exact inner product correctly. Equal scores
-are in document order.
-"""
+"""Engine for exact vector search in memory, with results that do not depend on batches."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
+from stretto.engines.batch.vector_collection import Vector, VectorCollection
 from stretto.model.errors import BadReply, ConfigError
 from stretto.model.tasks import Task
-from stretto.model.values import Chunk, Hit, document_order
-
-Vector: TypeAlias = NDArray[np.float32]
-ChunkKey: TypeAlias = tuple[str, int, str]
+from stretto.model.values import Chunk, Hit
 
 DEFAULT_K = 4
-
 
 OWNED = "\x1f"
 """Character between a tenant and the name of its collection, in the name under which that is stored."""
@@ -79,7 +67,9 @@ class MemoryVectors:
     def _ingest(self, applications: Sequence[OpApplication]) -> list[object]:
         for application in applications:
             chunk, vector = application.require("chunks", Chunk), vector_at(application, "vectors")
-            collection = self._collections(application).setdefault(collection_key(application), _Collection())
+            collection = self._collections(application).setdefault(
+                collection_key(application), VectorCollection()
+            )
             collection.put(chunk, vector, step=application.task.step)
         return [True] * len(applications)
 
@@ -91,7 +81,7 @@ class MemoryVectors:
         collection = self._collections(application).get(collection_key(application))
         return [] if collection is None else collection.best(query, k, step=application.task.step)
 
-    def _collections(self, application: OpApplication) -> dict[str, _Collection]:
+    def _collections(self, application: OpApplication) -> dict[str, VectorCollection]:
         return self._private if collection_name(application) is None else self._named
 
 
@@ -142,47 +132,6 @@ def num_wanted(task: Task) -> int:
     return k
 
 
-def wrong_dimension(dimension: int, stored: int, step: str) -> ConfigError:
-    """Return the error for a vector whose dimension differs from that of the vectors stored in its
-    collection.
-    """
-    return ConfigError(
-        f"a vector of dimension {dimension} in a collection of {stored}: was it made by another embedder?",
-        step=step,
-    )
-
-
-@dataclass(slots=True)
-class _Collection:
-    """Vectors by document order; the matrix is built when a search first needs it."""
-
-    chunks: dict[ChunkKey, Chunk] = field(default_factory=dict)
-    vectors: dict[ChunkKey, Vector] = field(default_factory=dict)
-    table: _Table | None = None
-
-    def put(self, chunk: Chunk, vector: Vector, step: str) -> None:
-        self._check(vector, step)
-        key = (chunk.source, chunk.index, chunk.document_sha256)
-        self.chunks[key], self.vectors[key] = chunk, vector
-        self.table = None
-
-    def best(self, query: Vector, k: int, step: str) -> list[Hit]:
-        if not self.chunks:
-            return []
-        self._check(query, step)
-        if self.table is None:
-            keys = sorted(self.chunks)
-            matrix_ND = np.stack([self.vectors[key] for key in keys])  # noqa: N806
-            self.table = _Table([self.chunks[key] for key in keys], matrix_ND)
-            self.vectors = dict(zip(keys, matrix_ND, strict=True))  # one copy of each row
-        return self.table.best(query, k)
-
-    def _check(self, vector: Vector, step: str) -> None:
-        stored = next(iter(self.vectors.values()), vector)
-        if len(vector) != len(stored):
-            raise wrong_dimension(len(vector), len(stored), step)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Collections:
     """All collections of documents in memory: named ones by name, and those without a name by their query
@@ -191,38 +140,8 @@ class Collections:
     It is mutable, and shared by all instances of the engine.
     """
 
-    named: dict[str, _Collection] = field(default_factory=dict)
-    private: dict[str, _Collection] = field(default_factory=dict)
+    named: dict[str, VectorCollection] = field(default_factory=dict)
+    private: dict[str, VectorCollection] = field(default_factory=dict)
 
     def __reduce__(self) -> str:
         raise TypeError("collections in memory belong to one process")
-
-
-class _Table:
-    """An immutable matrix of N rows and D columns, and the chunk of each row."""
-
-    def __init__(self, chunks: Sequence[Chunk], matrix_ND: Vector) -> None:  # noqa: N803
-        self.chunks = chunks
-        self.matrix_ND = matrix_ND
-        self._longest = float(np.linalg.norm(matrix_ND, axis=1).max())
-
-    def best(self, query_D: Vector, k: int) -> list[Hit]:  # noqa: N803
-        """Find the best `k` hits in O(N D), plus O(D) for each candidate."""
-        rows = self._candidates(query_D, k)
-        products = self.matrix_ND[rows].astype(np.float64) * query_D.astype(np.float64)  # exact
-        scores = map(math.fsum, products.tolist())
-        hits = [Hit(self.chunks[row], score) for row, score in zip(rows, scores, strict=True)]
-        return document_order(hits)[:k]
-
-    def _candidates(self, query_D: Vector, k: int) -> NDArray[np.intp]:  # noqa: N803
-        """Rows that may be among the best `k`, in document order.
-
-        A float32 inner product of length D errs by at most D eps |x| |q|, whatever the order of its sum.
-        """
-        num_rows, dim = self.matrix_ND.shape
-        if num_rows <= k:
-            return np.arange(num_rows)
-        approximate = np.einsum("nd,d->n", self.matrix_ND, query_D)  # BLAS would start threads for this
-        error = dim * float(np.finfo(np.float32).eps) * self._longest * float(np.linalg.norm(query_D))
-        kth_best = np.partition(approximate, -k)[-k]
-        return np.flatnonzero(approximate >= kth_best - 2 * error)

@@ -4,7 +4,7 @@ The longest already known prefix of a prompt is computed first, while its other 
 retrieved or decoded. A cut never changes a result: each part carries the whole prompt so far and takes the
 part before it as a hint.
 
-Source: Teola §4.2, pass 3. Differs: any number of cuts, by availability rather than by the place of a
+Source: Teola §4.2, pass 3. Differs: up to 64 cuts, by availability rather than by the place of a
 placeholder, and none where an extra request would cost more than it saves.
 """
 
@@ -16,6 +16,9 @@ from dataclasses import replace
 from stretto.graph.graph import HINT, WHEN, Arg, Graph, Primitive, PromptParts, Ref, Slot
 from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_prefill
+
+_MAX_CUTS = 64
+"""Largest number of cuts of a prompt. One with more is not cut: the parts would hold its square."""
 
 
 def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
@@ -100,7 +103,7 @@ def _cuts(
             if arg.each:
                 break
             known |= later
-    return cuts
+    return cuts if len(cuts) <= _MAX_CUTS else []
 
 
 def _part(primitive: Primitive, name: str, prompt: PromptParts) -> Primitive:

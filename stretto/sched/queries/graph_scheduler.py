@@ -39,6 +39,7 @@ from stretto.sched.queries.shown_text import ShownText
 from stretto.sched.queries.splicing import Expand, given_to, subgraph_of
 from stretto.sched.queries.streams import Streams, by_port
 from stretto.sched.queries.task_groups import TaskGroups
+from stretto.sched.queries.turn_work import TurnWork, most_items
 
 TURN_PRIMITIVES = 8
 """Number of primitives that expansions may add before others have a turn: some ms of work."""
@@ -61,7 +62,13 @@ class GraphScheduler:
         has_expanded: whether a subgraph has been added since `demands` were computed.
     """
 
-    def __init__(self, query: str, record: QueryRecord | None = None, expand: Expand | None = None) -> None:
+    def __init__(
+        self,
+        query: str,
+        record: QueryRecord | None = None,
+        expand: Expand | None = None,
+        turn: TurnWork | None = None,
+    ) -> None:
         self.query = query
         self.live = LiveGraph()
         self.nodes = self.live.nodes
@@ -72,6 +79,7 @@ class GraphScheduler:
         self.changed: dict[int, None] = {}
         self.has_expanded = False
         self._num_spliced = 0
+        self._turn = turn or TurnWork()
         self._record = record or QueryRecord()
         self._expand = expand
         self._states = NodeStates()
@@ -177,14 +185,15 @@ class GraphScheduler:
         order of the graph, so that a prefill goes before the calls that reuse its KV.
 
         It pauses where many primitives were added by expansions, so that a graph that grows without end does
-        not hold up others; the outcome says so, and the next call goes on.
+        not hold up others, and where the work of this instant is done; the outcome says so, and the next call
+        goes on.
         """
         self._num_spliced = 0
         woken = self.live.woken
         woken.sort()
         num_done = 0
         for node_id in woken:  # grows meanwhile
-            if self._num_spliced >= TURN_PRIMITIVES:
+            if self._num_spliced >= TURN_PRIMITIVES or self._turn.is_over:
                 break
             num_done += 1
             node = self.nodes.get(node_id)
@@ -275,6 +284,7 @@ class GraphScheduler:
     def _send(
         self, node: Node, inputs: Mapping[str, object], lo: int, hi: int, each: tuple[str, ...]
     ) -> None:
+        self._turn.spend(node, len(inputs), hi - lo)
         decode_node = None if node.fused is None else self.nodes[node.fused]
         decode = (decode_node or node).decode
         self.outcome.work.append(
@@ -302,11 +312,15 @@ class GraphScheduler:
         return usual(self._record.criteria, node.path_s)
 
     def _feed(self, node: Node) -> None:
-        """Hand out the items of an open mapped node that have arrived since the last time."""
-        arrived = self._streams.feed(node, self.values)
+        """Hand out items of an open mapped node that have arrived since the last time. If there are too many
+        for one time, the node is woken again.
+        """
+        arrived = self._streams.feed(node, self.values, most_items(node))
         if not isinstance(arrived, list):
             self._end_with(node, arrived)
             return
+        if self._streams.mapped[node.id].has_more:
+            self.live.woken.append(node.id)
         for items in arrived:
             try:
                 self._send(node, items.inputs, items.lo, items.hi, items.each)

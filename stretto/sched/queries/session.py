@@ -22,6 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from itertools import islice
 
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.model.errors import QueryCancelled, StrettoError, UserError
@@ -33,6 +34,7 @@ from stretto.sched.queries.graph_scheduler import GraphScheduler
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.results import Completed
 from stretto.sched.queries.splicing import Expand
+from stretto.sched.queries.turn_work import TurnWork
 from stretto.sched.snapshot import QueryPicture
 
 
@@ -50,10 +52,16 @@ class SessionMachine:
         UserError: from `submit` and `extend`, for a graph that does not fit.
     """
 
-    def __init__(self, query: str, record: QueryRecord | None = None, expand: Expand | None = None) -> None:
+    def __init__(
+        self,
+        query: str,
+        record: QueryRecord | None = None,
+        expand: Expand | None = None,
+        turn: TurnWork | None = None,
+    ) -> None:
         self.query = query
         self.record = record or QueryRecord()
-        self.graph = GraphScheduler(query, self.record, expand)
+        self.graph = GraphScheduler(query, self.record, expand, turn)
         self.graph.demands = {}
         self._variables: dict[str, int] = {}
         self._produced: set[str] = set()
@@ -203,11 +211,22 @@ class SessionMachine:
         self._deduce()
         return self._take()
 
-    def close(self, error: StrettoError) -> list[tuple[str, Failure]]:
-        """End the session; return (name, failure) pairs for the variables without a value, which fail with
-        `error`.
+    def close_some(self, error: StrettoError, most: int) -> tuple[list[tuple[str, Failure]], int]:
+        """Give up to `most` variables up, because the session has ended: a session may have so many that all
+        together would take long.
+
+        Returns (name, failure) pairs for those without a value, which fail with `error`, and the number of
+        variables given up, which is less than `most` only if none is left.
         """
-        return [(name, Failure(error)) for name in self.open_variables]
+        names = list(islice(self._variables, most))
+        failed = [(name, Failure(error)) for name in names if name not in self._settled]
+        for name in names:
+            value_id = self._variables.pop(name)
+            self.graph.values.pop(value_id, None)
+            self._settled.pop(name, None)
+            self._wants.pop(name, None)
+            self._asked.pop(value_id, None)
+        return failed, len(names)
 
     def complete_all(self, reports: Iterable[Completed]) -> Outcome:
         """Handle results of several nodes (steps) that came at the same time, so that everything they make
@@ -235,8 +254,8 @@ class SessionMachine:
         return self._take()
 
     def go_on(self) -> Outcome:
-        """Go on where the graph has paused: it grows for long, or many of its nodes are needed more or less
-        urgently than before.
+        """Go on where the graph has paused: it grows for long, has had much work to begin, or many of its
+        nodes are needed more or less urgently than before.
         """
         if self._is_behind:
             self._deduce()

@@ -31,6 +31,7 @@ class Mapped:
         taken: number of items that have arrived and were handed out.
         flowed: number of leading results that have been passed on to other steps.
         total: number of all items; None while an input list may still grow.
+        has_more: whether more items had arrived than were handed out the last time.
     """
 
     inputs: Mapping[str, object]
@@ -40,6 +41,7 @@ class Mapped:
     flowed: int = 0
     num_done: int = 0
     total: int | None = None
+    has_more: bool = False
     results: list[object] = field(default_factory=list)
 
     def put(self, lo: int, results: Sequence[object]) -> None:
@@ -91,9 +93,10 @@ class Streams:
         pieces = [arg.piece for arg in node.ins if arg.piece is not None]
         self.mapped[node.id] = Mapped(gathered.inputs, min(pieces, default=1), gathered.failure)
 
-    def feed(self, node: Node, values: Values) -> list[Items] | AbsentType | Failure:
+    def feed(self, node: Node, values: Values, most: int | None = None) -> list[Items] | AbsentType | Failure:
         """Return the ranges of items that have arrived at a mapped node (a step applied to each item of a
-        list) since the last call and can run; absent and failed items are left out.
+        list) since the last call and can run, of the next `most` items if that is given; absent and failed
+        items are left out.
 
         If a whole input list is absent or has failed, `ABSENT` or that failure is returned, as the node's own
         result.
@@ -102,6 +105,7 @@ class Streams:
             BadReply: a value that should be a list is not one.
         """
         mapped = self.mapped[node.id]
+        mapped.has_more = False
         ended = [values[arg.value] for arg in node.ins if arg.each]
         if any(value is ABSENT for value in ended):
             return ABSENT
@@ -117,6 +121,8 @@ class Streams:
         if all(value is not UNSET for value in ended):
             mapped.total = available
         lo = mapped.taken
+        if most is not None and available > lo + most:
+            available, mapped.has_more = lo + most, True
         if available == lo or (available - lo < mapped.piece and mapped.total is None):
             return []
         mapped.taken = available

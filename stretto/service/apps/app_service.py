@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from stretto.apps.template import Configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.passes.weigh import WEIGHED
@@ -30,7 +28,6 @@ from stretto.service.sizes import is_large, num_bytes
 from stretto.service.tenants import Tenant
 
 _RETRY_S = 1.0
-_encode = msgspec.json.Encoder().encode
 
 
 class AppService:
@@ -67,7 +64,7 @@ class AppService:
         await self._reader.__aexit__(*error)
 
     async def start(self, app: DeployedApp, request: CheckedRequest, tenant: Tenant) -> AppQuery:
-        """Read the documents of a request of a tenant, and start its query.
+        """Read the documents of a request of a tenant, and start its query. The request's inputs are used up.
 
         Raises:
             Refused: something in the request is wrong, or beyond a limit of the tenant.
@@ -83,6 +80,7 @@ class AppService:
         tenant.check_output_tokens(max(_max_tokens(egraph), default=0))
         with self._claimed(tenant, sum(_max_tokens(egraph))):
             inputs = await self._reader.read(request.inputs, end_s, tenant.name)
+            request.inputs.clear()
             left_s = None if end_s is None else end_s - self._now_s()
             if left_s is not None and left_s <= 0:
                 raise DeadlineExceeded(LATE_READING)
@@ -107,9 +105,9 @@ class AppService:
         await started.ended.wait()
         await started.query
 
-    async def status(self, found: AppQuery) -> bytes:
-        """Return what is known of a query, as JSON: its outputs or its error, if it has ended. Large outputs
-        are written in a thread.
+    async def status(self, found: AppQuery) -> dict[str, Any]:
+        """Return what is known of a query, as values of JSON: its outputs or its error, if it has ended.
+        Large outputs are read in a thread.
         """
         ended_s = found.ended_s
         now_s = self._now_s() if ended_s is None else ended_s
@@ -118,21 +116,21 @@ class AppService:
         if found.warnings:
             status["warnings"] = list(found.warnings)
         if not found.query.is_done():
-            return _encode(status)
+            return status
         try:
             outputs = await found.query
         except QueryCancelled:
-            return _encode({**status, "status": "cancelled"})
+            return {**status, "status": "cancelled"}
         except StrettoError as error:
-            return _encode({**status, "status": "failed", "error": error_to_wire(error)})
+            return {**status, "status": "failed", "error": error_to_wire(error)}
         if reasons := {name: one.finish for one in found.query.endings for name in one.outputs}:
             status["finish_reasons"] = reasons
 
-        def written() -> bytes:
-            values = outputs_as_json(outputs, found.question)
-            return _encode({**status, "status": "done", "outputs": values})
+        def read() -> dict[str, object]:
+            return outputs_as_json(outputs, found.question)
 
-        return await asyncio.to_thread(written) if is_large(outputs) else written()
+        values = await asyncio.to_thread(read) if is_large((outputs, found.question)) else read()
+        return {**status, "status": "done", "outputs": values}
 
     async def text_events(self, app: DeployedApp, query: Query) -> AsyncIterator[tuple[str, str]]:
         """Yield the (output, text) pieces of all outputs that are texts, from the beginning, until the query

@@ -85,18 +85,19 @@ class DocumentParsers:
             self._free.append(parser)
             self._turns.give_back(slot)
 
-        def kill() -> None:
-            """Kill the parser, again and again in case its process has not begun yet."""
-            if not work.done():
-                parser.kill()
-                loop.call_later(_KILL_AGAIN_S, kill)
-
         work.add_done_callback(release)
         try:
             return await asyncio.shield(work)  # the parser is in use until its file ends, whoever leaves
         except asyncio.CancelledError:
-            kill()
+            _kill(parser, work)
             raise
+
+
+def _kill(parser: ParserProcess, work: asyncio.Future[Document]) -> None:
+    """Kill a parser until its work ends: again and again, in case its process has not begun yet."""
+    if not work.done():
+        parser.kill()
+        asyncio.get_running_loop().call_later(_KILL_AGAIN_S, _kill, parser, work)
 
 
 def _parse(parser: ParserProcess, upload: Upload, data: bytes) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from stretto.apps.template import Configuration, Template
@@ -49,6 +49,7 @@ class CheckedRequest:
     """A request that fits its app.
 
     Attributes:
+        asked: what it asks for, without the inputs, settings and files that were read: they may be large.
         inputs: inputs by name, with an `Upload` in place of each document.
         configuration: settings by component.
     """
@@ -67,7 +68,8 @@ def checked_request(template: Template, content_type: str, body: bytes | bytearr
     asked = read_request(content_type, body)
     check_num_items((asked.inputs,), "inputs")
     inputs = checked_inputs(template, asked.inputs, asked.files)
-    return CheckedRequest(asked, inputs, checked_settings(template, asked.settings))
+    configuration = checked_settings(template, asked.settings)
+    return CheckedRequest(replace(asked, inputs=None, settings=None, files={}), inputs, configuration)
 
 
 def read_request(content_type: str, body: bytes | bytearray) -> QueryRequest:

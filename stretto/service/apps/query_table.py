@@ -23,7 +23,7 @@ class AppQuery:
         created_s, ended_s: times by the clock of the event loop; `ended_s` is None while it runs.
         question: texts among its inputs, which its sources are quoted for.
         warnings: what could not be read of its documents.
-        num_bytes: size of its outputs when it has ended.
+        num_bytes: size of its outputs and its question when it has ended.
         ended: set when the table has been told of its end.
     """
 
@@ -83,8 +83,8 @@ class QueryTable:
     def end(self, query_id: str, now_s: float, num_bytes: int = 0) -> None:
         """Note that a query has ended, with outputs of so many bytes. It is kept for a while."""
         ended = self._running.pop(query_id)
-        ended.ended_s, ended.num_bytes = now_s, num_bytes
-        self._kept_bytes[ended.tenant] += num_bytes
+        ended.ended_s, ended.num_bytes = now_s, num_bytes + len(ended.question)
+        self._kept_bytes[ended.tenant] += ended.num_bytes
         ended.ended.set()
         self._ended.setdefault(ended.tenant, {})[query_id] = ended
         self._forget(now_s)

@@ -15,14 +15,16 @@ from collections.abc import Callable
 
 from stretto.http import ClientLeft
 from stretto.model.errors import QueryEnded, StrettoError
+from stretto.programs.wire.json_parts import json_parts
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
-from stretto.service.apps.query_request import checked_request
+from stretto.service.apps.query_request import CheckedRequest, QueryRequest, checked_request
 from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import off_loop
 from stretto.service.refusals import draining, not_found
 from stretto.service.request import ServiceRequest
 from stretto.service.routes import Route
+from stretto.service.sizes import is_large
 
 _QUERIES = "/v1/apps/{app}/queries"
 _QUERY = f"{_QUERIES}/{{query}}"
@@ -61,25 +63,32 @@ class AppRoutes:
         app = self._app(request)
         if self._is_draining():
             raise draining()
-        content_type, body = request.header(b"content-type"), await request.body()
-        checked = await off_loop(len(body), lambda: checked_request(app.template, content_type, body))
-        started = await request.unless_left(self._service.start(app, checked, request.tenant))
-        asked = checked.asked
+        started, asked = await self._started(request, app)
         if asked.background:
-            await request.answer(await self._service.status(started), 202)
+            await self._answer_status(request, started, 202)
             return
         try:
             if asked.stream:
                 await request.unless_left(self._send_events(request, app, started))
             else:
                 await request.unless_left(self._service.wait(started))
-                await request.answer(await self._service.status(started))
+                await self._answer_status(request, started)
         except ClientLeft:
             started.query.cancel()
             raise
 
+    async def _started(self, request: ServiceRequest, app: DeployedApp) -> tuple[AppQuery, QueryRequest]:
+        """Start the query that a request asks for. What that was read from is freed then."""
+        checked = await self._checked(request, app)
+        started = await request.unless_left(self._service.start(app, checked, request.tenant))
+        return started, checked.asked
+
+    async def _checked(self, request: ServiceRequest, app: DeployedApp) -> CheckedRequest:
+        content_type, body = request.header(b"content-type"), await request.body()
+        return await off_loop(len(body), lambda: checked_request(app.template, content_type, body))
+
     async def _status(self, request: ServiceRequest) -> None:
-        await request.answer(await self._service.status(self._query(request)))
+        await self._answer_status(request, self._query(request))
 
     async def _events(self, request: ServiceRequest) -> None:
         await request.unless_left(self._send_events(request, self._app(request), self._query(request)))
@@ -89,16 +98,29 @@ class AppRoutes:
         found.query.cancel()
         with contextlib.suppress(StrettoError):
             await self._service.wait(found)
-        await request.answer(await self._service.status(found))
+        await self._answer_status(request, found)
+
+    async def _answer_status(self, request: ServiceRequest, found: AppQuery, status: int = 200) -> None:
+        content = await self._status_of(request, found)
+        if is_large(content):
+            await request.answer_parts(lambda: json_parts(content), status)
+        else:
+            await request.answer_json(content, status)
+
+    async def _status_of(self, request: ServiceRequest, found: AppQuery) -> dict[str, object]:
+        """Return the status of a query. Its outputs count as held for the request from now on."""
+        request.hold_value(found, found.num_bytes)
+        return await self._service.status(found)
 
     async def _send_events(self, request: ServiceRequest, app: DeployedApp, query: AppQuery) -> None:
         """Send the text of a query as it is generated, and at the end its status with all outputs."""
         await request.send_event({"id": query.id, "status": "running"})
         async for output, text in self._service.text_events(app, query.query):
-            await request.send_event({"output": output, "text": text})
+            await request.send_text_events(text, output=output)
         with contextlib.suppress(QueryEnded):
             await self._service.wait(query)
-        await request.send_encoded_event(await self._service.status(query))
+        content = await self._status_of(request, query)
+        await request.send_event_parts(lambda: json_parts(content))
         await request.end_events()
 
     def _app(self, request: ServiceRequest) -> DeployedApp:
