@@ -34,7 +34,8 @@ from stretto.sched.engines.instances import EngineInstances
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.messages import Action, CancelTask, Release, StartBatch
 from stretto.sched.orders import ORDERS
-from stretto.sched.orders.order import Hold, NewOrder
+from stretto.sched.orders.order import Hold, NewOrder, prices_s
+from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
 from stretto.sched.queries.results import Report, checked_results, completed, failed, is_worth_retrying
@@ -64,7 +65,8 @@ class BatchScheduler:
     ) -> None:
         self.engine = engine
         self.instances = EngineInstances(engine)
-        self.queue = EngineQueue(engine, profile, orders)
+        self._account = ProgramAccount(*prices_s(engine, profile))
+        self.queue = EngineQueue(engine, profile, orders, self._account)
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, _Batch] = OrderedDict()  # the one begun first is first
@@ -82,6 +84,7 @@ class BatchScheduler:
 
     def add(self, request: StepRequest, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
+        self._account.arrived(request, 0, now_s)
         self.queue.add(QueueEntry(request, now_s))
 
     def observe(self, instance: InstanceId, batch_id: int, now_s: float) -> None:
@@ -118,6 +121,8 @@ class BatchScheduler:
         if batch is None:
             return []
         self.instances.answered(instance)
+        for entry, lo, hi in batch.parts:
+            self._account.ended(entry.request, batch.started_s, hi - lo)
         try:
             results = checked_results(results, len(batch.tasks))
         except BadReply as error:
@@ -284,6 +289,7 @@ class BatchScheduler:
         because their results are no longer wanted. Work that runs goes on.
         """
         self.queue.withdraw(query, node, items)
+        self._account.withdrawn(query, node, items)
         return []
 
     def queries(self) -> list[str]:
@@ -306,6 +312,7 @@ class BatchScheduler:
         later.
         """
         self.queue.end_query(query)
+        self._account.query_ended(query)
         self._leaving.add(query)
         if query not in self._num_running:
             self._left.append(query)
@@ -351,6 +358,7 @@ class BatchScheduler:
         For tests.
         """
         assert all(entry.lo < entry.hi for entry in self.queue)
+        self._account.check_invariants()
         for instance, batch in self._running.items():
             units = sum(entry.units_of(lo, hi) for entry, lo, hi in batch.parts)
             single = len(batch.parts) == 1 and batch.parts[0][2] - batch.parts[0][1] == 1
@@ -412,8 +420,9 @@ class BatchScheduler:
     ) -> StartBatch:
         others_serve = len(self.instances.fleet.serving) > 1
         tasks = [self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts]
-        for entry, _, _ in parts:
+        for entry, lo, hi in parts:
             query = entry.query
+            self._account.sent(entry.request, hi - lo)
             self._num_running[query] = self._num_running.get(query, 0) + 1
             if self.engine.keeps_state:
                 self._touched.setdefault(query, set()).add(instance)

@@ -15,6 +15,7 @@ from stretto.model.errors import InternalError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
+from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, runs_of
 
@@ -47,8 +48,15 @@ class EngineQueue:
     batch engine are put in order when the order is asked: where one batch has room for all, it never is.
     """
 
-    def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
-        self._new_order, self._config = orders[engine.policy], OrderConfig.of(engine, profile)
+    def __init__(
+        self,
+        engine: Engine,
+        profile: Profile,
+        orders: Mapping[str, NewOrder],
+        account: ProgramAccount | None = None,
+    ) -> None:
+        self._new_order = orders[engine.policy]
+        self._config = OrderConfig.of(engine, profile, account)
         self._policy = engine.policy
         self._age_limit_s = engine.age_limit_s
         self._orders = self._new_orders()

@@ -57,6 +57,11 @@ class StepRequest:
     is_alone: bool = False
     is_continued: bool = False
 
+    @property
+    def source(self) -> tuple[str, str, str]:
+        """What it resembles in work, as the kind of its program, the template of its step, and the step."""
+        return self.record.kind, self.node.template, self.step
+
 
 class QueueEntry:
     """A queue entry: the part of a request (one step's work for an engine) that waits, items `lo` to `hi`
