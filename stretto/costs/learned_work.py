@@ -26,7 +26,8 @@ from typing import Any, TypeAlias
 from stretto.model.errors import ConfigError
 
 Source: TypeAlias = tuple[str, ...]
-"""What resembles each other: the kind of program, the template of a step, and the step."""
+"""What resembles each other: the kind of program, then what tells steps apart. Samples count for the kind too,
+which stands in for steps that are not known yet."""
 
 _LEAST_S = 1e-5
 """Seconds below which work counts as none."""
@@ -37,8 +38,8 @@ _ENOUGH = 4.0
 _MOST = 256.0
 """Samples of a distribution at which all counts are halved."""
 _MAX_SOURCES = 1024
-_FRESH_WEIGHT = 1 / 32
-"""Least weight of a new observation in the mean of fresh prompts."""
+_LEAST_WEIGHT = 1 / 32
+"""Least weight of a new observation in a mean."""
 
 
 def _bin_of(seconds: float) -> int:
@@ -98,11 +99,15 @@ class _Left:
 
 @dataclass(slots=True)
 class _OfSource:
-    """What was learned of one source: later work by bins of the work so far, and how fresh prompts are."""
+    """What was learned of one source: later work by bins of the work so far, how fresh prompts are, and how long
+    programs went on.
+    """
 
     cells: dict[int, _Left] = field(default_factory=dict)
     fresh: float = 1.0
     num_fresh: int = 0
+    way_s: float = 0.0
+    num_ways: int = 0
 
     def find(self, done_s: float) -> _Left | None:
         """Return the distribution that is nearest in work so far, of those with enough samples."""
@@ -138,27 +143,44 @@ class LearnedWork:
 
     def observe(self, source: Source, done_s: float, left_s: float) -> None:
         """Count a program that asked for `left_s` seconds of work after it had asked for `done_s`."""
-        cells = self._source(source).cells
-        cells.setdefault(_bin_of(done_s) // 2, _Left()).count(max(0.0, left_s))
+        for one in (source, source[:1]):
+            cells = self._source(one).cells
+            cells.setdefault(_bin_of(done_s) // 2, _Left()).count(max(0.0, left_s))
 
     def observe_fresh(self, source: Source, share: float) -> None:
         """Count a prompt of which this share of the tokens had to be computed."""
         found = self._source(source)
         found.num_fresh += 1
-        found.fresh += max(_FRESH_WEIGHT, 1 / found.num_fresh) * (share - found.fresh)
+        found.fresh += max(_LEAST_WEIGHT, 1 / found.num_fresh) * (share - found.fresh)
 
     def fresh(self, source: Source) -> float:
         """Return the share of a prompt's tokens that is expected not to be cached; 1 if nothing is known."""
         found = self._sources.get(source)
         return 1.0 if found is None else found.fresh
 
-    def index_s(self, source: Source, done_s: float, waiting_s: float) -> float | None:
-        """Return the work per program that ends, for a program that has asked for `done_s` seconds of work and
-        of which `waiting_s` wait; None if nothing is known of its source.
+    def observe_way(self, source: Source, seconds: float) -> None:
+        """Count a program that ended so many seconds after work of this source was sent out."""
+        found = self._source(source)
+        found.num_ways += 1
+        found.way_s += max(_LEAST_WEIGHT, 1 / found.num_ways) * (seconds - found.way_s)
+
+    def way_s(self, source: Source) -> float | None:
+        """Return the mean time from the start of work of this source to the end of its program; None if no
+        such program has ended.
         """
         found = self._sources.get(source)
-        cell = None if found is None else found.find(done_s)
-        return None if cell is None else cell.index_s(waiting_s)
+        return None if found is None or not found.num_ways else found.way_s
+
+    def index_s(self, source: Source, done_s: float, waiting_s: float) -> float | None:
+        """Return the work per program that ends, for a program that has asked for `done_s` seconds of work and
+        of which `waiting_s` wait; None if nothing is known of its source, nor of its kind.
+        """
+        for one in (source, source[:1]):
+            found = self._sources.get(one)
+            cell = None if found is None else found.find(done_s)
+            if cell is not None:
+                return cell.index_s(waiting_s)
+        return None
 
     def rows(self) -> Iterator[LearnedRow]:
         """Yield what was learned, by source, for people."""
@@ -172,6 +194,7 @@ class LearnedWork:
             {
                 "source": list(source),
                 "fresh": [found.fresh, found.num_fresh],
+                "way": [found.way_s, found.num_ways],
                 "cells": [
                     [place, [[one, cell.weights[one], cell.sums_s[one]] for one in sorted(cell.weights)]]
                     for place, cell in sorted(found.cells.items())
@@ -188,6 +211,7 @@ class LearnedWork:
             for one in state:
                 found = learned._source(tuple(map(str, one["source"])))
                 found.fresh, found.num_fresh = float(one["fresh"][0]), int(one["fresh"][1])
+                found.way_s, found.num_ways = float(one["way"][0]), int(one["way"][1])
                 for place, bins in one["cells"]:
                     weights = {int(at): float(weight) for at, weight, _ in bins}
                     sums_s = {int(at): float(sum_s) for at, _, sum_s in bins}
@@ -202,7 +226,8 @@ class LearnedWork:
         assert len(self._sources) <= _MAX_SOURCES
         for found in self._sources.values():
             assert found.fresh >= 0
-            assert found.num_fresh >= 0
+            assert found.way_s >= 0
+            assert min(found.num_fresh, found.num_ways) >= 0
             assert all(0 <= place <= _BINS // 2 for place in found.cells)
             for cell in found.cells.values():
                 assert cell.weights.keys() == cell.sums_s.keys()

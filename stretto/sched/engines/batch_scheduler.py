@@ -422,7 +422,7 @@ class BatchScheduler:
         tasks = [self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts]
         for entry, lo, hi in parts:
             query = entry.query
-            self._account.sent(entry.request, hi - lo)
+            self._account.sent(entry.request, now_s, hi - lo)
             self._num_running[query] = self._num_running.get(query, 0) + 1
             if self.engine.keeps_state:
                 self._touched.setdefault(query, set()).add(instance)

@@ -459,7 +459,7 @@ class LLMScheduler:
         num_tokens = placed.request.num_tokens
         prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
         queue.take(entry, 1)
-        self._account.sent(request)
+        self._account.sent(request, now_s)
         running = Running(task.id, instance, entry, item, prompt, queue, placed.request, prefill_s, now_s)
         running.output_key = output_key
         running.slot = self.instances.fleet.slot(instance)

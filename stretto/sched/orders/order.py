@@ -24,6 +24,7 @@ MAX_ASKED = 32
 
 _AGEING = 0.3
 _LLM_AGEING = 0.1
+_CREDIT = 0.02
 
 Rank: TypeAlias = tuple[float, ...]
 """Place of a request among those that wait at an instance: the smaller goes first."""
@@ -64,7 +65,8 @@ class OrderConfig:
         fill_timeout_s: seconds that `throughput` waits for a batch to fill.
         unit_s: predicted seconds of a unit of work on the engine (`least_work`, `programs_first`).
         output_s: predicted seconds of a generated token (`least_work`, `programs_first`).
-        ageing: seconds of work that a second of waiting counts as (`least_work`, `programs_first`).
+        ageing: seconds of work that a second of waiting counts as (`least_work`).
+        credit: seconds of work that a second of waiting counts as (`programs_first`).
         account: what programs have asked of the engine, and the service that tenants got
             (`programs_first`). The scheduler of the engine keeps it.
     """
@@ -74,6 +76,7 @@ class OrderConfig:
     unit_s: float = 0.0
     output_s: float = 0.0
     ageing: float = _AGEING
+    credit: float = _CREDIT
     account: ProgramAccount = field(default_factory=ProgramAccount)
 
     @classmethod
@@ -86,7 +89,7 @@ class OrderConfig:
         unit_s, output_s = prices_s(engine, profile)
         ageing = _LLM_AGEING if engine.is_llm else _AGEING
         account = ProgramAccount(unit_s, output_s) if account is None else account
-        return cls(engine.age_limit_s, engine.fill_timeout_s, unit_s, output_s, ageing, account)
+        return cls(engine.age_limit_s, engine.fill_timeout_s, unit_s, output_s, ageing, account=account)
 
 
 def prices_s(engine: Engine, profile: Profile) -> tuple[float, float]:

@@ -27,6 +27,8 @@ from stretto.sched.queries.request import StepRequest
 _MAX_PROGRAMS = 8192
 _MAX_GROUPS = 256
 _MAX_TENANTS = 4096
+_LATER = "later"
+"""Mark of the sources of prompts that come when their program has had others, and so may begin like those."""
 _SILENCE_S = 15.0
 """Least seconds of silence after which a program of several queries may count as ended."""
 _SILENCES = 3.0
@@ -37,19 +39,27 @@ _FORGETS = 0.998
 
 @dataclass(slots=True)
 class _Group:
-    """Requests of one instant: their source, the work asked for up to and with them, and what they took."""
+    """Requests of one instant: their source, the work asked for up to and with them, what they took, and when
+    the first of them was sent.
+    """
 
     source: Source
     done_s: float
     at_s: float
     took_s: float = 0.0
+    sent_s: float | None = None
 
 
 @dataclass(slots=True)
 class _Open:
-    """Items of one request that have arrived and not ended, and the expected seconds of each."""
+    """Items of one request that have arrived and not ended, and the expected seconds of each.
+
+    Attributes:
+        fresh_source: source by which the share of the prompt that is not cached is learned.
+    """
 
     group: _Group
+    fresh_source: Source
     item_s: float
     num_left: int
     hi: int
@@ -86,6 +96,7 @@ class ProgramAccount:
 
     Attributes:
         learned: what earlier programs have asked for.
+        virtual_s: virtual time of the tenant that was served last, before that.
     """
 
     def __init__(
@@ -96,6 +107,7 @@ class ProgramAccount:
         learned: LearnedWork | None = None,
     ) -> None:
         self.learned = LearnedWork() if learned is None else learned
+        self.virtual_s = 0.0
         self._unit_s = unit_s
         self._output_s = output_s
         self._weights = weights or {}
@@ -132,23 +144,31 @@ class ProgramAccount:
         elif request.lo in of_node:  # it is tried again
             return
         num_items = request.hi - request.lo
-        source = request.source
-        seconds = self._price_s(request, num_output, self.learned.fresh(source))
+        group = program.groups[-1] if program.groups else None
+        is_first = group is None or group.at_s == now_s and len(program.groups) == 1
+        fresh_source = request.source if is_first else (*request.source, _LATER)
+        seconds = self._price_s(request, num_output, self.learned.fresh(fresh_source))
+        source = (*request.source, str(request.node.depth))
         program.asked_s += seconds
         program.source, program.done_s, program.heard_s = source, program.asked_s, now_s
-        group = program.groups[-1] if program.groups else None
         if group is None or (group.at_s != now_s and len(program.groups) < _MAX_GROUPS):
             group = _Group(source, program.asked_s, now_s)
             program.groups.append(group)
         elif group.at_s == now_s:
             group.source, group.done_s = source, program.asked_s
-        of_node[request.lo] = _Open(group, seconds / num_items, num_items, request.hi)
+        of_node[request.lo] = _Open(group, fresh_source, seconds / num_items, num_items, request.hi)
 
-    def sent(self, request: StepRequest, num_items: int = 1) -> None:
+    def sent(self, request: StepRequest, now_s: float, num_items: int = 1) -> None:
         """Charge the tenant of a request for items that go to an instance now."""
         found = self._find(request)
-        if found is not None:
-            self._charge(request.record.tenant, found[1].item_s * num_items)
+        if found is None:
+            return
+        part = found[1]
+        if part.group.sent_s is None:
+            part.group.sent_s = now_s
+        tenant = request.record.tenant
+        self.virtual_s = self._served.get(tenant, 0.0)
+        self._charge(tenant, part.item_s * num_items)
 
     def ended(
         self, request: StepRequest, now_s: float, num_items: int = 1, took_s: float | None = None
@@ -174,7 +194,10 @@ class ProgramAccount:
         """Count the end of one item at an LLM that has generated `num_output` tokens. Prompt tokens that were
         not cached are taken from `usage`, where it reports any.
         """
-        source = request.source
+        found = self._find(request)
+        if found is None:
+            return
+        source = found[1].fresh_source
         num_known = _num_units(request) / (request.hi - request.lo)
         num_fresh = self.learned.fresh(source) * num_known
         if usage.num_prompt_tokens:
@@ -239,9 +262,19 @@ class ProgramAccount:
         found = self.learned.index_s(program.source, program.done_s, waiting_s)
         return max(program.done_s, waiting_s) if found is None else found
 
+    def start_by_s(self, request: StepRequest) -> float:
+        """Return the time by which a request must start so that its program can keep its deadline, as programs
+        of its kind have gone on; infinite without a deadline.
+        """
+        deadline_s = request.record.deadline_s
+        if deadline_s is None:
+            return math.inf
+        return deadline_s - (self.learned.way_s((*request.source, str(request.node.depth))) or 0.0)
+
     def fresh(self, request: StepRequest) -> float:
         """Return the share of the prompts of a request that is expected not to be cached."""
-        return self.learned.fresh(request.source)
+        found = self._find(request)
+        return 1.0 if found is None else self.learned.fresh(found[1].fresh_source)
 
     def served_s(self, tenant: str) -> float:
         """Return the virtual time of a tenant: seconds of service over its weight."""
@@ -294,6 +327,8 @@ class ProgramAccount:
         later_s = 0.0
         for group in reversed(program.groups):
             self.learned.observe(group.source, group.done_s, later_s)
+            if group.sent_s is not None:
+                self.learned.observe_way(group.source, max(0.0, program.heard_s - group.sent_s))
             later_s += group.took_s
 
     def _note_silence(self, seconds: float) -> None:

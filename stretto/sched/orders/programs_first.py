@@ -8,10 +8,11 @@ sorted, not requests. The key of a program is
   has asked for, so that the least attained service goes first;
 - less a credit for the time that its oldest request has waited here. Time that a program spends in tools, or
   at other engines, gives no credit: an agent would overtake all chats after a while;
-- or, where a deadline is near, a key that falls with the slack, so that it goes before what comes now. Of
-  those that can still make it, the least slack goes first. What cannot loses this key and goes by its work.
+- or, when a deadline is near and can still be made, the time by which work must start for that: before all
+  else, and the least slack first. The time is the deadline less what programs of the kind took from such work
+  to their end. What cannot make it any more goes by its work again.
 
-All programs age alike, so the order of the keys does not depend on the time. Within a program the longest way
+All programs age alike, so apart from deadlines the order of the keys does not depend on the time. Within a program the longest way
 to its end goes first. What has waited beyond the age limit has a share of what is taken (`Overdue`).
 
 Tenants share an engine by the service that they get, in virtual time. A tenant that is ahead of the one
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
@@ -34,6 +36,10 @@ from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, OrderConfig, Rank, Take
 from stretto.sched.orders.tenant_shares import TenantShares
 from stretto.sched.queries.request import QueueEntry
+
+_URGENT = -1e7
+"""Key of programs whose deadlines are near, less than that of any other program by far."""
+_HURRY_S = 2.0
 
 
 class ProgramsFirst:
@@ -119,6 +125,9 @@ class _Tenant(ByQuery):
     def __init__(self, name: str, config: OrderConfig) -> None:
         super().__init__(lambda: _Program(config), config.age_limit_s, _name)
         self.name = name
+        self._config = config
+        self._deadlines: dict[int, tuple[QueueEntry, float]] = {}  # by number of what waits, and when to start
+        self._turns: list[tuple[float, int, bool]] = []  # a heap: times at which an entry's place changes
 
     @property
     def is_empty(self) -> bool:
@@ -127,7 +136,7 @@ class _Tenant(ByQuery):
 
     def best(self, now_s: float) -> PlaceKey | None:
         """Return the key of the best program at this time; None if nothing waits."""
-        self._pass_deadlines(now_s)
+        self._turn(now_s)
         return self._by_key.first_key if self._by_key else None
 
     def has_overdue(self, now_s: float) -> bool:
@@ -136,22 +145,36 @@ class _Tenant(ByQuery):
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Choose which entry of the tenant goes next; None if none may go."""
-        self._pass_deadlines(now_s)
+        self._turn(now_s)
         return super().take(to_fill, fits, now_s)
 
-    def _pass_deadlines(self, now_s: float) -> None:
-        """Give the best programs their places anew, as long as they are there for deadlines that they can no
-        longer make.
-        """
+    def add(self, entry: QueueEntry) -> None:
+        """Add an entry to the waiting work of its program."""
+        super().add(entry)
+        start_by_s = _start_by_s(entry, self._config)
+        if start_by_s < math.inf:
+            self._deadlines[entry.number] = entry, start_by_s
+            heappush(self._turns, (start_by_s - _HURRY_S, entry.number, True))
+            heappush(self._turns, (start_by_s, entry.number, False))
+
+    def _leave(self, entry: QueueEntry, num_items: int) -> None:
+        super()._leave(entry, num_items)
+        if entry.lo == entry.hi:
+            self._deadlines.pop(entry.number, None)
+
+    def _turn(self, now_s: float) -> None:
+        """Let programs go before others as their deadlines come near, and no more when these cannot be kept."""
         if self._moved:
             self._put_moved()
-        while self._by_key:
-            name = self._by_key.first
-            program = self._queries[name]
-            assert isinstance(program, _Program)
-            if not program.passes_deadline(now_s):
-                return
-            self._put(name)
+        while self._turns and self._turns[0][0] <= now_s:
+            _, number, is_urgent = heappop(self._turns)
+            if number in self._deadlines:
+                entry, start_by_s = self._deadlines[number]
+                name = _name(entry)
+                program = self._queries[name]
+                assert isinstance(program, _Program)
+                program.hurry(entry, start_by_s if is_urgent else None)
+                self._put(name)
 
 
 @dataclass(slots=True)
@@ -183,7 +206,7 @@ class _Program:
         self._parts: dict[QueueEntry, _Part] = {}
         self._seconds = 0.0
         self._unstarted = Earliest()
-        self._due = Earliest()
+        self._urgent = Earliest()
         self._waiting = SortedQueue[QueueEntry]()
 
     def add(self, entry: QueueEntry) -> None:
@@ -194,9 +217,6 @@ class _Program:
         part = self._parts[entry] = _Part(entry, unit_s)
         self._seconds += self._price_s(part, entry.lo, entry.hi)
         self._unstarted.add(entry, entry.arrival_s)
-        start_by_s = _start_by_s(entry)
-        if start_by_s < math.inf:
-            self._due.add(entry, start_by_s)
         self._waiting.add(part.way, entry)
 
     def all_taken(self, entry: QueueEntry) -> None:
@@ -209,7 +229,7 @@ class _Program:
         if part.num_unstarted == 0:
             del self._parts[entry]
             self._unstarted.remove(entry)
-            self._due.discard(entry)
+            self._urgent.discard(entry)
 
     def is_empty(self) -> bool:
         return not self._parts
@@ -228,23 +248,18 @@ class _Program:
     def rank(self, entry: QueueEntry) -> Rank:
         return self._key_s(), *self._parts[entry].way[:2]
 
-    def passes_deadline(self, now_s: float) -> bool:
-        """Return whether the program can no longer make a deadline that its place was chosen by. It has
-        another place from now on.
-        """
-        has_passed = False
-        while self._due and self._due.first_s < now_s:
-            self._due.remove(self._due.first)
-            has_passed = True
-        return has_passed
+    def hurry(self, entry: QueueEntry, start_by_s: float | None) -> None:
+        """Let the program go before others, as an entry must start by this time; None takes that back."""
+        self._urgent.discard(entry)
+        if start_by_s is not None:
+            self._urgent.add(entry, start_by_s)
 
     def _key_s(self) -> float:
         config, account = self._config, self._config.account
+        if self._urgent:
+            return _URGENT + self._urgent.first_s
         index_s = account.index_s(account.find(self._name), self._seconds)
-        key_s = index_s + config.ageing * self._unstarted.first_s
-        if self._due:
-            key_s = min(key_s, config.ageing * (self._due.first_s - config.age_limit_s))
-        return key_s
+        return index_s + config.credit * self._unstarted.first_s
 
     def _price_s(self, part: _Part, lo: int, hi: int) -> float:
         """Return the predicted seconds of items, of whose prompts a part may be cached."""
@@ -257,8 +272,6 @@ def _name(entry: QueueEntry) -> str:
     return entry.job if entry.sorted_as.job else entry.program
 
 
-def _start_by_s(entry: QueueEntry) -> float:
+def _start_by_s(entry: QueueEntry, config: OrderConfig) -> float:
     """Return the time by which an entry must start so that all deadlines can be kept; infinite without one."""
-    deadline_s = entry.request.record.deadline_s
-    start_by_s = entry.sorted_as.start_by_s
-    return start_by_s if deadline_s is None else min(start_by_s, deadline_s - entry.path_s)
+    return min(entry.sorted_as.start_by_s, config.account.start_by_s(entry.request))

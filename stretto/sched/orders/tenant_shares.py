@@ -88,13 +88,12 @@ class TenantShares(Generic[T]):
             if key is None:
                 continue
             if not was_waiting:
-                self._account.lift(name, self._floor_s)
+                self._account.lift(name, self._waiting.first_key[0] if self._waiting else self._account.virtual_s)
             served_s = self._served_s[name] = self._account.served_s(name)
             self._waiting.add((served_s, name), tenant)
             self._keys[name] = key
             self._ready.add((key, name), tenant)
-        if self._touched and self._waiting:
-            self._floor_s = self._waiting.first_key[0]
+        self._floor_s = self._waiting.first_key[0] if self._waiting else self._account.virtual_s
         for name, tenant in self._touched.items():
             if name in self._keys and self._served_s[name] > self._floor_s + LEAD_S:
                 self._ready.remove((self._keys.pop(name), name))

@@ -7,6 +7,7 @@ step of the same query (Teola §5.1).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from functools import lru_cache
 from itertools import groupby
 
 from stretto.graph.compile import Node
@@ -59,8 +60,10 @@ class StepRequest:
 
     @property
     def source(self) -> tuple[str, str, str]:
-        """What it resembles in work, as the kind of its program, the template of its step, and the step."""
-        return self.record.kind, self.node.template, self.step
+        """What it resembles in work: the kind of its program, the template of its step, and the step without
+        the number that tells steps of one name apart.
+        """
+        return self.record.kind, self.node.template, _without_number(self.step)
 
 
 class QueueEntry:
@@ -234,6 +237,12 @@ class QueueEntry:
         entry = self.again(item, item + 1, attempt=self.attempt, alone=False)
         entry.generated = generated
         return entry
+
+
+@lru_cache(maxsize=4096)
+def _without_number(step: str) -> str:
+    name, _, number = step.rpartition(".")
+    return name if name and number.isdecimal() else step
 
 
 def runs_of(items: Iterable[int]) -> list[tuple[int, int]]:
