@@ -159,7 +159,9 @@ class LearnedWork:
         return 1.0 if found is None else found.fresh
 
     def observe_way(self, source: Source, seconds: float) -> None:
-        """Count a program that ended so many seconds after work of this source was sent out."""
+        """Count a program that ended so many seconds after work of this source was sent out, without the time
+        that later work of it waited.
+        """
         found = self._source(source)
         found.num_ways += 1
         found.way_s += max(_LEAST_WEIGHT, 1 / found.num_ways) * (seconds - found.way_s)

@@ -66,7 +66,7 @@ class BatchScheduler:
         self.engine = engine
         self.instances = EngineInstances(engine)
         self._account = ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self._account)
+        self.queue = EngineQueue(engine, profile, orders, self._account, self._num_serving)
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, _Batch] = OrderedDict()  # the one begun first is first
@@ -350,6 +350,9 @@ class BatchScheduler:
     def is_idle(self) -> bool:
         """Return whether no work waits in the queue or runs on an instance."""
         return not self._running and not self.queue
+
+    def _num_serving(self) -> int:
+        return len(self.instances.fleet.serving)
 
     def check_invariants(self) -> None:
         """Check that queued work is not empty, batches keep within their limits, and no instance idles while

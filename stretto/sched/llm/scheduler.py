@@ -66,7 +66,7 @@ class LLMScheduler:
         self.follows_prefixes = placement.uses_keys == "always"
         self.instances = EngineInstances(engine)
         self._account = ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self._account)
+        self.queue = EngineQueue(engine, profile, orders, self._account, self._num_serving)
         self._ids = ids
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
@@ -416,6 +416,9 @@ class LLMScheduler:
     def is_idle(self) -> bool:
         """Return whether no request waits or runs."""
         return not self.queue and not self._placing.bound() and not self._loads.num_running
+
+    def _num_serving(self) -> int:
+        return len(self.instances.fleet.serving)
 
     def check_invariants(self) -> None:
         """Check that counts of tokens and slots agree with the running requests and keep within their limits.

@@ -13,14 +13,15 @@ class Overdue:
     """The waiting entries of an order, of which the oldest has a claim after a time.
 
     An order that prefers some work lets other work wait, perhaps for ever. So beyond the age limit the oldest
-    gets a share of what is taken: one of `EVERY`. It does not get all of it: under a load in which everything
-    waits for longer than the limit, the order would be that of arrival.
+    gets a share of what is taken: the first place, and then one of `EVERY`. It does not get all of it: under a
+    load in which everything waits for longer than the limit, the order would be that of arrival.
     """
 
     def __init__(self, age_limit_s: float) -> None:
         self._age_limit_s = age_limit_s
         self._waiting = Earliest()
-        self._num_passed = 0
+        self._num_passed = EVERY
+        self._due: QueueEntry | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -35,12 +36,14 @@ class Overdue:
 
     def note_taken(self, entry: QueueEntry) -> None:
         """Note that an entry (one step's queued work), which waits still, is taken now, or a part of it."""
-        self._num_passed = 0 if entry is self._waiting.first else self._num_passed + 1
+        self._num_passed = 0 if entry is self._due else self._num_passed + 1
+        self._due = None
 
     def due(self, now_s: float) -> QueueEntry | None:
         """Return the entry that must be taken next, whatever the order prefers; None if there is none."""
         is_due = self._num_passed >= EVERY - 1 and self.is_overdue(now_s)
-        return self._waiting.first if is_due else None
+        self._due = self._waiting.first if is_due else None
+        return self._due
 
     def is_overdue(self, now_s: float) -> bool:
         """Return whether an entry has waited beyond the age limit."""

@@ -324,11 +324,12 @@ class ProgramAccount:
     def _conclude(self, name: str) -> None:
         """Learn from a program that has ended, and forget it."""
         program = self._programs.pop(name)
-        later_s = 0.0
+        later_s = waited_s = 0.0
         for group in reversed(program.groups):
             self.learned.observe(group.source, group.done_s, later_s)
             if group.sent_s is not None:
-                self.learned.observe_way(group.source, max(0.0, program.heard_s - group.sent_s))
+                self.learned.observe_way(group.source, max(0.0, program.heard_s - group.sent_s - waited_s))
+                waited_s += group.sent_s - group.at_s
             later_s += group.took_s
 
     def _note_silence(self, seconds: float) -> None:

@@ -40,6 +40,7 @@ from stretto.sched.queries.request import QueueEntry
 _URGENT = -1e7
 """Key of programs whose deadlines are near, less than that of any other program by far."""
 _HURRY_S = 2.0
+_HURRY = 0.0
 
 
 class ProgramsFirst:
@@ -154,7 +155,7 @@ class _Tenant(ByQuery):
         start_by_s = _start_by_s(entry, self._config)
         if start_by_s < math.inf:
             self._deadlines[entry.number] = entry, start_by_s
-            heappush(self._turns, (start_by_s - _HURRY_S, entry.number, True))
+            heappush(self._turns, (start_by_s - _HURRY_S - _HURRY * (entry.request.record.deadline_s or 0.0) + _HURRY * start_by_s, entry.number, True))
             heappush(self._turns, (start_by_s, entry.number, False))
 
     def _leave(self, entry: QueueEntry, num_items: int) -> None:
