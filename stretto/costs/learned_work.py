@@ -72,7 +72,7 @@ class _Left:
 
     @property
     def mean_s(self) -> float:
-        return sum(self.sums_s.values()) / self.total
+        return math.fsum(self.sums_s.values()) / self.total
 
     def index_s(self, waiting_s: float) -> float:
         """Return the least work per program that ends, with `waiting_s` of it waiting already."""

@@ -53,8 +53,3 @@ class Earliest:
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
             self._arrivals = [one for one in self._arrivals if one[1] in self._entries]
             heapify(self._arrivals)
-
-    def discard(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work) if it is in the set."""
-        if entry.number in self._entries:
-            self.remove(entry)

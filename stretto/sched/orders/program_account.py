@@ -125,17 +125,17 @@ class ProgramAccount:
         record = request.record
         if record.arrival_s == math.inf:
             return
+        self._end_silent(now_s)
         name = record.program or request.query
         program = self._programs.get(name)
         if program is None:
-            program = self._programs[name] = Program(name)
+            program = self._programs[name] = Program(name, heard_s=now_s)
             if len(self._programs) > _MAX_PROGRAMS:
                 self._conclude(next(iter(self._programs)))
         else:
             self._programs.move_to_end(name)
             if not program.open and record.program:
                 self._note_silence(now_s - program.heard_s)
-        self._end_silent(now_s)
         self._of_query[request.query] = name
         key = request.query, request.node.id
         of_node = program.open.get(key)
@@ -337,6 +337,8 @@ class ProgramAccount:
 
     def _end_silent(self, now_s: float) -> None:
         """Conclude the program that was heard of longest ago, if it has been silent for too long."""
+        if not self._programs:
+            return
         name, program = next(iter(self._programs.items()))
         if program.open:
             self._programs.move_to_end(name)

@@ -7,13 +7,12 @@ sorted, not requests. The key of a program is
   for later, after as much work (`costs/learned_work.py`); of a kind that nothing is known of, the work that it
   has asked for, so that the least attained service goes first;
 - less a credit for the time that its oldest request has waited here. Time that a program spends in tools, or
-  at other engines, gives no credit: an agent would overtake all chats after a while;
-- or, when a deadline is near and can still be made, the time by which work must start for that: before all
-  else, and the least slack first. The time is the deadline less what programs of the kind took from such work
-  to their end. What cannot make it any more goes by its work again.
+  at other engines, gives no credit: an agent would overtake all chats after a while.
 
-All programs age alike, so apart from deadlines the order of the keys does not depend on the time. Within a program the longest way
-to its end goes first. What has waited beyond the age limit has a share of what is taken (`Overdue`).
+All programs age alike, so the order of the keys does not depend on the time. Within a program the longest way
+to its end goes first. What has waited beyond the age limit has a share of what is taken (`Overdue`), and so
+has what must start now to keep its deadline (`NearDeadlines`). When that is, is learned from how programs of
+the kind went on from such work to their end. What cannot keep its deadline any more goes by its work.
 
 Tenants share an engine by the service that they get, in virtual time. A tenant that is ahead of the one
 furthest behind of those that wait by more than `LEAD_S` seconds of service waits until the others have caught
@@ -28,19 +27,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 
 from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
 from stretto.sched.orders.earliest import Earliest
+from stretto.sched.orders.near_deadlines import NearDeadlines
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, OrderConfig, Rank, Take
 from stretto.sched.orders.tenant_shares import TenantShares
 from stretto.sched.queries.request import QueueEntry
-
-_URGENT = -1e7
-"""Key of programs whose deadlines are near, less than that of any other program by far."""
-_HURRY_S = 2.0
-_HURRY = 0.0
 
 
 class ProgramsFirst:
@@ -109,6 +103,11 @@ class ProgramsFirst:
         """
         return self._tenant(entry).rank(entry)
 
+    def check_invariants(self) -> None:
+        """Check that each tenant has work here, and stands in one place. For tests."""
+        assert not any(tenant.is_empty for tenant in self._tenants.values())
+        self._shares.check_invariants()
+
     def _tenant(self, entry: QueueEntry) -> _Tenant:
         return self._tenants[entry.request.record.tenant]
 
@@ -127,55 +126,46 @@ class _Tenant(ByQuery):
         super().__init__(lambda: _Program(config), config.age_limit_s, _name)
         self.name = name
         self._config = config
-        self._deadlines: dict[int, tuple[QueueEntry, float]] = {}  # by number of what waits, and when to start
-        self._turns: list[tuple[float, int, bool]] = []  # a heap: times at which an entry's place changes
+        self._deadlines = NearDeadlines()
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits, and all that was taken has started."""
         return not self._queries
 
-    def best(self, now_s: float) -> PlaceKey | None:
-        """Return the key of the best program at this time; None if nothing waits."""
-        self._turn(now_s)
+    def best(self) -> PlaceKey | None:
+        """Return the key of the best program; None if nothing waits."""
+        if self._moved:
+            self._put_moved()
         return self._by_key.first_key if self._by_key else None
 
     def has_overdue(self, now_s: float) -> bool:
         """Return whether something has waited beyond the age limit."""
         return self._waiting.is_overdue(now_s)
 
-    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose which entry of the tenant goes next; None if none may go."""
-        self._turn(now_s)
-        return super().take(to_fill, fits, now_s)
-
     def add(self, entry: QueueEntry) -> None:
         """Add an entry to the waiting work of its program."""
         super().add(entry)
         start_by_s = _start_by_s(entry, self._config)
         if start_by_s < math.inf:
-            self._deadlines[entry.number] = entry, start_by_s
-            heappush(self._turns, (start_by_s - _HURRY_S - _HURRY * (entry.request.record.deadline_s or 0.0) + _HURRY * start_by_s, entry.number, True))
-            heappush(self._turns, (start_by_s, entry.number, False))
+            self._deadlines.add(entry, start_by_s)
+
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        """Choose which entry of the tenant goes next; None if none may go."""
+        urgent = self._deadlines.due(now_s)
+        if urgent is not None and (num_items := fits(urgent)):
+            return Take(urgent, num_items)
+        return super().take(to_fill, fits, now_s)
+
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
+        """Count the next items of an entry as no longer waiting."""
+        self._deadlines.note_taken(entry)
+        super().taken(entry, num_items)
 
     def _leave(self, entry: QueueEntry, num_items: int) -> None:
         super()._leave(entry, num_items)
         if entry.lo == entry.hi:
-            self._deadlines.pop(entry.number, None)
-
-    def _turn(self, now_s: float) -> None:
-        """Let programs go before others as their deadlines come near, and no more when these cannot be kept."""
-        if self._moved:
-            self._put_moved()
-        while self._turns and self._turns[0][0] <= now_s:
-            _, number, is_urgent = heappop(self._turns)
-            if number in self._deadlines:
-                entry, start_by_s = self._deadlines[number]
-                name = _name(entry)
-                program = self._queries[name]
-                assert isinstance(program, _Program)
-                program.hurry(entry, start_by_s if is_urgent else None)
-                self._put(name)
+            self._deadlines.discard(entry)
 
 
 @dataclass(slots=True)
@@ -207,7 +197,6 @@ class _Program:
         self._parts: dict[QueueEntry, _Part] = {}
         self._seconds = 0.0
         self._unstarted = Earliest()
-        self._urgent = Earliest()
         self._waiting = SortedQueue[QueueEntry]()
 
     def add(self, entry: QueueEntry) -> None:
@@ -230,7 +219,6 @@ class _Program:
         if part.num_unstarted == 0:
             del self._parts[entry]
             self._unstarted.remove(entry)
-            self._urgent.discard(entry)
 
     def is_empty(self) -> bool:
         return not self._parts
@@ -249,16 +237,8 @@ class _Program:
     def rank(self, entry: QueueEntry) -> Rank:
         return self._key_s(), *self._parts[entry].way[:2]
 
-    def hurry(self, entry: QueueEntry, start_by_s: float | None) -> None:
-        """Let the program go before others, as an entry must start by this time; None takes that back."""
-        self._urgent.discard(entry)
-        if start_by_s is not None:
-            self._urgent.add(entry, start_by_s)
-
     def _key_s(self) -> float:
         config, account = self._config, self._config.account
-        if self._urgent:
-            return _URGENT + self._urgent.first_s
         index_s = account.index_s(account.find(self._name), self._seconds)
         return index_s + config.credit * self._unstarted.first_s
 

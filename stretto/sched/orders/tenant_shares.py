@@ -28,8 +28,8 @@ class SharingTenant(Protocol):
 
     name: str
 
-    def best(self, now_s: float) -> tuple[float, ...] | None:
-        """Return the sort key of its best work at this time; None if nothing waits."""
+    def best(self) -> tuple[float, ...] | None:
+        """Return the sort key of its best work; None if nothing waits."""
         ...
 
     def has_overdue(self, now_s: float) -> bool:
@@ -66,10 +66,10 @@ class TenantShares(Generic[T]):
         """Yield the tenants with waiting work, best first: those whose turn it is by their keys, then the
         others, unless something is overdue that goes before them. Nothing may change meanwhile.
         """
-        self._settle(now_s)
-        while self._ready and not self._is_current(self._ready.first, now_s):
+        self._settle()
+        while self._ready and not self._is_current(self._ready.first):
             self.note(self._ready.first)
-            self._settle(now_s)
+            self._settle()
         yield from islice(self._ready, MAX_ASKED)
         if not any(tenant.has_overdue(now_s) for tenant in islice(self._ready, MAX_ASKED)):
             yield from islice(self._ahead, MAX_ASKED)
@@ -80,11 +80,11 @@ class TenantShares(Generic[T]):
         assert sorted(names) == sorted(self._served_s) == sorted(tenant.name for tenant in self._waiting)
         assert sorted(self._keys) == sorted(tenant.name for tenant in self._ready)
 
-    def _settle(self, now_s: float) -> None:
+    def _settle(self) -> None:
         """Put the tenants that have changed in their places, and those whose turn has come."""
         for name, tenant in self._touched.items():
             was_waiting = self._take_out(name)
-            key = tenant.best(now_s)
+            key = tenant.best()
             if key is None:
                 continue
             if not was_waiting:
@@ -102,14 +102,14 @@ class TenantShares(Generic[T]):
         while self._ahead and self._ahead.first_key[0] <= self._floor_s + LEAD_S:
             tenant = self._ahead.first
             self._ahead.remove(self._ahead.first_key)
-            key = tenant.best(now_s)
+            key = tenant.best()
             assert key is not None
             self._keys[tenant.name] = key
             self._ready.add((key, tenant.name), tenant)
 
-    def _is_current(self, tenant: T, now_s: float) -> bool:
+    def _is_current(self, tenant: T) -> bool:
         served_s = self._account.served_s(tenant.name)
-        return self._served_s[tenant.name] == served_s and self._keys[tenant.name] == tenant.best(now_s)
+        return self._served_s[tenant.name] == served_s and self._keys[tenant.name] == tenant.best()
 
     def _take_out(self, name: str) -> bool:
         """Take a tenant out of its places; return whether it was waiting."""
