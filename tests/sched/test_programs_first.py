@@ -180,8 +180,7 @@ def test_each_tenant_has_its_own_oldest() -> None:
     for number in range(30):
         line.add(call(f"a {number}", "a", 10, tenant="a"), 20.0)
         line.add(call(f"b {number}", "b", 20, tenant="b"), 20.0)
-    went = [line.takes(20.0) for _ in range(20)]
-    assert "old" in went
+    assert "old" in [line.takes(20.0) for _ in range(40)]
 
 
 def test_a_queue_with_tenants_serves_all_whatever_happens() -> None:

@@ -15,7 +15,6 @@ from stretto.model.errors import InternalError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
-from stretto.sched.orders.overdue import EVERY
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, runs_of
@@ -30,6 +29,8 @@ _CLASS_RANKS: Mapping[Objective | None, float] = {
 """What is added to the first element of a rank, so that classes keep their order at instances too. It is more
 than any rank in seconds or rounds, and less than what a priority of vLLM can tell apart."""
 
+_AGED_EVERY = 8
+"""Of so many choices, one is of the class of throughput, while aged work of that class waits."""
 _WINDOWS = 2.0
 """Multiple of the predicted time of offline work that is left for it before its deadline."""
 
@@ -46,7 +47,7 @@ class EngineQueue:
     for throughput, then those that nobody wants yet, then those that are offline: each class goes while
     nothing of a better one waits, and within a class the engine's policy decides. But once something wanted for
     throughput has waited longer than the engine's age limit, and longer than all that is wanted for latency,
-    one of `EVERY` choices is of that class. And offline work is moved to the class of throughput, that with the
+    one choice of eight is of that class. And offline work is moved to the class of throughput, that with the
     earliest deadline first, while all that waits would take longer than is left. Entries that are set aside
     wait without a place in the order.
 
@@ -78,7 +79,7 @@ class EngineQueue:
         self._num_entries = 0
         self._num_added = 0
         self._num_forgotten = 0
-        self._num_passed = EVERY  # choices of the class of latency since the last of that of throughput
+        self._num_passed = _AGED_EVERY  # choices of the class of latency since the last of that of throughput
         self._num_serving = num_serving
         self._offline: dict[QueueEntry, float] = {}  # predicted seconds of each that waits
         self._offline_s = 0.0
@@ -389,7 +390,7 @@ class EngineQueue:
             return "latency"
         oldest_s = next(iter(throughput)).arrival_s
         is_aged = oldest_s < min(now_s - self._age_limit_s, next(iter(latency)).arrival_s)
-        return "throughput" if is_aged and self._num_passed >= EVERY - 1 else "latency"
+        return "throughput" if is_aged and self._num_passed >= _AGED_EVERY - 1 else "latency"
 
     def _add_offline(self, entry: QueueEntry) -> None:
         self._price_offline(entry, entry.lo)

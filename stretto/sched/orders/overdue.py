@@ -5,8 +5,10 @@ from __future__ import annotations
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.queries.request import QueueEntry
 
-EVERY = 8
-"""Once the oldest entry is overdue, at least one of so many choices is the oldest."""
+EVERY = 32
+"""While the oldest entry is overdue, at least one of so many choices is the oldest. With 8, a third of what
+an order wins is lost under overload, where the oldest entry is always overdue.
+"""
 
 
 class Overdue:
@@ -35,7 +37,7 @@ class Overdue:
         self._waiting.remove(entry)
 
     def note_taken(self, entry: QueueEntry) -> None:
-        """Note that an entry (one step's queued work), which waits still, is taken now, or a part of it."""
+        """Note that an entry (one step's queued work) is taken now, or a part of it."""
         self._num_passed = 0 if entry is self._due else self._num_passed + 1
         self._due = None
 
