@@ -26,8 +26,9 @@ from typing import Any, TypeAlias
 from stretto.model.errors import ConfigError
 
 Source: TypeAlias = tuple[str, ...]
-"""What resembles each other: the kind of program, then what tells steps apart. Samples count for the kind too,
-which stands in for steps that are not known yet."""
+"""What resembles each other: the kind of program, then what tells steps apart. Samples count for the kind
+too, which stands in for steps that are not known yet.
+"""
 
 _LEAST_S = 1e-5
 """Seconds below which work counts as none."""
@@ -81,8 +82,8 @@ class _Left:
         return min([(waiting_s + spent_s) / ended for spent_s, ended in self.lines])
 
     def _lines(self) -> list[tuple[float, float]]:
-        """Return pairs of the work spent beyond what waits, and the share of programs that have ended by then,
-        for stops at the end of each bin.
+        """Return pairs of the work spent beyond what waits, and the share of programs that have ended by
+        then, for stops at the end of each bin.
         """
         lines, ended, spent_s = [], 0.0, 0.0
         for place in sorted(self.weights):
@@ -99,8 +100,8 @@ class _Left:
 
 @dataclass(slots=True)
 class _OfSource:
-    """What was learned of one source: later work by bins of the work so far, how fresh prompts are, and how long
-    programs went on.
+    """What was learned of one source: later work by bins of the work so far, how fresh prompts are, and how
+    long programs went on.
     """
 
     cells: dict[int, _Left] = field(default_factory=dict)
@@ -174,8 +175,8 @@ class LearnedWork:
         return None if found is None or not found.num_ways else found.way_s
 
     def index_s(self, source: Source, done_s: float, waiting_s: float) -> float | None:
-        """Return the work per program that ends, for a program that has asked for `done_s` seconds of work and
-        of which `waiting_s` wait; None if nothing is known of its source, nor of its kind.
+        """Return the work per program that ends, for a program that has asked for `done_s` seconds of work
+        and of which `waiting_s` wait; None if nothing is known of its source, nor of its kind.
         """
         for one in (source, source[:1]):
             found = self._sources.get(one)

@@ -83,7 +83,9 @@ def test_a_program_whose_end_is_not_said_ends_by_its_silence() -> None:
         run_turns(ledger, f"agent {number}", 3)
     assert not list(ledger.learned.rows())
     for number in range(8):
-        ledger.arrived(batch_request(f"other {number}", "e", "x", record=QueryRecord(arrival_s=99.0)), 0, 99.0)
+        ledger.arrived(
+            batch_request(f"other {number}", "e", "x", record=QueryRecord(arrival_s=99.0)), 0, 99.0
+        )
     assert ledger.find("agent 0") is None
     mean_s = {row.left_s for row in ledger.learned.rows() if row.source[:1] == ("agent",)}
     assert mean_s, "its turns are samples now"
@@ -107,7 +109,9 @@ def test_requests_of_one_instant_are_one_sample() -> None:
     ledger = account()
     for number in range(5):
         record = QueryRecord(arrival_s=0.0, kind="map")
-        calls = [llm_request(f"q{number}", f"call.{n}", 20, decode=Decode(10), record=record) for n in range(10)]
+        calls = [
+            llm_request(f"q{number}", f"call.{n}", 20, decode=Decode(10), record=record) for n in range(10)
+        ]
         for node, call in enumerate(calls):
             object.__setattr__(call, "lo", node)
             object.__setattr__(call, "hi", node + 1)

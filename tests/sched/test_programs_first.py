@@ -159,7 +159,9 @@ def test_a_burst_delays_its_own_tenant(weight: float) -> None:
         line.add(call(f"steady {number}", "steady", 100, tenant="steady"), 0.0)
     went = [line.takes() for _ in range(150)]
     assert set(went[:8]) == {"burst"}, "the shortest programs go first while nobody is far ahead"
-    served_s = {step: sum(0.01 * (50 if step == "burst" else 100) for one in went if one == step) for step in went}
+    served_s = {
+        step: sum(0.01 * (50 if step == "burst" else 100) for one in went if one == step) for step in went
+    }
     assert served_s["steady"] == pytest.approx(weight * (served_s["burst"] - 4.0), rel=0.1, abs=2.0)
 
 
@@ -190,7 +192,9 @@ def test_a_queue_with_tenants_serves_all_whatever_happens() -> None:
         now_s, act = number / 10, draw.random()
         if act < 0.5:
             tenant, deadline = draw.choice("abc"), draw.choice((None, now_s + draw.uniform(0, 20)))
-            request = call(f"q{number}", draw.choice("xyz"), draw.randint(1, 50), tenant=tenant, deadline_s=deadline)
+            request = call(
+                f"q{number}", draw.choice("xyz"), draw.randint(1, 50), tenant=tenant, deadline_s=deadline
+            )
             waiting.add(line.add(request, now_s))
         elif act < 0.9:
             entry = line.take(now_s)
@@ -248,7 +252,7 @@ def offline(name: str, deadline_s: float) -> StepRequest:
 
 
 def test_offline_work_is_raised_before_its_window_would_be_missed() -> None:
-    """Two requests of a second each wait. With twice that time left, the more urgent one goes as others do."""
+    """Two requests of a second each wait. With twice that time left, the more urgent one goes like others."""
     waiting = [(offline("later", 200.0), 0.0), (offline("soon", 100.0), 0.0)]
     online = [(llm_request(f"{n}", "online", 500, decode=Decode(256)), 50.0) for n in range(9)]
     queue = queue_of([*waiting, *online])

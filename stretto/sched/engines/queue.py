@@ -45,11 +45,11 @@ class EngineQueue:
 
     Entries that must run alone go first. Then come those that somebody wants for latency, then those wanted
     for throughput, then those that nobody wants yet, then those that are offline: each class goes while
-    nothing of a better one waits, and within a class the engine's policy decides. But once something wanted for
-    throughput has waited longer than the engine's age limit, and longer than all that is wanted for latency,
-    one choice of eight is of that class. And offline work is moved to the class of throughput, that with the
-    earliest deadline first, while all that waits would take longer than is left. Entries that are set aside
-    wait without a place in the order.
+    nothing of a better one waits, and within a class the engine's policy decides. But once something wanted
+    for throughput has waited longer than the engine's age limit, and longer than all that is wanted for
+    latency, one choice of eight is of that class. And offline work is moved to the class of throughput, that
+    with the earliest deadline first, while all that waits would take longer than is left. Entries that are
+    set aside wait without a place in the order.
 
     The entries of a query, and of a node (step) of it, are found without looking at others. The entries of a
     batch engine are put in order when the order is asked: where one batch has room for all, it never is.

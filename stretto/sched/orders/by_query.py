@@ -1,5 +1,5 @@
-"""The common part of orders that sort work by query: the best query's work goes first, but what has waited too
-long has a share.
+"""The common part of orders that sort work by query: the best query's work goes first, but what has waited
+too long has a share.
 
 In a session, each job (what one caller waits for) counts as a query of its own.
 

@@ -16,9 +16,9 @@ HURRY_S = 2.0
 class NearDeadlines:
     """The waiting entries of an order that have to start by a time, and those of them whose time is near.
 
-    An entry is urgent from `HURRY_S` before that time until that time. The one with the least slack goes first.
-    Urgent entries get a share of places, not all: under overload, all deadlines come near, and an order by
-    slack alone would miss most of them.
+    An entry is urgent from `HURRY_S` before that time until that time. The one with the least slack goes
+    first. Urgent entries get a share of places, not all: under overload, all deadlines come near, and an
+    order by slack alone would miss most of them.
     """
 
     def __init__(self) -> None:

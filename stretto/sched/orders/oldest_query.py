@@ -3,8 +3,8 @@
 It differs from serving requests by their own arrival: the last step of an old query goes before the first
 steps of a younger one, although it became ready later. So queries end in about the order in which they came.
 Under overload, where requests wait for longer than they run, this leaves fewer queries half done. Beyond the
-age limit the request that has waited longest has a share of what is taken, as in other orders. Requests of a session, which may
-live for long, count from their own arrival.
+age limit the request that has waited longest has a share of what is taken, as in other orders. Requests of a
+session, which may live for long, count from their own arrival.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ class Order(Protocol):
         go now.
 
         The entry stays in the queue until `taken` is called. `fits` says how many items of an entry there is
-        room for, and is asked at most `MAX_ASKED` times. In its turn (`Overdue`), an entry older than the age limit
-        is not skipped: if it does not fit, nothing goes.
+        room for, and is asked at most `MAX_ASKED` times. In its turn (`Overdue`), an entry older than the age
+        limit is not skipped: if it does not fit, nothing goes.
 
         Args:
             to_fill: units of work of a full batch, for orders that wait for one; 0 once a batch has begun.

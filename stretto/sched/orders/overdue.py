@@ -15,8 +15,8 @@ class Overdue:
     """The waiting entries of an order, of which the oldest has a claim after a time.
 
     An order that prefers some work lets other work wait, perhaps for ever. So beyond the age limit the oldest
-    gets a share of what is taken: the first place, and then one of `EVERY`. It does not get all of it: under a
-    load in which everything waits for longer than the limit, the order would be that of arrival.
+    gets a share of what is taken: the first place, and then one of `EVERY`. It does not get all of it: under
+    a load in which everything waits for longer than the limit, the order would be that of arrival.
     """
 
     def __init__(self, age_limit_s: float) -> None:

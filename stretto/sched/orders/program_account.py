@@ -145,7 +145,7 @@ class ProgramAccount:
             return
         num_items = request.hi - request.lo
         group = program.groups[-1] if program.groups else None
-        is_first = group is None or group.at_s == now_s and len(program.groups) == 1
+        is_first = group is None or (group.at_s == now_s and len(program.groups) == 1)
         fresh_source = request.source if is_first else (*request.source, _LATER)
         seconds = self._price_s(request, num_output, self.learned.fresh(fresh_source))
         source = (*request.source, str(request.node.depth))
@@ -263,8 +263,8 @@ class ProgramAccount:
         return max(program.done_s, waiting_s) if found is None else found
 
     def start_by_s(self, request: StepRequest) -> float:
-        """Return the time by which a request must start so that its program can keep its deadline, as programs
-        of its kind have gone on; infinite without a deadline.
+        """Return the time by which a request must start so that its program can keep its deadline, if it goes
+        on as programs of its kind have done; infinite without a deadline.
         """
         deadline_s = request.record.deadline_s
         if deadline_s is None:
@@ -281,7 +281,7 @@ class ProgramAccount:
         return self._served.get(tenant, 0.0)
 
     def lift(self, tenant: str, floor_s: float) -> None:
-        """Let a tenant that has had nothing waiting begin at `floor_s` at least: idle time gives no credit."""
+        """Let a tenant that had nothing waiting begin at `floor_s` at least: idle time gives no credit."""
         if self._served.get(tenant, 0.0) < floor_s:
             self._served[tenant] = floor_s
 

@@ -4,8 +4,8 @@ A person waits for a program: a question with its retrievals, or the session of 
 sorted, not requests. The key of a program is
 
 - its index: the work that waits here, as the graph says, and the work that programs of its kind have asked
-  for later, after as much work (`costs/learned_work.py`); of a kind that nothing is known of, the work that it
-  has asked for, so that the least attained service goes first;
+  for later, after as much work (`costs/learned_work.py`). Where nothing is known of the kind, it is the work
+  that the program has asked for, so that the least attained service goes first;
 - less a credit for the time that its oldest request has waited here. Time that a program spends in tools, or
   at other engines, gives no credit: an agent would overtake all chats after a while.
 
@@ -254,5 +254,5 @@ def _name(entry: QueueEntry) -> str:
 
 
 def _start_by_s(entry: QueueEntry, config: OrderConfig) -> float:
-    """Return the time by which an entry must start so that all deadlines can be kept; infinite without one."""
+    """Return the time by which an entry must start to keep all deadlines; infinite without any."""
     return min(entry.sorted_as.start_by_s, config.account.start_by_s(entry.request))

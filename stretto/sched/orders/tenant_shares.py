@@ -88,7 +88,9 @@ class TenantShares(Generic[T]):
             if key is None:
                 continue
             if not was_waiting:
-                self._account.lift(name, self._waiting.first_key[0] if self._waiting else self._account.virtual_s)
+                self._account.lift(
+                    name, self._waiting.first_key[0] if self._waiting else self._account.virtual_s
+                )
             served_s = self._served_s[name] = self._account.served_s(name)
             self._waiting.add((served_s, name), tenant)
             self._keys[name] = key
