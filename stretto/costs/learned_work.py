@@ -19,6 +19,7 @@ that waits is known, and the distribution is of what comes after it.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -54,7 +55,7 @@ def _upper_s(place: int) -> float:
 
 
 @dataclass(slots=True)
-class _Left:
+class WorkLeft:
     """Work that programs asked for later: weight and sum of samples by bin."""
 
     weights: dict[int, float] = field(default_factory=dict)
@@ -79,6 +80,8 @@ class _Left:
         """Return the least work per program that ends, with `waiting_s` of it waiting already."""
         if self.lines is None:
             self.lines = self._lines()
+        if len(self.lines) == 1:
+            return waiting_s + self.lines[0][0]
         return min([(waiting_s + spent_s) / ended for spent_s, ended in self.lines])
 
     def _lines(self) -> list[tuple[float, float]]:
@@ -104,13 +107,13 @@ class _OfSource:
     long programs went on.
     """
 
-    cells: dict[int, _Left] = field(default_factory=dict)
+    cells: dict[int, WorkLeft] = field(default_factory=dict)
     fresh: float = 1.0
     num_fresh: int = 0
     way_s: float = 0.0
     num_ways: int = 0
 
-    def find(self, done_s: float) -> _Left | None:
+    def find(self, done_s: float) -> WorkLeft | None:
         """Return the distribution that is nearest in work so far, of those with enough samples."""
         place = _bin_of(done_s) // 2
         cell = self.cells.get(place)
@@ -140,13 +143,24 @@ class LearnedWork:
     """Distributions of the work that programs ask for later, by source and by the work asked for so far."""
 
     def __init__(self) -> None:
-        self._sources: dict[Source, _OfSource] = {}
+        self._sources = OrderedDict[Source, _OfSource]()
 
-    def observe(self, source: Source, done_s: float, left_s: float) -> None:
-        """Count a program that asked for `left_s` seconds of work after it had asked for `done_s`."""
-        for one in (source, source[:1]):
-            cells = self._source(one).cells
-            cells.setdefault(_bin_of(done_s) // 2, _Left()).count(max(0.0, left_s))
+    def observe(self, source: Source, done_s: float, left_s: float, way_s: float | None = None) -> None:
+        """Count a program that asked for `left_s` seconds of work after it had asked for `done_s`.
+
+        `way_s` is the time from the start of this work to the end of the program, without the time that later
+        work of it waited; None if it was not measured.
+        """
+        place, left_s = _bin_of(done_s) // 2, max(0.0, left_s)
+        found = self._source(source)
+        if way_s is not None:
+            found.num_ways += 1
+            found.way_s += max(_LEAST_WEIGHT, 1 / found.num_ways) * (way_s - found.way_s)
+        for one in (found, self._source(source[:1])):
+            cell = one.cells.get(place)
+            if cell is None:
+                cell = one.cells[place] = WorkLeft()
+            cell.count(left_s)
 
     def observe_fresh(self, source: Source, share: float) -> None:
         """Count a prompt of which this share of the tokens had to be computed."""
@@ -159,14 +173,6 @@ class LearnedWork:
         found = self._sources.get(source)
         return 1.0 if found is None else found.fresh
 
-    def observe_way(self, source: Source, seconds: float) -> None:
-        """Count a program that ended so many seconds after work of this source was sent out, without the time
-        that later work of it waited.
-        """
-        found = self._source(source)
-        found.num_ways += 1
-        found.way_s += max(_LEAST_WEIGHT, 1 / found.num_ways) * (seconds - found.way_s)
-
     def way_s(self, source: Source) -> float | None:
         """Return the mean time from the start of work of this source to the end of its program; None if no
         such program has ended.
@@ -174,16 +180,23 @@ class LearnedWork:
         found = self._sources.get(source)
         return None if found is None or not found.num_ways else found.way_s
 
-    def index_s(self, source: Source, done_s: float, waiting_s: float) -> float | None:
-        """Return the work per program that ends, for a program that has asked for `done_s` seconds of work
-        and of which `waiting_s` wait; None if nothing is known of its source, nor of its kind.
+    def find(self, source: Source, done_s: float) -> WorkLeft | None:
+        """Return the distribution for a program that has asked for `done_s` seconds of work; None if nothing is
+        known of its source, nor of its kind.
         """
         for one in (source, source[:1]):
             found = self._sources.get(one)
             cell = None if found is None else found.find(done_s)
             if cell is not None:
-                return cell.index_s(waiting_s)
+                return cell
         return None
+
+    def index_s(self, source: Source, done_s: float, waiting_s: float) -> float | None:
+        """Return the work per program that ends, for a program that has asked for `done_s` seconds of work
+        and of which `waiting_s` wait; None if nothing is known.
+        """
+        cell = self.find(source, done_s)
+        return None if cell is None else cell.index_s(waiting_s)
 
     def rows(self) -> Iterator[LearnedRow]:
         """Yield what was learned, by source, for people."""
@@ -218,7 +231,7 @@ class LearnedWork:
                 for place, bins in one["cells"]:
                     weights = {int(at): float(weight) for at, weight, _ in bins}
                     sums_s = {int(at): float(sum_s) for at, _, sum_s in bins}
-                    found.cells[int(place)] = _Left(weights, sums_s, sum(weights.values()))
+                    found.cells[int(place)] = WorkLeft(weights, sums_s, sum(weights.values()))
             learned.check_invariants()
         except (AssertionError, KeyError, IndexError, TypeError, ValueError) as error:
             raise ConfigError(f"learned work is not of the form that `state` gives: {error!r}") from error
@@ -241,8 +254,12 @@ class LearnedWork:
                 assert math.isclose(cell.total, sum(cell.weights.values()), abs_tol=1e-6)
 
     def _source(self, source: Source) -> _OfSource:
-        found = self._sources.pop(source, None) or _OfSource()
-        self._sources[source] = found  # the one that was seen longest ago is first
-        if len(self._sources) > _MAX_SOURCES:
-            del self._sources[next(iter(self._sources))]
+        sources = self._sources
+        found = sources.get(source)
+        if found is None:
+            found = sources[source] = _OfSource()
+            if len(sources) > _MAX_SOURCES:
+                del sources[next(iter(sources))]
+        else:
+            sources.move_to_end(source)  # the one that was seen longest ago is first
         return found

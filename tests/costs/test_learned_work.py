@@ -70,9 +70,8 @@ def test_memory_is_bounded() -> None:
     learned, draw = LearnedWork(), random.Random(0)
     for number in range(5000):
         source = (f"kind {number % 1500}", "step")
-        learned.observe(source, draw.lognormvariate(0, 4), draw.lognormvariate(0, 4))
+        learned.observe(source, draw.lognormvariate(0, 4), draw.lognormvariate(0, 4), draw.random())
         learned.observe_fresh(source, draw.random())
-        learned.observe_way(source, draw.random())
     learned.check_invariants()
     assert len({row.source for row in learned.rows()}) <= 1024
 
@@ -80,9 +79,9 @@ def test_memory_is_bounded() -> None:
 def test_it_can_be_saved_and_loaded() -> None:
     learned, draw = LearnedWork(), random.Random(1)
     for _ in range(500):
-        learned.observe(AGENT, draw.lognormvariate(0, 1), draw.choice((0.0, draw.lognormvariate(0, 1))))
+        left_s = draw.choice((0.0, draw.lognormvariate(0, 1)))
+        learned.observe(AGENT, draw.lognormvariate(0, 1), left_s, 2.0)
         learned.observe_fresh(AGENT, 0.25)
-        learned.observe_way(AGENT, 2.0)
     loaded = LearnedWork.of_state(json.loads(json.dumps(learned.state())))
     assert list(loaded.rows()) == list(learned.rows())
     assert loaded.index_s(AGENT, 1.0, 0.5) == learned.index_s(AGENT, 1.0, 0.5)

@@ -52,11 +52,8 @@ def test_the_share_of_prompts_that_is_cached_is_learned_for_later_turns_alone() 
         ledger.answered(first, Usage(100, 0, 10), 10, number + 0.1)
         ledger.arrived(second, 10, number + 0.5)
         ledger.answered(second, Usage(100, 90, 10), 10, number + 0.6)
-    first, second = turn(0, "new"), turn(1, "new")
-    ledger.arrived(first, 10, 50.0)
-    assert ledger.fresh(first) == pytest.approx(1.0)
-    ledger.arrived(second, 10, 51.0)
-    assert ledger.fresh(second) == pytest.approx(0.1)
+    assert ledger.arrived(turn(0, "new"), 10, 50.0) == pytest.approx(1.0)
+    assert ledger.arrived(turn(1, "new"), 10, 51.0) == pytest.approx(0.1)
 
 
 def test_queries_of_one_program_are_one() -> None:

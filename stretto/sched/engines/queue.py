@@ -30,7 +30,7 @@ _CLASS_RANKS: Mapping[Objective | None, float] = {
 than any rank in seconds or rounds, and less than what a priority of vLLM can tell apart."""
 
 _AGED_EVERY = 8
-"""Of so many choices, one is of the class of throughput, while aged work of that class waits."""
+"""Number of choices of which one is of the class of throughput, while aged work of that class waits."""
 _WINDOWS = 2.0
 """Multiple of the predicted time of offline work that is left for it before its deadline."""
 

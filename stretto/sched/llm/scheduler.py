@@ -236,7 +236,7 @@ class LLMScheduler:
         if self.engine.keeps_state and not request.is_alone:
             self._reuse.arrived(request, now_s)
         entry = QueueEntry(request, now_s, self._outputs.expected(request))
-        self._account.arrived(request, entry.num_output, now_s)
+        entry.fresh = self._account.arrived(request, entry.num_output, now_s)
         entry.avoids = frozenset(self._too_slow.get(request.query, {}).get(request.node.id, ()))
         self._queue(entry)
 

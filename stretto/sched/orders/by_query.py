@@ -114,7 +114,7 @@ class ByQuery:
             query = self._queries[name] = self._make_query()
         self._waiting.add(entry)
         query.add(entry)
-        self._put(name)
+        self._moved[name] = None
 
     def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""

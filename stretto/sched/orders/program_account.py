@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from stretto.costs.learned_work import LearnedWork, Source
+from stretto.costs.learned_work import LearnedWork, Source, WorkLeft
 from stretto.model.tasks import Usage
 from stretto.sched.queries.request import StepRequest
 
@@ -72,15 +72,15 @@ class Program:
     Attributes:
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
-        source: kind and step of its last arrival.
         done_s: `asked_s` at its last arrival.
+        left: what programs like it asked for after such an arrival; None if nothing is known of its kind.
         open: requests that have not ended, by query and node, and by their first item.
     """
 
     name: str
     asked_s: float = 0.0
-    source: Source = ()
     done_s: float = 0.0
+    left: WorkLeft | None = None
     heard_s: float = 0.0
     groups: list[_Group] = field(default_factory=list)
     open: dict[tuple[str, int], dict[int, _Open]] = field(default_factory=dict)
@@ -118,13 +118,13 @@ class ProgramAccount:
 
     # --- what the scheduler says
 
-    def arrived(self, request: StepRequest, num_output: int, now_s: float) -> None:
+    def arrived(self, request: StepRequest, num_output: int, now_s: float) -> float:
         """Count a request that has become ready, of which each item is expected to generate `num_output`
-        tokens.
+        tokens. Return the share of its prompts that is expected not to be cached.
         """
         record = request.record
         if record.arrival_s == math.inf:
-            return
+            return 1.0
         self._end_silent(now_s)
         name = record.program or request.query
         program = self._programs.get(name)
@@ -141,22 +141,25 @@ class ProgramAccount:
         of_node = program.open.get(key)
         if of_node is None:
             of_node = program.open[key] = {}
-        elif request.lo in of_node:  # it is tried again
-            return
+        elif (part := of_node.get(request.lo)) is not None:  # it is tried again
+            return self.learned.fresh(part.fresh_source)
         num_items = request.hi - request.lo
         group = program.groups[-1] if program.groups else None
         is_first = group is None or (group.at_s == now_s and len(program.groups) == 1)
         fresh_source = request.source if is_first else (*request.source, _LATER)
-        seconds = self._price_s(request, num_output, self.learned.fresh(fresh_source))
+        fresh = self.learned.fresh(fresh_source)
+        seconds = self._unit_s * fresh * _num_units(request) + self._output_s * num_output * num_items
         source = (*request.source, str(request.node.depth))
         program.asked_s += seconds
-        program.source, program.done_s, program.heard_s = source, program.asked_s, now_s
+        program.done_s, program.heard_s = program.asked_s, now_s
+        program.left = self.learned.find(source, program.asked_s)
         if group is None or (group.at_s != now_s and len(program.groups) < _MAX_GROUPS):
             group = _Group(source, program.asked_s, now_s)
             program.groups.append(group)
         elif group.at_s == now_s:
             group.source, group.done_s = source, program.asked_s
         of_node[request.lo] = _Open(group, fresh_source, seconds / num_items, num_items, request.hi)
+        return fresh
 
     def sent(self, request: StepRequest, now_s: float, num_items: int = 1) -> None:
         """Charge the tenant of a request for items that go to an instance now."""
@@ -175,20 +178,8 @@ class ProgramAccount:
     ) -> None:
         """Count items that have ended, after `took_s` seconds of work; None stands for what was expected."""
         found = self._find(request)
-        if found is None:
-            return
-        program, part = found
-        expected_s = part.item_s * num_items
-        if took_s is None:
-            took_s = expected_s
-        else:
-            program.asked_s += took_s - expected_s
-            self._charge(request.record.tenant, took_s - expected_s)
-        part.group.took_s += took_s
-        program.heard_s = now_s
-        part.num_left -= num_items
-        if part.num_left <= 0:
-            _close(program, (request.query, request.node.id), request.lo)
+        if found is not None:
+            self._end(found, request, now_s, num_items, took_s)
 
     def answered(self, request: StepRequest, usage: Usage, num_output: int, now_s: float) -> None:
         """Count the end of one item at an LLM that has generated `num_output` tokens. Prompt tokens that were
@@ -204,7 +195,7 @@ class ProgramAccount:
             num_fresh = max(0, usage.num_prompt_tokens - usage.num_cached_tokens)
             if num_known:
                 self.learned.observe_fresh(source, num_fresh / num_known)
-        self.ended(request, now_s, 1, self._unit_s * num_fresh + self._output_s * num_output)
+        self._end(found, request, now_s, 1, self._unit_s * num_fresh + self._output_s * num_output)
 
     def withdrawn(self, query: str, node: int, items: Set[int] | None = None) -> None:
         """Count a node of a query, or some of its items, as not asked for: they are no longer wanted, or have
@@ -259,8 +250,9 @@ class ProgramAccount:
         """
         if program is None:
             return waiting_s
-        found = self.learned.index_s(program.source, program.done_s, waiting_s)
-        return max(program.done_s, waiting_s) if found is None else found
+        if program.left is None:
+            return max(program.done_s, waiting_s)
+        return program.left.index_s(waiting_s)
 
     def start_by_s(self, request: StepRequest) -> float:
         """Return the time by which a request must start so that its program can keep its deadline, if it goes
@@ -270,11 +262,6 @@ class ProgramAccount:
         if deadline_s is None:
             return math.inf
         return deadline_s - (self.learned.way_s((*request.source, str(request.node.depth))) or 0.0)
-
-    def fresh(self, request: StepRequest) -> float:
-        """Return the share of the prompts of a request that is expected not to be cached."""
-        found = self._find(request)
-        return 1.0 if found is None else self.learned.fresh(found[1].fresh_source)
 
     def served_s(self, tenant: str) -> float:
         """Return the virtual time of a tenant: seconds of service over its weight."""
@@ -309,9 +296,26 @@ class ProgramAccount:
         part = program.open.get((request.query, request.node.id), {}).get(request.lo)
         return None if part is None else (program, part)
 
-    def _price_s(self, request: StepRequest, num_output: int, fresh: float) -> float:
-        num_items = request.hi - request.lo
-        return self._unit_s * fresh * _num_units(request) + self._output_s * num_output * num_items
+    def _end(
+        self,
+        found: tuple[Program, _Open],
+        request: StepRequest,
+        now_s: float,
+        num_items: int,
+        took_s: float | None,
+    ) -> None:
+        program, part = found
+        expected_s = part.item_s * num_items
+        if took_s is None:
+            took_s = expected_s
+        else:
+            program.asked_s += took_s - expected_s
+            self._charge(request.record.tenant, took_s - expected_s)
+        part.group.took_s += took_s
+        program.heard_s = now_s
+        part.num_left -= num_items
+        if part.num_left <= 0:
+            _close(program, (request.query, request.node.id), request.lo)
 
     def _charge(self, tenant: str, seconds: float) -> None:
         served = self._served
@@ -326,10 +330,11 @@ class ProgramAccount:
         program = self._programs.pop(name)
         later_s = waited_s = 0.0
         for group in reversed(program.groups):
-            self.learned.observe(group.source, group.done_s, later_s)
+            way_s = None
             if group.sent_s is not None:
-                self.learned.observe_way(group.source, max(0.0, program.heard_s - group.sent_s - waited_s))
+                way_s = max(0.0, program.heard_s - group.sent_s - waited_s)
                 waited_s += group.sent_s - group.at_s
+            self.learned.observe(group.source, group.done_s, later_s, way_s)
             later_s += group.took_s
 
     def _note_silence(self, seconds: float) -> None:
@@ -339,7 +344,8 @@ class ProgramAccount:
         """Conclude the program that was heard of longest ago, if it has been silent for too long."""
         if not self._programs:
             return
-        name, program = next(iter(self._programs.items()))
+        name = next(iter(self._programs))
+        program = self._programs[name]
         if program.open:
             self._programs.move_to_end(name)
         elif now_s - program.heard_s > max(_SILENCE_S, _SILENCES * self._longest_s):

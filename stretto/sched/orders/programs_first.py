@@ -55,8 +55,10 @@ class ProgramsFirst:
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = _Tenant(name, self._config)
+            for one in self._tenants.values() if len(self._tenants) == 2 else ():
+                self._shares.note(one)  # nothing was noted while there was but one
         tenant.add(entry)
-        self._shares.note(tenant)
+        self._note(tenant)
 
     def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
@@ -87,7 +89,7 @@ class ProgramsFirst:
         """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
         tenant = self._tenant(entry)
         tenant.taken(entry, num_items)
-        self._shares.note(tenant)
+        self._note(tenant)
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
@@ -116,6 +118,10 @@ class ProgramsFirst:
             self._shares.drop(tenant)
             del self._tenants[tenant.name]
         else:
+            self._note(tenant)
+
+    def _note(self, tenant: _Tenant) -> None:
+        if len(self._tenants) > 1:
             self._shares.note(tenant)
 
 
@@ -201,10 +207,7 @@ class _Program:
 
     def add(self, entry: QueueEntry) -> None:
         self._name = _name(entry)
-        unit_s = self._config.unit_s
-        if entry.request.prompts:
-            unit_s *= self._config.account.fresh(entry.request)
-        part = self._parts[entry] = _Part(entry, unit_s)
+        part = self._parts[entry] = _Part(entry, self._config.unit_s * entry.fresh)
         self._seconds += self._price_s(part, entry.lo, entry.hi)
         self._unstarted.add(entry, entry.arrival_s)
         self._waiting.add(part.way, entry)

@@ -80,6 +80,7 @@ class QueueEntry:
         arrival_s: when the request became ready.
         number: given by the queue, one more for each entry, so that it breaks ties.
         num_output: output tokens expected of each item, when the entry was queued.
+        fresh: share of the tokens of its prompts that is expected not to be cached.
         demand: how urgently its result is needed now.
         sorted_as: how urgently its result was needed when it was queued. Orders sort by that, so it never
             changes.
@@ -102,6 +103,7 @@ class QueueEntry:
         "attempt",
         "avoids",
         "demand",
+        "fresh",
         "generated",
         "hi",
         "is_shown",
@@ -127,6 +129,7 @@ class QueueEntry:
         self.arrival_s = arrival_s
         self.number = 0
         self.num_output = num_output
+        self.fresh = 1.0
         self.demand = self.sorted_as = request.demand
         self.generated: tuple[int, ...] = ()
         self.said_by: object = None
@@ -210,6 +213,7 @@ class QueueEntry:
         """
         entry = QueueEntry(self.request, self.arrival_s, self.num_output)
         entry.lo, entry.hi = lo, hi
+        entry.fresh = self.fresh
         entry.attempt, entry.alone = attempt, alone
         entry.demand = entry.sorted_as = self.demand
         entry.generated, entry.said_by, entry.is_shown = self.generated, self.said_by, self.is_shown
