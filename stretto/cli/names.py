@@ -10,6 +10,7 @@ APPS = ("naive", "advanced")
 SEARCH = "search"
 """Name of the app that searches the web, or the documents by words, instead of indexing documents."""
 POLICIES = (
+    "programs_first",
     "topology_aware",
     "per_invocation",
     "throughput",

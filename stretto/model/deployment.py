@@ -30,7 +30,8 @@ class Engine:
         contract: "batch" for a `BatchEngine`, "llm" for a `SteppedLLM` or an `AsyncLLM`.
         policy: name of the order in which waiting requests are taken.
         placement: name of the rule that chooses the instance of a request, a key of `PLACEMENTS`.
-        age_limit_s: seconds of waiting after which a request is served first, whatever the policy prefers.
+        age_limit_s: seconds of waiting after which the oldest request has a share of what is served, whatever
+            the policy prefers.
         fill_timeout_s: seconds that the policy `throughput` waits for a batch to fill.
         max_batch: units of work of one batch; for an LLM, tokens in flight per instance. None stands for the
             replica's maximum efficient batch; for an LLM, for the replica's `kv_tokens`, or 8192.
@@ -48,7 +49,7 @@ class Engine:
 
     name: str
     contract: Contract = "batch"
-    policy: str = "least_work"
+    policy: str = "programs_first"
     placement: str = "least_seconds"
     age_limit_s: float = 10.0
     fill_timeout_s: float = 0.005

@@ -179,7 +179,7 @@ def test_options_shape_the_llm(
     assert (one.runs_in, one.config.device, one.config.dtype) == ("process", "auto", "bfloat16")  # type: ignore[attr-defined]
     assert (server.runs_in, server.config.url, server.config.api) == ("loop", url, "chat")  # type: ignore[attr-defined]
     assert (llm.engine.policy, llm.engine.keeps_state) == ("topology_aware", True)
-    assert {d.engine.policy for d in deployed if d is not llm} == {"least_work"}
+    assert {d.engine.policy for d in deployed if d is not llm} == {"programs_first"}
 
 
 def test_device_and_dtype_reach_every_model_that_runs_here(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from support.machines import batch_request, llm_request
 
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.sched.orders import ORDERS
-from stretto.sched.orders.order import MAX_ASKED, Hold, Order, OrderConfig
+from stretto.sched.orders.order import MAX_ASKED, Hold, Order, OrderConfig, Take
+from stretto.sched.orders.overdue import EVERY
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
 CONFIG = OrderConfig(age_limit_s=10.0, fill_timeout_s=0.5)
@@ -110,28 +112,42 @@ def test_queries_come_in_order_of_their_earliest_arrival() -> None:
     assert taken("topology_aware", queue, 2) == [("c", 1), ("a", 1)]
 
 
-def test_what_does_not_fit_lets_others_pass_until_it_is_aged() -> None:
-    queue = large, small = entries(llm_request("1", "large", 600, depth=9), llm_request("2", "small", 100))
-    assert taken("topology_aware", queue, 500) == [("small", 1)]
-    assert taken("topology_aware", queue, 500, now_s=11.0) == []
-    assert taken("topology_aware", queue, 650, now_s=11.0) == [("large", 1)]
-    small.arrival_s = 5.0
-    assert taken("topology_aware", [small, large], 650, now_s=11.0) == [("large", 1)]
-    assert taken("critical_path", queue, 500, now_s=11.0) == []
+SHARING = [policy for policy in ORDERS if policy not in ("per_invocation", "throughput")]
 
 
-def test_aged_work_goes_first_oldest_first() -> None:
-    queue = entries(
-        (batch_request("1", "old", "x", depth=0), 0.0),
-        (batch_request("1", "less old", "x", depth=1), 0.5),
-        (batch_request("2", "new", "x", depth=9), 8.0),
+@pytest.mark.parametrize("policy", SHARING)
+def test_aged_work_has_a_share_of_places(policy: str) -> None:
+    """An order that served only the oldest, once one is overdue, would be that of arrival under load."""
+    old = batch_request("old", "old", "x" * 50, depth=0, record=QueryRecord(arrival_s=20.0))
+    young = [(batch_request(f"{n}", "new", "x", depth=9, path_s=9.0), 8.0) for n in range(90)]
+    order = order_of(policy, entries((old, 0.0), *young), SECONDS)
+
+    def one_by_one(num: int, now_s: float) -> list[str]:
+        went = []
+        for _ in range(num):
+            chosen = order.take(0, lambda entry: 1, now_s)
+            assert isinstance(chosen, Take)
+            order.taken(chosen.entry, 1)
+            went.append(chosen.entry.request.step)
+        return went
+
+    if policy in ("programs_first", "least_work"):
+        assert one_by_one(9, 10.0) == ["new"] * 9, "the limit itself is in"
+        several = ["new"] * (EVERY - 1)
+        assert one_by_one(2 * EVERY + 1, 10.1) == ["old", *several, "old", *several, "old"]
+    else:
+        assert "old" in one_by_one(EVERY, 10.1)
+
+
+def test_what_does_not_fit_lets_others_pass_until_its_turn() -> None:
+    large, *small = entries(
+        llm_request("1", "large", 600, depth=9), *(llm_request(f"{n}", "small", 100) for n in range(2, 12))
     )
-    assert taken("topology_aware", queue, 2, now_s=9.0) == [("less old", 1), ("new", 1)]
-    assert taken("topology_aware", queue, 2, now_s=10.0) == [("less old", 1), ("new", 1)], (
-        "the limit itself is in"
-    )
-    assert taken("topology_aware", queue, 1, now_s=10.1) == [("old", 1)]
-    assert taken("topology_aware", queue, 2, now_s=11.0) == [("old", 1), ("less old", 1)]
+    order = order_of("programs_first", [large, *small], OrderConfig(unit_s=0.1, output_s=0.1))
+    assert fill(order, 500, 1.0) == [("small", 1)] * 5
+    assert fill(order, 500, 11.0) == [], "nothing goes before it: room comes together"
+    assert fill(order, 700, 11.0) == [("large", 1), ("small", 1)]
+    assert fill(order, 100, 11.0) == [("small", 1)]
 
 
 def test_critical_path_goes_by_seconds() -> None:
@@ -200,7 +216,7 @@ def test_what_is_decoded_has_its_own_price() -> None:
     assert taken("least_work", queue, 2000, 0.0, config) == [("reads", 1), ("writes", 1)]
 
 
-def test_least_work_lets_age_go_first() -> None:
+def test_least_work_lets_age_have_the_first_place() -> None:
     queue = entries((batch_request("1", "long", "a" * 40), 0.0), (batch_request("2", "short", "d"), 5.0))
     assert taken("least_work", queue, 2, 9.0, SECONDS) == [("short", 1), ("long", 1)]
     assert taken("least_work", queue, 2, 11.0, SECONDS) == [("long", 2)]

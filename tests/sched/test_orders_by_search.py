@@ -12,6 +12,7 @@ from support.machines import batch_request, llm_request
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import MAX_ASKED, Hold, OrderConfig, Take
+from stretto.sched.orders.overdue import EVERY
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
 CONFIG = OrderConfig(age_limit_s=4.0, fill_timeout_s=0.5, unit_s=0.125, output_s=0.5)
@@ -27,6 +28,16 @@ class Model:
 
     entries: list[QueueEntry] = field(default_factory=list)
     started: dict[QueueEntry, set[int]] = field(default_factory=dict)
+    num_passed: int = EVERY
+
+    def due(self, now_s: float) -> QueueEntry | None:
+        oldest = self.waiting()[0]
+        is_overdue = oldest.arrival_s < now_s - CONFIG.age_limit_s
+        return oldest if is_overdue and self.num_passed >= EVERY - 1 else None
+
+    def take(self, entry: QueueEntry, now_s: float) -> None:
+        """Count a choice, before the entry's items are taken."""
+        self.num_passed = 0 if entry is self.due(now_s) else self.num_passed + 1
 
     def waiting(self) -> list[QueueEntry]:
         return sorted((e for e in self.entries if e.lo < e.hi), key=lambda e: (e.arrival_s, e.number))
@@ -66,6 +77,17 @@ def least_work(model: Model) -> list[QueueEntry]:
     return sorted(model.waiting(), key=key)
 
 
+def programs_first(model: Model) -> list[QueueEntry]:
+    """Nothing is learned of the programs here, so their index is the work that waits."""
+
+    def key(entry: QueueEntry) -> tuple[float, ...]:
+        arrival_s, number = model.earliest(entry.query)
+        seconds = model.seconds(entry.query) + CONFIG.credit * arrival_s
+        return seconds, number, -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number
+
+    return sorted(model.waiting(), key=key)
+
+
 def oldest_query(model: Model) -> list[QueueEntry]:
     def key(entry: QueueEntry) -> tuple[float, ...]:
         return since_s(entry), -entry.path_s, -entry.request.node.depth, entry.number
@@ -87,6 +109,7 @@ SEARCHES = {
     "per_invocation": by_arrival,
     "throughput": by_arrival,
     "least_work": least_work,
+    "programs_first": programs_first,
     "oldest_query": oldest_query,
     "topology_aware": rounds(lambda entry: entry.request.node.depth),
     "critical_path": rounds(lambda entry: entry.path_s),
@@ -106,7 +129,7 @@ def search(
         due_s = oldest.arrival_s + CONFIG.fill_timeout_s
         if sum(entry.units_of(entry.lo, entry.hi) for entry in waiting) < to_fill and now_s < due_s:
             return Hold(due_s)
-    if policy in ("per_invocation", "throughput") or oldest.arrival_s < now_s - CONFIG.age_limit_s:
+    if policy in ("per_invocation", "throughput") or model.due(now_s) is not None:
         considered = [oldest]
     for entry in considered:
         if count := fits(entry):
@@ -164,6 +187,7 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
             chosen = order.take(to_fill, fits, now_s)
             assert chosen == search(policy, model, to_fill, fits, now_s)
             if isinstance(chosen, Take):
+                model.take(chosen.entry, now_s)
                 order.taken(chosen.entry, chosen.num_items)
         elif act < 0.97:
             taken = [(e, i) for e in model.entries for i in range(e.lo) if i not in model.started[e]]
@@ -180,3 +204,5 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
                     order.remove(entry)
             model.entries = [e for e in model.entries if e.query != gone]
         model.entries = [e for e in model.entries if len(model.started[e]) < e.hi]
+        if policy == "programs_first" and not model.entries:
+            model.num_passed = EVERY  # a tenant that comes again begins anew

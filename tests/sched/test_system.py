@@ -355,7 +355,7 @@ def test_a_bug_in_an_op_of_ones_own_is_reported() -> None:
 def test_the_registry_is_checked() -> None:
     with pytest.raises(ConfigError, match="two engines are called 'e'"):
         CheckedSystem([batch_engine(), batch_engine()])
-    with pytest.raises(ConfigError, match="there is no policy 'best'; there are topology_aware"):
+    with pytest.raises(ConfigError, match="there is no policy 'best'; there are programs_first"):
         CheckedSystem([batch_engine(policy="best")])
 
 

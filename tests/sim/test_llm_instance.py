@@ -162,7 +162,7 @@ def test_new_ranks_end_jumps_where_single_steps_would_hear_of_them() -> None:
         made = model(max_jump=max_jump)
         made = replace(made, scheduler=replace(made.scheduler, max_running=3, num_blocks=64))
         log = RunLog()
-        run = driver(made, log, engine={"max_running": 30})
+        run = driver(made, log, engine={"max_running": 30, "policy": "least_work"})
         for number in range(3):
             texts = [filler(f"{number} {place}", 15 + 5 * number) for place in range(10)]
             run.submit(f"q{number}", MAPPED, {"xs": texts}, at_s=0.3 * number)

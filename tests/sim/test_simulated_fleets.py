@@ -358,7 +358,7 @@ def test_what_an_instance_was_doing_when_it_died_is_never_heard() -> None:
 def test_ranks_that_change_while_an_instance_is_drained(at_s: float, how: DrainHow) -> None:
     """Requests start at these instants, which changes the ranks of those that wait at the instance."""
     profile = Profile(per_unit_s=0.25, per_output_s=0.25, max_efficient_batch=4)
-    run, watch = driver(llm(instances=2, profile=profile, max_batch=8000))
+    run, watch = driver(llm(instances=2, profile=profile, max_batch=8000, policy="least_work"))
     for query in ("1", "2"):
         run.submit(query, MANY, {"q": "x"})
     run.drain("llm", 0, at_s, how)

@@ -22,7 +22,7 @@ from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.ops import OPS
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.model.deployment import Deployment, deploy
+from stretto.model.deployment import Deployment, Engine, deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, LLMTask
 from stretto.model.values import Document, Section
@@ -125,10 +125,17 @@ def engines(speeds: Speeds) -> list[Deployment]:
 
 
 def mean_s(
-    app: str, passes: tuple[str, ...], load: Load, speeds: Speeds, *, shares_cores: bool, seed: int
+    app: str,
+    passes: tuple[str, ...],
+    load: Load,
+    speeds: Speeds,
+    *,
+    shares_cores: bool,
+    seed: int,
+    policy: str = Engine("any").policy,
 ) -> tuple[float, Sequence[object]]:
     """Return the mean simulated seconds of the queries, and their outputs."""
-    deployments = engines(speeds)
+    deployments = [one.changed(policy=policy) for one in engines(speeds)]
     model = SimulatedModel(
         SchedulerConfig(num_blocks=4000, block_tokens=16, max_running=16, max_batch_tokens=512),
         _Steps(speeds.step_s, speeds.token_s),

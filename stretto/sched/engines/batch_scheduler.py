@@ -34,7 +34,8 @@ from stretto.sched.engines.instances import EngineInstances
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.messages import Action, CancelTask, Release, StartBatch
 from stretto.sched.orders import ORDERS
-from stretto.sched.orders.order import Hold, NewOrder
+from stretto.sched.orders.order import Hold, NewOrder, prices_s
+from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
 from stretto.sched.queries.results import (
@@ -71,7 +72,8 @@ class BatchScheduler:
     ) -> None:
         self.engine = engine
         self.instances = EngineInstances(engine)
-        self.queue = EngineQueue(engine, profile, orders)
+        self._account = ProgramAccount(*prices_s(engine, profile))
+        self.queue = EngineQueue(engine, profile, orders, self._account, self._num_serving)
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, _Batch] = OrderedDict()  # the one begun first is first
@@ -89,6 +91,7 @@ class BatchScheduler:
 
     def add(self, request: StepRequest, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
+        self._account.arrived(request, 0, now_s)
         self.queue.add(QueueEntry(request, now_s))
 
     def observe(self, instance: InstanceId, batch_id: int, now_s: float) -> None:
@@ -125,6 +128,8 @@ class BatchScheduler:
         if batch is None:
             return []
         self.instances.answered(instance)
+        for entry, lo, hi in batch.parts:
+            self._account.ended(entry.request, batch.started_s, hi - lo)
         try:
             results = checked_results(results, len(batch.tasks))
         except BadReply as error:
@@ -292,6 +297,7 @@ class BatchScheduler:
         because their results are no longer wanted. Work that runs goes on.
         """
         self.queue.withdraw(query, node, items)
+        self._account.withdrawn(query, node, items)
         return []
 
     def queries(self) -> list[str]:
@@ -314,6 +320,7 @@ class BatchScheduler:
         later.
         """
         self.queue.end_query(query)
+        self._account.query_ended(query)
         self._leaving.add(query)
         if query not in self._num_running:
             self._left.append(query)
@@ -352,6 +359,9 @@ class BatchScheduler:
         """Return whether no work waits in the queue or runs on an instance."""
         return not self._running and not self.queue
 
+    def _num_serving(self) -> int:
+        return len(self.instances.fleet.serving)
+
     def check_invariants(self) -> None:
         """Check that queued work is not empty, batches keep within their limits, and no instance idles while
         work waits.
@@ -359,6 +369,7 @@ class BatchScheduler:
         For tests.
         """
         assert all(entry.lo < entry.hi for entry in self.queue)
+        self._account.check_invariants()
         for instance, batch in self._running.items():
             units = sum(entry.units_of(lo, hi) for entry, lo, hi in batch.parts)
             single = len(batch.parts) == 1 and batch.parts[0][2] - batch.parts[0][1] == 1
@@ -422,8 +433,9 @@ class BatchScheduler:
         others_serve = has_others and len(self.instances.fleet.serving) > 1
         tasks = tuple([self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts])
         num_running, keeps_state = self._num_running, self.engine.keeps_state
-        for entry, _, _ in parts:
+        for entry, lo, hi in parts:
             query = entry.query
+            self._account.sent(entry.request, now_s, hi - lo)
             num_running[query] = num_running.get(query, 0) + 1
             if keeps_state:
                 self._touched.setdefault(query, set()).add(instance)

@@ -15,6 +15,7 @@ from stretto.model.errors import InternalError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
+from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, runs_of
 
@@ -28,6 +29,11 @@ _CLASS_RANKS: Mapping[Objective | None, float] = {
 """What is added to the first element of a rank, so that classes keep their order at instances too. It is more
 than any rank in seconds or rounds, and less than what a priority of vLLM can tell apart."""
 
+_AGED_EVERY = 8
+"""Number of choices of which one is of the class of throughput, while aged work of that class waits."""
+_WINDOWS = 2.0
+"""Multiple of the predicted time of offline work that is left for it before its deadline."""
+
 _MAX_FRESH = 256
 """Number of entries that may wait to be put in order, small enough that ordering them is quick."""
 
@@ -39,16 +45,26 @@ class EngineQueue:
 
     Entries that must run alone go first. Then come those that somebody wants for latency, then those wanted
     for throughput, then those that nobody wants yet, then those that are offline: each class goes while
-    nothing of a better one waits, and within a class the engine's policy decides. But what is wanted for
-    throughput and has waited longer than the engine's age limit is served before younger requests wanted for
-    latency. Entries that are set aside wait without a place in the order.
+    nothing of a better one waits, and within a class the engine's policy decides. But once something wanted
+    for throughput has waited longer than the engine's age limit, and longer than all that is wanted for
+    latency, one choice of eight is of that class. And offline work is moved to the class of throughput, that
+    with the earliest deadline first, while all that waits would take longer than is left. Entries that are
+    set aside wait without a place in the order.
 
     The entries of a query, and of a node (step) of it, are found without looking at others. The entries of a
     batch engine are put in order when the order is asked: where one batch has room for all, it never is.
     """
 
-    def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
-        self._new_order, self._config = orders[engine.policy], OrderConfig.of(engine, profile)
+    def __init__(
+        self,
+        engine: Engine,
+        profile: Profile,
+        orders: Mapping[str, NewOrder],
+        account: ProgramAccount | None = None,
+        num_serving: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._new_order = orders[engine.policy]
+        self._config = OrderConfig.of(engine, profile, account)
         self._policy = engine.policy
         self._age_limit_s = engine.age_limit_s
         self._orders = self._new_orders()
@@ -63,6 +79,11 @@ class EngineQueue:
         self._num_entries = 0
         self._num_added = 0
         self._num_forgotten = 0
+        self._num_passed = _AGED_EVERY  # choices of the class of latency since the last of that of throughput
+        self._num_serving = num_serving
+        self._offline: dict[QueueEntry, float] = {}  # predicted seconds of each that waits
+        self._offline_s = 0.0
+        self._windows: list[tuple[float, int, QueueEntry]] = []  # a heap, as that of ages
         self.num_changes = 0
         """Number that grows whenever an entry comes or goes, or the order of waiting entries may change for
         another reason than that they have waited longer.
@@ -84,6 +105,8 @@ class EngineQueue:
         self._num_added += 1
         self.num_changes += 1
         self._num_entries += 1
+        if entry.sorted_as.criteria == "offline":
+            self._add_offline(entry)
         if self._ages is not None:
             heappush(self._ages, (*entry.arrival, entry))
         if entry.alone:
@@ -155,6 +178,8 @@ class EngineQueue:
         Raises:
             InternalError: the order, perhaps a user's own, chose what does not wait, or holds for ever.
         """
+        if self._windows:
+            self._raise_offline(now_s)
         if self._fresh:
             self._put_in_order()
         chosen = self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
@@ -187,6 +212,7 @@ class EngineQueue:
             parts.append((entry, entry.lo, entry.hi))
             entry.lo = entry.hi
         self._num_entries = 0
+        self._forget_offline()
         self._fresh.clear()
         return parts, num_units
 
@@ -209,9 +235,16 @@ class EngineQueue:
         """
         lo = entry.lo
         self.num_changes += 1
+        criteria = entry.sorted_as.criteria
+        if criteria == "offline":
+            self._price_offline(entry, lo + num_items)
         if entry.alone:
             entry.lo += num_items
         else:
+            if criteria == "latency":
+                self._num_passed += 1
+            elif criteria == "throughput" and self._waiting["latency"]:
+                self._num_passed = 0
             self._order_of(entry).taken(entry, num_items)
         if entry.lo == entry.hi:
             self._drop(entry)
@@ -291,6 +324,7 @@ class EngineQueue:
         self._of_query.clear()
         for waiting in self._waiting.values():
             waiting.clear()
+        self._forget_offline()
         self._ages = None
         self._num_entries = 0
         self._num_forgotten = self._num_added
@@ -356,7 +390,42 @@ class EngineQueue:
             return "latency"
         oldest_s = next(iter(throughput)).arrival_s
         is_aged = oldest_s < min(now_s - self._age_limit_s, next(iter(latency)).arrival_s)
-        return "throughput" if is_aged else "latency"
+        return "throughput" if is_aged and self._num_passed >= _AGED_EVERY - 1 else "latency"
+
+    def _add_offline(self, entry: QueueEntry) -> None:
+        self._price_offline(entry, entry.lo)
+        start_by_s = self._config.account.start_by_s(entry.request)
+        if start_by_s < math.inf and not entry.alone:
+            heappush(self._windows, (start_by_s, entry.number, entry))
+
+    def _raise_offline(self, now_s: float) -> None:
+        """Move offline work to the class of throughput, while what waits would take longer than is left."""
+        while self._windows:
+            start_by_s, _, entry = self._windows[0]
+            is_gone = entry.sorted_as.criteria != "offline" or entry in self._aside or not self._has(entry)
+            if not is_gone and now_s < start_by_s - _WINDOWS * self._offline_s / max(1, self._num_serving()):
+                return
+            heappop(self._windows)
+            if not is_gone:
+                self._put_in_order()
+                lo, hi = entry.lo, entry.hi
+                self.remove(entry)
+                entry.demand = entry.demand._replace(criteria="throughput")
+                self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
+
+    def _forget_offline(self) -> None:
+        self._offline.clear()
+        self._windows.clear()
+        self._offline_s = 0.0
+
+    def _price_offline(self, entry: QueueEntry, lo: int) -> None:
+        """Count the items of an offline entry from `lo` on as the ones that wait."""
+        self._offline_s -= self._offline.pop(entry, 0.0)
+        if lo < entry.hi:
+            config, num_output = self._config, entry.num_output * (entry.hi - lo)
+            seconds = config.unit_s * entry.num_units(lo, entry.hi) + config.output_s * num_output
+            self._offline[entry] = seconds
+            self._offline_s += seconds
 
     def _entries(self, query: str) -> list[QueueEntry]:
         return [entry for entries in self._of_query.get(query, {}).values() for entry in entries]
@@ -367,6 +436,8 @@ class EngineQueue:
     def _drop(self, entry: QueueEntry) -> None:
         self._num_entries -= 1
         self.num_changes += 1
+        if entry.sorted_as.criteria == "offline":
+            self._price_offline(entry, entry.hi)
         if entry in self._fresh:
             del self._fresh[entry]
             return

@@ -46,7 +46,7 @@ class ExpectedOutputs:
     """
 
     def __init__(self) -> None:
-        self._means: dict[tuple[str, str], _Mean] = {}
+        self._means: dict[tuple[str, str, str], _Mean] = {}
         self._all = _Mean()
 
     @property
@@ -62,7 +62,7 @@ class ExpectedOutputs:
         """
         if request.decode is None:
             return 0
-        mean = self._means.get((request.node.template, request.step))
+        mean = self._means.get(request.source)
         expected = _PRIOR if mean is None else max(1, round(mean.tokens))
         return min(expected, request.decode.max_tokens)
 
@@ -70,14 +70,14 @@ class ExpectedOutputs:
         """Return the number of tokens of the longest answer of the same step so far, or what is expected if
         none has ended.
         """
-        mean = self._means.get((request.node.template, request.step))
+        mean = self._means.get(request.source)
         return self.expected(request) if mean is None else mean.longest
 
     def observe(self, request: StepRequest, num_tokens: int) -> None:
         """Learn from an answer to `request` that has ended after `num_tokens` tokens."""
         if request.decode is None:
             return
-        source = request.node.template, request.step
+        source = request.source
         mean = self._means.pop(source, None) or _Mean()
         mean.observe(num_tokens)
         self._means[source] = mean

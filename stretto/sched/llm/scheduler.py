@@ -38,7 +38,8 @@ from stretto.sched.llm.running_request import Running, completed
 from stretto.sched.llm.shown_parts import ShownParts
 from stretto.sched.messages import Action, Admit, CancelTask, Release, Retain
 from stretto.sched.orders import ORDERS
-from stretto.sched.orders.order import NewOrder
+from stretto.sched.orders.order import NewOrder, prices_s
+from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
 from stretto.sched.queries.results import Delivered, Report, failed, is_attempt, is_worth_retrying
@@ -64,7 +65,8 @@ class LLMScheduler:
         self.engine = engine
         self.follows_prefixes = placement.uses_keys == "always"
         self.instances = EngineInstances(engine)
-        self.queue = EngineQueue(engine, profile, orders)
+        self._account = ProgramAccount(*prices_s(engine, profile))
+        self.queue = EngineQueue(engine, profile, orders, self._account, self._num_serving)
         self._ids = ids
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
@@ -78,7 +80,7 @@ class LLMScheduler:
             self._loads,
             self._shown,
             PlacementRequests(self._outputs, self._ahead, keys, engine.age_limit_s),
-            lambda: EngineQueue(engine, profile, orders),
+            lambda: EngineQueue(engine, profile, orders, self._account),
         )
         self._handed_over = HandedOver(engine.name)
         self._num_changes: dict[str, int] = {}
@@ -234,6 +236,7 @@ class LLMScheduler:
         if self.engine.keeps_state and not request.is_alone:
             self._reuse.arrived(request, now_s)
         entry = QueueEntry(request, now_s, self._outputs.expected(request))
+        entry.fresh = self._account.arrived(request, entry.num_output, now_s)
         if slow := self._too_slow.get(request.query):
             entry.avoids = frozenset(slow.get(request.node.id, ()))
         self._queue(entry)
@@ -266,6 +269,7 @@ class LLMScheduler:
                 self._ahead.end(request.query, request.node.id)
                 self.instances.answered(instance)
                 self._outputs.observe(request, num_output)
+                self._account.answered(request, usage, num_output, now_s)
                 self._forecast(running, event, now_s)
                 return [completed(running, event)]
             case Failed(error=error):
@@ -276,6 +280,7 @@ class LLMScheduler:
                 ):
                     return self._retry([running], error, now_s)
                 self._reuse.withdrawn(request.query, request.node.id)
+                self._account.withdrawn(request.query, request.node.id, {running.item})
                 return [failed(request, running.item, running.item + 1, error)]
         return []
 
@@ -299,6 +304,7 @@ class LLMScheduler:
         tasks = [one for one in of_node if items is None or one.item in items]
         num_waiting = self.queue.withdraw(query, node, items) + self._placing.withdraw(query, node, items)
         self._reuse.withdrawn(query, node, None if items is None else num_waiting + len(tasks))
+        self._account.withdrawn(query, node, items)
         actions: list[Action] = []
         for running in sorted(tasks, key=lambda one: (one.instance, one.task)):
             started_s = running.started_s
@@ -397,6 +403,7 @@ class LLMScheduler:
         self._too_slow.pop(query, None)
         self._ahead.forget(query)
         self._reuse.forget(query)
+        self._account.query_ended(query)
         self._retains = [one for one in self._retains if one.reuse.query != query]
         return actions
 
@@ -413,6 +420,9 @@ class LLMScheduler:
         """Return whether no request waits or runs."""
         return not self.queue and not self._placing.bound() and not self._loads.num_running
 
+    def _num_serving(self) -> int:
+        return len(self.instances.fleet.serving)
+
     def check_invariants(self) -> None:
         """Check that counts of tokens and slots agree with the running requests and keep within their limits.
 
@@ -420,6 +430,7 @@ class LLMScheduler:
         """
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
+        self._account.check_invariants()
         of_query = {
             one.task for of in self._of_query.values() for many in of.values() for one in many.values()
         }
@@ -454,6 +465,7 @@ class LLMScheduler:
         num_tokens = placed.request.num_tokens
         prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
         queue.take(entry, 1)
+        self._account.sent(request, now_s)
         running = Running(task.id, instance, entry, item, prompt, queue, placed.request, prefill_s, now_s)
         running.output_key = output_key
         running.slot = self.instances.fleet.slot(instance)
@@ -569,6 +581,7 @@ class LLMScheduler:
             attempt = entry.attempt + was_attempt
             if attempt >= self.engine.max_attempts or entry.is_refused_too_long(self.engine.recover_s, now_s):
                 self._reuse.withdrawn(entry.query, entry.request.node.id)
+                self._account.withdrawn(entry.query, entry.request.node.id, {item})
                 reports.append(failed(entry.request, item, item + 1, error))
             else:
                 again = entry.again(item, item + 1, attempt=attempt, alone=False)

@@ -11,9 +11,11 @@ from stretto.sched.orders.arrival import PerInvocation, Throughput
 from stretto.sched.orders.least_work import LeastWork
 from stretto.sched.orders.oldest_query import OldestQuery
 from stretto.sched.orders.order import NewOrder
+from stretto.sched.orders.programs_first import ProgramsFirst
 from stretto.sched.orders.rounds import CriticalPath, TopologyAware
 
 ORDERS: Mapping[str, NewOrder] = {
+    "programs_first": ProgramsFirst,
     "topology_aware": TopologyAware,
     "per_invocation": PerInvocation,
     "throughput": Throughput,

@@ -1,5 +1,5 @@
-"""The common part of orders that sort work by query: first what has waited too long, then the best query's
-work.
+"""The common part of orders that sort work by query: the best query's work goes first, but what has waited
+too long has a share.
 
 In a session, each job (what one caller waits for) counts as a query of its own.
 
@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
+from operator import attrgetter
 from typing import Protocol, TypeAlias
 
 from stretto.model.sorted_queue import SortedQueue
-from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, Rank, Take, first_that_fits
+from stretto.sched.orders.overdue import Overdue
 from stretto.sched.queries.request import QueueEntry
 
 PlaceKey: TypeAlias = tuple[float, ...]
@@ -81,16 +82,25 @@ class ByQuery:
     """A queue order (rule for what goes next) that sorts queries (runs of an app) and serves the work of the
     best one first.
 
-    Work older than the age limit goes before everything else. `make_query` makes the collection that sorts
-    one query's work.
+    Once the oldest work is older than the age limit, it has a share of what is taken (`Overdue`).
+
+    Args:
+        make_query: function that makes the collection that sorts one query's work.
+        name_of: function that names what an entry is sorted under; by default the query, or in a session the
+            job.
     """
 
     takes_all = True
 
-    def __init__(self, make_query: Callable[[], QueryEntries], age_limit_s: float) -> None:
+    def __init__(
+        self,
+        make_query: Callable[[], QueryEntries],
+        age_limit_s: float,
+        name_of: Callable[[QueueEntry], str] = attrgetter("job"),
+    ) -> None:
         self._make_query = make_query
-        self._age_limit_s = age_limit_s
-        self._waiting = Earliest()
+        self._name_of = name_of
+        self._waiting = Overdue(age_limit_s)
         self._queries: dict[str, QueryEntries] = {}
         self._keys: dict[str, PlaceKey] = {}
         self._by_key = SortedQueue[str]()
@@ -98,30 +108,30 @@ class ByQuery:
 
     def add(self, entry: QueueEntry) -> None:
         """Add an entry (one step's queued work) to the waiting work of its query (run of an app)."""
-        name = entry.job
+        name = self._name_of(entry)
         query = self._queries.get(name)
         if query is None:
             query = self._queries[name] = self._make_query()
-        self._waiting.add(entry, entry.arrival_s)
+        self._waiting.add(entry)
         query.add(entry)
-        self._put(name)
+        self._moved[name] = None
 
     def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         lo, hi = entry.lo, entry.hi
-        self.taken(entry, hi - lo)
+        self._leave(entry, hi - lo)
         self.started(entry, lo, hi)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Choose which entry (one step's queued work) goes next, and how many of its items: the best one of
-        the best query (run of an app) that fits, unless one has waited beyond the age limit. None if none may
-        go.
+        the best query (run of an app) that fits, unless it is the turn of one that has waited beyond the age
+        limit. None if none may go.
         """
         if not self._waiting:
             return None
-        oldest = self._waiting.first
-        if oldest.arrival_s < now_s - self._age_limit_s:
-            return first_that_fits((oldest,), fits)
+        due = self._waiting.due(now_s)
+        if due is not None:
+            return first_that_fits((due,), fits)
         if self._moved:
             self._put_moved()
         first = self._queries[self._by_key.first].first()
@@ -131,9 +141,13 @@ class ByQuery:
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
+        self._waiting.note_taken(entry)
+        self._leave(entry, num_items)
+
+    def _leave(self, entry: QueueEntry, num_items: int) -> None:
         entry.lo += num_items
         if entry.lo == entry.hi:
-            name = entry.job
+            name = self._name_of(entry)
             self._waiting.remove(entry)
             self._queries[name].all_taken(entry)
             self._moved[name] = None
@@ -142,7 +156,7 @@ class ByQuery:
         """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
         were given up.
         """
-        name = entry.job
+        name = self._name_of(entry)
         query = self._queries[name]
         query.started(entry, lo, hi)
         self._moved[name] = None
@@ -154,7 +168,7 @@ class ByQuery:
         """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
         first.
         """
-        return self._queries[entry.job].rank(entry)
+        return self._queries[self._name_of(entry)].rank(entry)
 
     def _put_moved(self) -> None:
         """Put the queries that have changed in their places among the others."""

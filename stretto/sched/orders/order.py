@@ -9,13 +9,14 @@ nor when a request merely changes queues.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeAlias
 
 from stretto.model.deployment import Engine
 from stretto.model.profile import Profile
 from stretto.model.record import record
+from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.request import QueueEntry
 
 MAX_ASKED = 32
@@ -23,6 +24,7 @@ MAX_ASKED = 32
 
 _AGEING = 0.3
 _LLM_AGEING = 0.1
+_CREDIT = 0.005
 
 Rank: TypeAlias = tuple[float, ...]
 """Place of a request among those that wait at an instance: the smaller goes first."""
@@ -58,12 +60,15 @@ class OrderConfig:
     """The settings and predicted costs by which queue orders (rules for what goes next) decide.
 
     Attributes:
-        age_limit_s: seconds after which a waiting entry (queued work) goes first, the oldest first
-            (`topology_aware`, `critical_path`, `least_work`).
+        age_limit_s: seconds after which the oldest waiting entry (queued work) has a share of what is taken
+            (all but `per_invocation` and `throughput`).
         fill_timeout_s: seconds that `throughput` waits for a batch to fill.
-        unit_s: predicted seconds of a unit of work on the engine (`least_work`).
-        output_s: predicted seconds of a generated token (`least_work`).
+        unit_s: predicted seconds of a unit of work on the engine (`least_work`, `programs_first`).
+        output_s: predicted seconds of a generated token (`least_work`, `programs_first`).
         ageing: seconds of work that a second of waiting counts as (`least_work`).
+        credit: seconds of work that a second of waiting counts as (`programs_first`).
+        account: what programs have asked of the engine, and the service that tenants got
+            (`programs_first`). The scheduler of the engine keeps it.
     """
 
     age_limit_s: float = 10.0
@@ -71,17 +76,27 @@ class OrderConfig:
     unit_s: float = 0.0
     output_s: float = 0.0
     ageing: float = _AGEING
+    credit: float = _CREDIT
+    account: ProgramAccount = field(default_factory=ProgramAccount)
 
     @classmethod
-    def of(cls, engine: Engine, profile: Profile) -> OrderConfig:
+    def of(cls, engine: Engine, profile: Profile, account: ProgramAccount | None = None) -> OrderConfig:
         """Return the settings by which an engine's queue is sorted, with costs from `profile`, a cost profile
         that fits all of its replicas roughly.
 
         A generated token is priced at its share of a step of a full batch.
         """
-        output_s = profile.decode_s(engine.max_running) / engine.max_running
+        unit_s, output_s = prices_s(engine, profile)
         ageing = _LLM_AGEING if engine.is_llm else _AGEING
-        return cls(engine.age_limit_s, engine.fill_timeout_s, profile.per_unit_s, output_s, ageing)
+        account = ProgramAccount(unit_s, output_s) if account is None else account
+        return cls(engine.age_limit_s, engine.fill_timeout_s, unit_s, output_s, ageing, account=account)
+
+
+def prices_s(engine: Engine, profile: Profile) -> tuple[float, float]:
+    """Return the predicted seconds of a unit of work at an engine, and of a generated token: its share of a
+    step of a full batch.
+    """
+    return profile.per_unit_s, profile.decode_s(engine.max_running) / engine.max_running
 
 
 class Order(Protocol):
@@ -107,8 +122,8 @@ class Order(Protocol):
         go now.
 
         The entry stays in the queue until `taken` is called. `fits` says how many items of an entry there is
-        room for, and is asked at most `MAX_ASKED` times. An entry older than the age limit is never skipped:
-        if it does not fit, nothing goes.
+        room for, and is asked at most `MAX_ASKED` times. In its turn (`Overdue`), an entry older than the age
+        limit is not skipped: if it does not fit, nothing goes.
 
         Args:
             to_fill: units of work of a full batch, for orders that wait for one; 0 once a batch has begun.

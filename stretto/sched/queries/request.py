@@ -7,6 +7,7 @@ step of the same query (Teola §5.1).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from functools import lru_cache
 from itertools import groupby
 
 from stretto.graph.compile import Node
@@ -57,6 +58,13 @@ class StepRequest:
     is_alone: bool = False
     is_continued: bool = False
 
+    @property
+    def source(self) -> tuple[str, str, str]:
+        """What it resembles in work: the kind of its program, the template of its step, and the step without
+        the number that tells steps of one name apart.
+        """
+        return self.record.kind, self.node.template, _without_number(self.step)
+
 
 _NOWHERE: frozenset[int] = frozenset()
 
@@ -75,6 +83,7 @@ class QueueEntry:
         arrival_s: when the request became ready.
         number: given by the queue, one more for each entry, so that it breaks ties.
         num_output: output tokens expected of each item, when the entry was queued.
+        fresh: share of the tokens of its prompts that is expected not to be cached.
         demand: how urgently its result is needed now.
         sorted_as: how urgently its result was needed when it was queued. Orders sort by that, so it never
             changes.
@@ -97,6 +106,7 @@ class QueueEntry:
         "attempt",
         "avoids",
         "demand",
+        "fresh",
         "generated",
         "hi",
         "is_shown",
@@ -122,6 +132,7 @@ class QueueEntry:
         self.arrival_s = arrival_s
         self.number = 0
         self.num_output = num_output
+        self.fresh = 1.0
         self.demand = self.sorted_as = request.demand
         self.generated: tuple[int, ...] = ()
         self.said_by: object = None
@@ -205,6 +216,7 @@ class QueueEntry:
         """
         entry = QueueEntry(self.request, self.arrival_s, self.num_output)
         entry.lo, entry.hi = lo, hi
+        entry.fresh = self.fresh
         entry.attempt, entry.alone = attempt, alone
         entry.demand = entry.sorted_as = self.demand
         entry.generated, entry.said_by, entry.is_shown = self.generated, self.said_by, self.is_shown
@@ -232,6 +244,12 @@ class QueueEntry:
         entry = self.again(item, item + 1, attempt=self.attempt, alone=False)
         entry.generated = generated
         return entry
+
+
+@lru_cache(maxsize=4096)
+def _without_number(step: str) -> str:
+    name, _, number = step.rpartition(".")
+    return name if name and number.isdecimal() else step
 
 
 def runs_of(items: Iterable[int]) -> list[tuple[int, int]]:

@@ -1,0 +1,52 @@
+"""The share of admissions of the entry that has waited longest, once it is overdue."""
+
+from __future__ import annotations
+
+from stretto.sched.orders.earliest import Earliest
+from stretto.sched.queries.request import QueueEntry
+
+EVERY = 32
+"""While the oldest entry is overdue, at least one of so many choices is the oldest. With 8, a third of what
+an order wins is lost under overload, where the oldest entry is always overdue.
+"""
+
+
+class Overdue:
+    """The waiting entries of an order, of which the oldest has a claim after a time.
+
+    An order that prefers some work lets other work wait, perhaps for ever. So beyond the age limit the oldest
+    gets a share of what is taken: the first place, and then one of `EVERY`. It does not get all of it: under
+    a load in which everything waits for longer than the limit, the order would be that of arrival.
+    """
+
+    def __init__(self, age_limit_s: float) -> None:
+        self._age_limit_s = age_limit_s
+        self._waiting = Earliest()
+        self._num_passed = EVERY
+        self._due: QueueEntry | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, entry: QueueEntry) -> None:
+        """Add an entry (one step's queued work), which waits from its arrival on."""
+        self._waiting.add(entry, entry.arrival_s)
+
+    def remove(self, entry: QueueEntry) -> None:
+        """Remove an entry (one step's queued work) that no longer waits."""
+        self._waiting.remove(entry)
+
+    def note_taken(self, entry: QueueEntry) -> None:
+        """Note that an entry (one step's queued work) is taken now, or a part of it."""
+        self._num_passed = 0 if entry is self._due else self._num_passed + 1
+        self._due = None
+
+    def due(self, now_s: float) -> QueueEntry | None:
+        """Return the entry that must be taken next, whatever the order prefers; None if there is none."""
+        is_due = self._num_passed >= EVERY - 1 and self.is_overdue(now_s)
+        self._due = self._waiting.first if is_due else None
+        return self._due
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Return whether an entry has waited beyond the age limit."""
+        return bool(self._waiting) and self._waiting.first_s < now_s - self._age_limit_s

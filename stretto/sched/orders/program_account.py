@@ -1,0 +1,364 @@
+"""The account of programs at one engine: the work that each has asked for, and the service that tenants got.
+
+A program is a query, or several that name the same program, such as the turns of an agent. The scheduler of
+the engine says what arrives, is sent, ends and is given up; orders read. All queues of an engine share one
+account, so that a program counts as one wherever its requests wait.
+
+Work is counted as expected when it arrives, and as what really ran when it ends: prompt tokens that were not
+cached, and tokens that were generated. What arrives at one instant is one *group*. When a program has ended,
+each of its groups is a sample of what programs of this kind ask for later (`costs/learned_work.py`). Programs
+of several queries never say that they have ended. One that is silent for much longer than programs have been
+before they went on counts as ended.
+
+The requests of a session are no programs: sessions live long, for several callers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from stretto.costs.learned_work import LearnedWork, Source, WorkLeft
+from stretto.model.tasks import Usage
+from stretto.sched.queries.request import StepRequest
+
+_MAX_PROGRAMS = 8192
+_MAX_GROUPS = 256
+_MAX_TENANTS = 4096
+_LATER = "later"
+"""Mark of the sources of prompts that come when their program has had others, and so may begin like those."""
+_SILENCE_S = 15.0
+"""Least seconds of silence after which a program of several queries may count as ended."""
+_SILENCES = 3.0
+"""Multiple of the longest recent silence of a program that went on."""
+_FORGETS = 0.998
+"""Factor by which the longest silence is forgotten with each program that goes on."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Requests of one instant: their source, the work asked for up to and with them, what they took, and when
+    the first of them was sent.
+    """
+
+    source: Source
+    done_s: float
+    at_s: float
+    took_s: float = 0.0
+    sent_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Open:
+    """Items of one request that have arrived and not ended, and the expected seconds of each.
+
+    Attributes:
+        fresh_source: source by which the share of the prompt that is not cached is learned.
+    """
+
+    group: _Group
+    fresh_source: Source
+    item_s: float
+    num_left: int
+    hi: int
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """What one program has asked of an engine.
+
+    Attributes:
+        asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
+            the rest.
+        done_s: `asked_s` at its last arrival.
+        left: what programs like it asked for after such an arrival; None if nothing is known of its kind.
+        open: requests that have not ended, by query and node, and by their first item.
+    """
+
+    name: str
+    asked_s: float = 0.0
+    done_s: float = 0.0
+    left: WorkLeft | None = None
+    heard_s: float = 0.0
+    groups: list[_Group] = field(default_factory=list)
+    open: dict[tuple[str, int], dict[int, _Open]] = field(default_factory=dict)
+
+
+class ProgramAccount:
+    """The account of the programs and tenants at one engine.
+
+    Args:
+        unit_s: predicted seconds of a unit of work, for an LLM of a token of a prompt.
+        output_s: predicted seconds of a generated token.
+        weights: shares of tenants relative to each other; 1 where none is given.
+
+    Attributes:
+        learned: what earlier programs have asked for.
+        virtual_s: virtual time of the tenant that was served last, before that.
+    """
+
+    def __init__(
+        self,
+        unit_s: float = 0.0,
+        output_s: float = 0.0,
+        weights: Mapping[str, float] | None = None,
+        learned: LearnedWork | None = None,
+    ) -> None:
+        self.learned = LearnedWork() if learned is None else learned
+        self.virtual_s = 0.0
+        self._unit_s = unit_s
+        self._output_s = output_s
+        self._weights = weights or {}
+        self._programs: OrderedDict[str, Program] = OrderedDict()
+        self._of_query: dict[str, str] = {}
+        self._served: dict[str, float] = {}
+        self._longest_s = 0.0
+
+    # --- what the scheduler says
+
+    def arrived(self, request: StepRequest, num_output: int, now_s: float) -> float:
+        """Count a request that has become ready, of which each item is expected to generate `num_output`
+        tokens. Return the share of its prompts that is expected not to be cached.
+        """
+        record = request.record
+        if record.arrival_s == math.inf:
+            return 1.0
+        self._end_silent(now_s)
+        name = record.program or request.query
+        program = self._programs.get(name)
+        if program is None:
+            program = self._programs[name] = Program(name, heard_s=now_s)
+            if len(self._programs) > _MAX_PROGRAMS:
+                self._conclude(next(iter(self._programs)))
+        else:
+            self._programs.move_to_end(name)
+            if not program.open and record.program:
+                self._note_silence(now_s - program.heard_s)
+        self._of_query[request.query] = name
+        key = request.query, request.node.id
+        of_node = program.open.get(key)
+        if of_node is None:
+            of_node = program.open[key] = {}
+        elif (part := of_node.get(request.lo)) is not None:  # it is tried again
+            return self.learned.fresh(part.fresh_source)
+        num_items = request.hi - request.lo
+        group = program.groups[-1] if program.groups else None
+        is_first = group is None or (group.at_s == now_s and len(program.groups) == 1)
+        fresh_source = request.source if is_first else (*request.source, _LATER)
+        fresh = self.learned.fresh(fresh_source)
+        seconds = self._unit_s * fresh * _num_units(request) + self._output_s * num_output * num_items
+        source = (*request.source, str(request.node.depth))
+        program.asked_s += seconds
+        program.done_s, program.heard_s = program.asked_s, now_s
+        program.left = self.learned.find(source, program.asked_s)
+        if group is None or (group.at_s != now_s and len(program.groups) < _MAX_GROUPS):
+            group = _Group(source, program.asked_s, now_s)
+            program.groups.append(group)
+        elif group.at_s == now_s:
+            group.source, group.done_s = source, program.asked_s
+        of_node[request.lo] = _Open(group, fresh_source, seconds / num_items, num_items, request.hi)
+        return fresh
+
+    def sent(self, request: StepRequest, now_s: float, num_items: int = 1) -> None:
+        """Charge the tenant of a request for items that go to an instance now."""
+        found = self._find(request)
+        if found is None:
+            return
+        part = found[1]
+        if part.group.sent_s is None:
+            part.group.sent_s = now_s
+        tenant = request.record.tenant
+        self.virtual_s = self._served.get(tenant, 0.0)
+        self._charge(tenant, part.item_s * num_items)
+
+    def ended(
+        self, request: StepRequest, now_s: float, num_items: int = 1, took_s: float | None = None
+    ) -> None:
+        """Count items that have ended, after `took_s` seconds of work; None stands for what was expected."""
+        found = self._find(request)
+        if found is not None:
+            self._end(found, request, now_s, num_items, took_s)
+
+    def answered(self, request: StepRequest, usage: Usage, num_output: int, now_s: float) -> None:
+        """Count the end of one item at an LLM that has generated `num_output` tokens. Prompt tokens that were
+        not cached are taken from `usage`, where it reports any.
+        """
+        found = self._find(request)
+        if found is None:
+            return
+        source = found[1].fresh_source
+        num_known = _num_units(request) / (request.hi - request.lo)
+        num_fresh = self.learned.fresh(source) * num_known
+        if usage.num_prompt_tokens:
+            num_fresh = max(0, usage.num_prompt_tokens - usage.num_cached_tokens)
+            if num_known:
+                self.learned.observe_fresh(source, num_fresh / num_known)
+        self._end(found, request, now_s, 1, self._unit_s * num_fresh + self._output_s * num_output)
+
+    def withdrawn(self, query: str, node: int, items: Set[int] | None = None) -> None:
+        """Count a node of a query, or some of its items, as not asked for: they are no longer wanted, or have
+        failed.
+        """
+        program = self._programs.get(self._of_query.get(query, ""))
+        if program is None:
+            return
+        for lo, part in list(program.open.get((query, node), {}).items()):
+            num_gone = part.num_left
+            if items is not None:
+                num_gone = min(num_gone, sum(lo <= item < part.hi for item in items))
+            program.asked_s -= part.item_s * num_gone
+            part.num_left -= num_gone
+            if part.num_left == 0:
+                _close(program, (query, node), lo)
+
+    def query_ended(self, query: str) -> None:
+        """Note that a query has ended. If it was a program by itself, the account learns from it now, unless
+        it was cut short.
+        """
+        name = self._of_query.pop(query, None)
+        program = None if name is None else self._programs.get(name)
+        if program is None:
+            return
+        cut_short = [key for key in program.open if key[0] == query]
+        if program.name == query:
+            if cut_short:
+                del self._programs[query]
+            else:
+                self._conclude(query)
+            return
+        for key in cut_short:
+            program.asked_s -= sum(part.item_s * part.num_left for part in program.open.pop(key).values())
+
+    def program_ended(self, program: str) -> None:
+        """Note that a program of several queries has ended, where somebody says so."""
+        if program in self._programs:
+            self._conclude(program)
+
+    # --- what orders read
+
+    def find(self, name: str) -> Program | None:
+        """Return a program by its name; None if nothing is known of it, as of the jobs of a session."""
+        return self._programs.get(name)
+
+    def index_s(self, program: Program | None, waiting_s: float) -> float:
+        """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait.
+
+        Where nothing is known of its kind, it is the work that it has asked for: the least attained service
+        goes first.
+        """
+        if program is None:
+            return waiting_s
+        if program.left is None:
+            return max(program.done_s, waiting_s)
+        return program.left.index_s(waiting_s)
+
+    def start_by_s(self, request: StepRequest) -> float:
+        """Return the time by which a request must start so that its program can keep its deadline, if it goes
+        on as programs of its kind have done; infinite without a deadline.
+        """
+        deadline_s = request.record.deadline_s
+        if deadline_s is None:
+            return math.inf
+        return deadline_s - (self.learned.way_s((*request.source, str(request.node.depth))) or 0.0)
+
+    def served_s(self, tenant: str) -> float:
+        """Return the virtual time of a tenant: seconds of service over its weight."""
+        return self._served.get(tenant, 0.0)
+
+    def lift(self, tenant: str, floor_s: float) -> None:
+        """Let a tenant that had nothing waiting begin at `floor_s` at least: idle time gives no credit."""
+        if self._served.get(tenant, 0.0) < floor_s:
+            self._served[tenant] = floor_s
+
+    def check_invariants(self) -> None:
+        """Check that sums of open work agree and that all tables keep within their limits. For tests."""
+        assert len(self._programs) <= _MAX_PROGRAMS
+        assert len(self._served) <= _MAX_TENANTS
+        for name, program in self._programs.items():
+            assert program.name == name
+            assert len(program.groups) <= _MAX_GROUPS
+            parts = [part for of_node in program.open.values() for part in of_node.values()]
+            assert all(part.num_left > 0 for part in parts)
+            open_s = sum(part.item_s * part.num_left for part in parts)
+            took_s = sum(group.took_s for group in program.groups)
+            assert math.isclose(program.asked_s, open_s + took_s, rel_tol=1e-6, abs_tol=1e-6)
+        self.learned.check_invariants()
+
+    # --- inside
+
+    def _find(self, request: StepRequest) -> tuple[Program, _Open] | None:
+        """Return the program of a request, and what is open of the request."""
+        program = self._programs.get(request.record.program or request.query)
+        if program is None:
+            return None
+        part = program.open.get((request.query, request.node.id), {}).get(request.lo)
+        return None if part is None else (program, part)
+
+    def _end(
+        self,
+        found: tuple[Program, _Open],
+        request: StepRequest,
+        now_s: float,
+        num_items: int,
+        took_s: float | None,
+    ) -> None:
+        program, part = found
+        expected_s = part.item_s * num_items
+        if took_s is None:
+            took_s = expected_s
+        else:
+            program.asked_s += took_s - expected_s
+            self._charge(request.record.tenant, took_s - expected_s)
+        part.group.took_s += took_s
+        program.heard_s = now_s
+        part.num_left -= num_items
+        if part.num_left <= 0:
+            _close(program, (request.query, request.node.id), request.lo)
+
+    def _charge(self, tenant: str, seconds: float) -> None:
+        served = self._served
+        served[tenant] = served.get(tenant, 0.0) + seconds / self._weights.get(tenant, 1.0)
+        if len(served) > _MAX_TENANTS:
+            least = sorted(served, key=served.__getitem__)[: _MAX_TENANTS // 2]
+            for one in least:
+                del served[one]
+
+    def _conclude(self, name: str) -> None:
+        """Learn from a program that has ended, and forget it."""
+        program = self._programs.pop(name)
+        later_s = waited_s = 0.0
+        for group in reversed(program.groups):
+            way_s = None
+            if group.sent_s is not None:
+                way_s = max(0.0, program.heard_s - group.sent_s - waited_s)
+                waited_s += group.sent_s - group.at_s
+            self.learned.observe(group.source, group.done_s, later_s, way_s)
+            later_s += group.took_s
+
+    def _note_silence(self, seconds: float) -> None:
+        self._longest_s = max(seconds, self._longest_s * _FORGETS)
+
+    def _end_silent(self, now_s: float) -> None:
+        """Conclude the program that was heard of longest ago, if it has been silent for too long."""
+        if not self._programs:
+            return
+        name = next(iter(self._programs))
+        program = self._programs[name]
+        if program.open:
+            self._programs.move_to_end(name)
+        elif now_s - program.heard_s > max(_SILENCE_S, _SILENCES * self._longest_s):
+            self._conclude(name)
+
+
+def _close(program: Program, key: tuple[str, int], lo: int) -> None:
+    """Forget a request that has ended."""
+    of_node = program.open[key]
+    del of_node[lo]
+    if not of_node:
+        del program.open[key]
+
+
+def _num_units(request: StepRequest) -> int:
+    return request.hi - request.lo if request.units is None else sum(request.units)

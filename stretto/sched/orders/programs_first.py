@@ -1,0 +1,261 @@
+"""The order `programs_first`: serve the program that is expected to end after the least work.
+
+A person waits for a program: a question with its retrievals, or the session of an agent. So programs are
+sorted, not requests. The key of a program is
+
+- its index: the work that waits here, as the graph says, and the work that programs of its kind have asked
+  for later, after as much work (`costs/learned_work.py`). Where nothing is known of the kind, it is the work
+  that the program has asked for, so that the least attained service goes first;
+- less a credit for the time that its oldest request has waited here. Time that a program spends in tools, or
+  at other engines, gives no credit: an agent would overtake all chats after a while.
+
+All programs age alike, so the order of the keys does not depend on the time. Within a program the longest way
+to its end goes first. What has waited beyond the age limit has a share of what is taken (`Overdue`), and so
+has what must start now to keep its deadline (`NearDeadlines`). When that is, is learned from how programs of
+the kind went on from such work to their end. What cannot keep its deadline any more goes by its work.
+
+Tenants share an engine by the service that they get, in virtual time. A tenant that is ahead of the one
+furthest behind of those that wait by more than `LEAD_S` seconds of service waits until the others have caught
+up, or have nothing that could go. So a burst delays its own tenant, and as long as tenants keep within that
+lead of each other, the keys decide alone.
+
+Source: index: Gittins 1979; virtual time: Goyal, Vin and Cheng, "Start-time Fair Queueing" (1996). Differs: a
+tenant may be ahead by a lead, so that short programs of all tenants can go first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from stretto.model.sorted_queue import SortedQueue
+from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
+from stretto.sched.orders.earliest import Earliest
+from stretto.sched.orders.near_deadlines import NearDeadlines
+from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, OrderConfig, Rank, Take
+from stretto.sched.orders.tenant_shares import TenantShares
+from stretto.sched.queries.request import QueueEntry
+
+
+class ProgramsFirst:
+    """A queue order (rule for what goes next) that serves the program with the least work expected until it
+    ends, and shares the engine among tenants. A program is a query, or several that name one program.
+    """
+
+    takes_all = True
+
+    def __init__(self, config: OrderConfig) -> None:
+        self._config = config
+        self._tenants: dict[str, _Tenant] = {}
+        self._shares = TenantShares[_Tenant](config.account)
+
+    def add(self, entry: QueueEntry) -> None:
+        """Add an entry (one step's queued work) to the waiting work of its program and tenant."""
+        name = entry.request.record.tenant
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = _Tenant(name, self._config)
+            for one in self._tenants.values() if len(self._tenants) == 2 else ():
+                self._shares.note(one)  # nothing was noted while there was but one
+        tenant.add(entry)
+        self._note(tenant)
+
+    def remove(self, entry: QueueEntry) -> None:
+        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
+        tenant = self._tenant(entry)
+        tenant.remove(entry)
+        self._settle(tenant)
+
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        """Choose which entry (one step's queued work) goes next, and how many of its items; None if none may
+        go.
+        """
+        if len(self._tenants) == 1:
+            return next(iter(self._tenants.values())).take(to_fill, fits, now_s)
+        num_asked = 0
+
+        def few(entry: QueueEntry) -> int:
+            nonlocal num_asked
+            num_asked += 1
+            return fits(entry) if num_asked <= MAX_ASKED else 0
+
+        for tenant in self._shares.in_turn(now_s):
+            chosen = tenant.take(to_fill, few, now_s)
+            if chosen is not None or num_asked >= MAX_ASKED:
+                return chosen
+        return None
+
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
+        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
+        tenant = self._tenant(entry)
+        tenant.taken(entry, num_items)
+        self._note(tenant)
+
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
+        """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
+        were given up.
+        """
+        tenant = self._tenant(entry)
+        tenant.started(entry, lo, hi)
+        self._settle(tenant)
+
+    def rank(self, entry: QueueEntry) -> Rank:
+        """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
+        first.
+        """
+        return self._tenant(entry).rank(entry)
+
+    def check_invariants(self) -> None:
+        """Check that each tenant has work here, and stands in one place. For tests."""
+        assert not any(tenant.is_empty for tenant in self._tenants.values())
+        self._shares.check_invariants()
+
+    def _tenant(self, entry: QueueEntry) -> _Tenant:
+        return self._tenants[entry.request.record.tenant]
+
+    def _settle(self, tenant: _Tenant) -> None:
+        if tenant.is_empty:
+            self._shares.drop(tenant)
+            del self._tenants[tenant.name]
+        else:
+            self._note(tenant)
+
+    def _note(self, tenant: _Tenant) -> None:
+        if len(self._tenants) > 1:
+            self._shares.note(tenant)
+
+
+class _Tenant(ByQuery):
+    """The waiting work of one tenant, by program."""
+
+    def __init__(self, name: str, config: OrderConfig) -> None:
+        super().__init__(lambda: _Program(config), config.age_limit_s, _name)
+        self.name = name
+        self._config = config
+        self._deadlines = NearDeadlines()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, and all that was taken has started."""
+        return not self._queries
+
+    def best(self) -> PlaceKey | None:
+        """Return the key of the best program; None if nothing waits."""
+        if self._moved:
+            self._put_moved()
+        return self._by_key.first_key if self._by_key else None
+
+    def has_overdue(self, now_s: float) -> bool:
+        """Return whether something has waited beyond the age limit."""
+        return self._waiting.is_overdue(now_s)
+
+    def add(self, entry: QueueEntry) -> None:
+        """Add an entry to the waiting work of its program."""
+        super().add(entry)
+        start_by_s = _start_by_s(entry, self._config)
+        if start_by_s < math.inf:
+            self._deadlines.add(entry, start_by_s)
+
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        """Choose which entry of the tenant goes next; None if none may go."""
+        urgent = self._deadlines.due(now_s)
+        if urgent is not None and (num_items := fits(urgent)):
+            return Take(urgent, num_items)
+        return super().take(to_fill, fits, now_s)
+
+    def taken(self, entry: QueueEntry, num_items: int) -> None:
+        """Count the next items of an entry as no longer waiting."""
+        self._deadlines.note_taken(entry)
+        super().taken(entry, num_items)
+
+    def _leave(self, entry: QueueEntry, num_items: int) -> None:
+        super()._leave(entry, num_items)
+        if entry.lo == entry.hi:
+            self._deadlines.discard(entry)
+
+
+@dataclass(slots=True)
+class _Part:
+    """An unstarted entry of a program.
+
+    Attributes:
+        unit_s: predicted seconds of a unit of its work; what is expected to be cached costs nothing.
+        way: sort key within the program: the longest way to the end goes first.
+    """
+
+    entry: QueueEntry
+    unit_s: float
+    num_unstarted: int = field(init=False)
+    way: tuple[float, int, float, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        entry = self.entry
+        self.num_unstarted = entry.hi - entry.lo
+        self.way = -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number
+
+
+class _Program:
+    """One program's unstarted entries with their predicted seconds, and its waiting ones by path."""
+
+    def __init__(self, config: OrderConfig) -> None:
+        self._config = config
+        self._name = ""
+        self._parts: dict[QueueEntry, _Part] = {}
+        self._seconds = 0.0
+        self._unstarted = Earliest()
+        self._waiting = SortedQueue[QueueEntry]()
+
+    def add(self, entry: QueueEntry) -> None:
+        self._name = _name(entry)
+        part = self._parts[entry] = _Part(entry, self._config.unit_s * entry.fresh)
+        self._seconds += self._price_s(part, entry.lo, entry.hi)
+        self._unstarted.add(entry, entry.arrival_s)
+        self._waiting.add(part.way, entry)
+
+    def all_taken(self, entry: QueueEntry) -> None:
+        self._waiting.remove(self._parts[entry].way)
+
+    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
+        part = self._parts[entry]
+        self._seconds -= self._price_s(part, lo, hi)
+        part.num_unstarted -= hi - lo
+        if part.num_unstarted == 0:
+            del self._parts[entry]
+            self._unstarted.remove(entry)
+
+    def is_empty(self) -> bool:
+        return not self._parts
+
+    def first(self) -> QueueEntry:
+        return self._waiting.first
+
+    def first_key(self) -> PlaceKey | None:
+        return (self._key_s(), self._unstarted.first.number) if self._waiting else None
+
+    def places(self) -> Places:
+        key = self.first_key()
+        if key is not None:
+            yield key, self._waiting
+
+    def rank(self, entry: QueueEntry) -> Rank:
+        return self._key_s(), *self._parts[entry].way[:2]
+
+    def _key_s(self) -> float:
+        config, account = self._config, self._config.account
+        index_s = account.index_s(account.find(self._name), self._seconds)
+        return index_s + config.credit * self._unstarted.first_s
+
+    def _price_s(self, part: _Part, lo: int, hi: int) -> float:
+        """Return the predicted seconds of items, of whose prompts a part may be cached."""
+        num_output = part.entry.num_output * (hi - lo)
+        return part.unit_s * part.entry.num_units(lo, hi) + self._config.output_s * num_output
+
+
+def _name(entry: QueueEntry) -> str:
+    """Return the name that an entry is sorted under: its program, or in a session the job."""
+    return entry.job if entry.sorted_as.job else entry.program
+
+
+def _start_by_s(entry: QueueEntry, config: OrderConfig) -> float:
+    """Return the time by which an entry must start to keep all deadlines; infinite without any."""
+    return min(entry.sorted_as.start_by_s, config.account.start_by_s(entry.request))

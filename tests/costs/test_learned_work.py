@@ -1,0 +1,92 @@
+"""What is learned of the work that programs ask for later."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from stretto.costs.learned_work import LearnedWork
+from stretto.model.errors import ConfigError
+
+AGENT, CHAT = ("agent", "turn"), ("chat", "answer")
+
+
+def test_nothing_is_known_at_first_nor_after_a_few_programs() -> None:
+    learned = LearnedWork()
+    for _ in range(3):
+        learned.observe(CHAT, 1.0, 0.0)
+    assert learned.index_s(CHAT, 1.0, 0.5) is None
+    learned.observe(CHAT, 1.0, 0.0)
+    assert learned.index_s(CHAT, 1.0, 0.5) == 0.5
+    assert learned.index_s(AGENT, 1.0, 0.5) is None
+
+
+def test_an_unknown_step_of_a_known_kind_is_like_other_steps() -> None:
+    learned = LearnedWork()
+    for _ in range(8):
+        learned.observe(CHAT, 1.0, 0.0)
+    assert learned.index_s(("chat", "another"), 1.0, 0.5) == 0.5
+
+
+def test_where_all_need_the_same_the_index_is_that() -> None:
+    learned = LearnedWork()
+    for _ in range(20):
+        learned.observe(AGENT, 1.0, 3.0)
+    assert learned.index_s(AGENT, 1.0, 0.5) == pytest.approx(3.5)
+
+
+def test_many_short_ones_count_more_than_a_few_long_ones() -> None:
+    """The mean is 10 s. But after 0.5 s, nine of ten have ended, so that an end costs 0.56 s."""
+    learned = LearnedWork()
+    for number in range(40):
+        learned.observe(AGENT, 1.0, 100.0 if number % 10 == 0 else 0.0)
+    assert learned.index_s(AGENT, 1.0, 0.5) == pytest.approx(0.5 / 0.9)
+
+
+def test_a_program_that_has_lasted_long_is_compared_with_those_that_did_too() -> None:
+    learned = LearnedWork()
+    for _ in range(9):
+        learned.observe(AGENT, 1.0, 0.1)
+        learned.observe(AGENT, 50.0, 20.0)
+    assert learned.index_s(AGENT, 1.2, 0.5) == pytest.approx(0.6)
+    assert learned.index_s(AGENT, 60.0, 0.5) == pytest.approx(20.5)
+    assert learned.index_s(AGENT, 7000.0, 0.5) == pytest.approx(20.5), "the nearest that is known"
+
+
+def test_it_follows_a_load_that_changes() -> None:
+    learned = LearnedWork()
+    for _ in range(2000):
+        learned.observe(AGENT, 1.0, 0.0)
+    for _ in range(1000):
+        learned.observe(AGENT, 1.0, 8.0)
+    index_s = learned.index_s(AGENT, 1.0, 0.5)
+    assert index_s is not None
+    assert index_s > 7.0
+
+
+def test_memory_is_bounded() -> None:
+    learned, draw = LearnedWork(), random.Random(0)
+    for number in range(5000):
+        source = (f"kind {number % 1500}", "step")
+        learned.observe(source, draw.lognormvariate(0, 4), draw.lognormvariate(0, 4), draw.random())
+        learned.observe_fresh(source, draw.random())
+    learned.check_invariants()
+    assert len({row.source for row in learned.rows()}) <= 1024
+
+
+def test_it_can_be_saved_and_loaded() -> None:
+    learned, draw = LearnedWork(), random.Random(1)
+    for _ in range(500):
+        left_s = draw.choice((0.0, draw.lognormvariate(0, 1)))
+        learned.observe(AGENT, draw.lognormvariate(0, 1), left_s, 2.0)
+        learned.observe_fresh(AGENT, 0.25)
+    loaded = LearnedWork.of_state(json.loads(json.dumps(learned.state())))
+    assert list(loaded.rows()) == list(learned.rows())
+    assert loaded.index_s(AGENT, 1.0, 0.5) == learned.index_s(AGENT, 1.0, 0.5)
+    assert loaded.fresh(AGENT) == 0.25
+    assert loaded.way_s(AGENT) == 2.0
+    for wrong in ([{}], [{"source": ["a"], "fresh": [1], "way": [0, 0], "cells": []}], [3]):
+        with pytest.raises(ConfigError, match="learned work is not of the form"):
+            LearnedWork.of_state(wrong)  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""The account of what programs have asked of an engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.machines import batch_request, llm_request
+
+from stretto.model.tasks import Decode, QueryRecord, Usage
+from stretto.sched.orders.program_account import ProgramAccount
+from stretto.sched.queries.request import StepRequest
+
+UNIT_S, OUTPUT_S = 0.001, 0.01
+
+
+def account() -> ProgramAccount:
+    return ProgramAccount(UNIT_S, OUTPUT_S)
+
+
+def turn(number: int, program: str = "agent 1", tokens: int = 110, **changes: Any) -> StepRequest:
+    record = QueryRecord(arrival_s=0.0, program=program, kind="agent", **changes)
+    return llm_request(f"{program}/{number}", "turn", tokens, decode=Decode(10), record=record)
+
+
+def run_turns(ledger: ProgramAccount, program: str, num: int, start_s: float = 0.0) -> None:
+    for number in range(num):
+        request = turn(number, program)
+        ledger.arrived(request, 10, start_s + number)
+        ledger.sent(request, start_s + number)
+        ledger.answered(request, Usage(100, 50, 10), 10, start_s + number + 0.5)
+        ledger.query_ended(request.query)
+        ledger.check_invariants()
+
+
+def test_what_really_ran_replaces_what_was_expected() -> None:
+    ledger, request = account(), turn(0)
+    ledger.arrived(request, 10, 0.0)
+    program = ledger.find("agent 1")
+    assert program is not None
+    assert program.asked_s == pytest.approx(100 * UNIT_S + 10 * OUTPUT_S)
+    ledger.answered(request, Usage(100, 80, 50), 50, 3.0)
+    assert program.asked_s == pytest.approx(20 * UNIT_S + 50 * OUTPUT_S)
+    ledger.check_invariants()
+
+
+def test_the_share_of_prompts_that_is_cached_is_learned_for_later_turns_alone() -> None:
+    ledger = account()
+    for number in range(40):
+        first, second = turn(0, f"agent {number}"), turn(1, f"agent {number}")
+        ledger.arrived(first, 10, number)
+        ledger.answered(first, Usage(100, 0, 10), 10, number + 0.1)
+        ledger.arrived(second, 10, number + 0.5)
+        ledger.answered(second, Usage(100, 90, 10), 10, number + 0.6)
+    assert ledger.arrived(turn(0, "new"), 10, 50.0) == pytest.approx(1.0)
+    assert ledger.arrived(turn(1, "new"), 10, 51.0) == pytest.approx(0.1)
+
+
+def test_queries_of_one_program_are_one() -> None:
+    ledger = account()
+    run_turns(ledger, "agent 1", 3)
+    program = ledger.find("agent 1")
+    assert program is not None
+    assert program.asked_s == pytest.approx(3 * (50 * UNIT_S + 10 * OUTPUT_S))
+    assert not program.open
+
+
+def test_of_an_unknown_kind_the_attained_service_counts() -> None:
+    ledger = account()
+    run_turns(ledger, "agent 1", 5)
+    run_turns(ledger, "agent 2", 1)
+    long, short = ledger.find("agent 1"), ledger.find("agent 2")
+    assert ledger.index_s(long, 0.1) > ledger.index_s(short, 0.1)
+    assert ledger.index_s(None, 0.1) == 0.1
+
+
+def test_a_program_whose_end_is_not_said_ends_by_its_silence() -> None:
+    ledger = account()
+    for number in range(6):
+        run_turns(ledger, f"agent {number}", 3)
+    assert not list(ledger.learned.rows())
+    for number in range(8):
+        ledger.arrived(
+            batch_request(f"other {number}", "e", "x", record=QueryRecord(arrival_s=99.0)), 0, 99.0
+        )
+    assert ledger.find("agent 0") is None
+    mean_s = {row.left_s for row in ledger.learned.rows() if row.source[:1] == ("agent",)}
+    assert mean_s, "its turns are samples now"
+
+
+def test_what_comes_after_each_turn_is_learned_when_the_end_is_said() -> None:
+    ledger = account()
+    for number in range(6):
+        run_turns(ledger, f"agent {number}", 2)
+        ledger.program_ended(f"agent {number}")
+    each_s = 50 * UNIT_S + 10 * OUTPUT_S
+    rows = [row for row in ledger.learned.rows() if len(row.source) > 1]
+    assert sorted((row.left_s, row.num) for row in rows) == [
+        (pytest.approx(0.0), 6),
+        (pytest.approx(each_s), 6),
+    ]
+
+
+def test_requests_of_one_instant_are_one_sample() -> None:
+    """Of ten calls that come together, none is followed by the others."""
+    ledger = account()
+    for number in range(5):
+        record = QueryRecord(arrival_s=0.0, kind="map")
+        calls = [
+            llm_request(f"q{number}", f"call.{n}", 20, decode=Decode(10), record=record) for n in range(10)
+        ]
+        for node, call in enumerate(calls):
+            object.__setattr__(call, "lo", node)
+            object.__setattr__(call, "hi", node + 1)
+            ledger.arrived(call, 10, float(number))
+        for call in calls:
+            ledger.ended(call, number + 0.5)
+        ledger.query_ended(f"q{number}")
+        ledger.check_invariants()
+    (row,) = (row for row in ledger.learned.rows() if len(row.source) > 1)
+    assert (row.left_s, row.num) == (0.0, 5)
+
+
+def test_what_is_withdrawn_was_not_asked_for() -> None:
+    ledger = account()
+    record = QueryRecord(arrival_s=0.0, kind="app")
+    request = batch_request("q", "embed", "abcd", record=record)
+    ledger.arrived(request, 0, 0.0)
+    program = ledger.find("q")
+    assert program is not None
+    ledger.withdrawn("q", request.node.id, {1, 2})
+    assert program.asked_s == pytest.approx(2 * UNIT_S)
+    ledger.withdrawn("q", request.node.id)
+    assert program.asked_s == pytest.approx(0.0)
+    ledger.check_invariants()
+
+
+def test_nothing_is_learned_from_a_query_that_is_cut_short() -> None:
+    ledger = account()
+    ledger.arrived(batch_request("q", "embed", "ab", record=QueryRecord(arrival_s=0.0, kind="app")), 0, 0.0)
+    ledger.query_ended("q")
+    assert not list(ledger.learned.rows())
+    assert ledger.find("q") is None
+
+
+def test_requests_of_sessions_are_no_programs() -> None:
+    ledger = account()
+    ledger.arrived(batch_request("session", "embed", "ab"), 0, 0.0)
+    assert ledger.find("session") is None
+
+
+def test_memory_is_bounded() -> None:
+    ledger = account()
+    for number in range(9000):
+        ledger.arrived(turn(0, f"agent {number}", tenant=f"tenant {number}"), 10, 0.0)
+        ledger.sent(turn(0, f"agent {number}", tenant=f"tenant {number}"), 0.0)
+    for number in range(400):
+        request = turn(number, "agent 8999")
+        ledger.arrived(request, 10, 1.0 + number)
+    ledger.check_invariants()
