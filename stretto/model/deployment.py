@@ -41,6 +41,8 @@ class Engine:
             ended.
         no_replica_s: seconds that a request waits while the engine has no replica before it fails; infinite
             in a plan.
+        holds_programs: whether an LLM engine's programs are held while there is no room in KV memory for what
+            they keep there from one request to the next.
         recover_s: seconds that a request without a deadline waits before it fails, while the only instances
             are starting or suspected to be down.
     """
@@ -58,6 +60,7 @@ class Engine:
     keeps_state: bool = False
     no_replica_s: float = 0.0
     recover_s: float = 60.0
+    holds_programs: bool = True
 
     def __post_init__(self) -> None:
         where = f"engine {self.name!r}"

@@ -65,6 +65,7 @@ class Servers:
             max_running=self.max_running,
             placement=self.placement,
             timeout_s=None,
+            holds_programs=self.holds,
             kv_tokens=told,
             profile=llm_profile(cost),
         )

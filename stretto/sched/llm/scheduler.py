@@ -34,6 +34,7 @@ from stretto.sched.llm.placing import Placed
 from stretto.sched.llm.prefills_ahead import PrefillsAhead
 from stretto.sched.llm.reuse_forecasts import ReuseForecasts
 from stretto.sched.llm.run_apart import RunApart
+from stretto.sched.llm.room_gate import RoomGate
 from stretto.sched.llm.running_request import Running, completed
 from stretto.sched.llm.shown_parts import ShownParts
 from stretto.sched.messages import Action, Admit, CancelTask, Release, Retain
@@ -69,6 +70,7 @@ class LLMScheduler:
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
         self._loads = InstanceLoads(engine, placement, self._outputs, keys)
+        self._gate = RoomGate(engine, keys)
         self._ahead = PrefillsAhead(profile)
         self._apart = RunApart(engine.max_attempts)
         self._shown = ShownParts(self.queue, engine, self.instances.fleet, self._loads, self._apart)
@@ -99,10 +101,8 @@ class LLMScheduler:
         """Next time at which `schedule` should be called even if no event comes: because it has held requests
         back until then, or because a waiting request fails then. None if there is none.
         """
-        held_until_s, due_s = self._placing.not_before_s, self._shown.due_s()
-        if held_until_s is None or due_s is None:
-            return due_s if held_until_s is None else held_until_s
-        return min(held_until_s, due_s)
+        times_s = (self._placing.not_before_s, self._shown.due_s(), self._gate.due_s())
+        return min((time_s for time_s in times_s if time_s is not None), default=None)
 
     @property
     def may_decide(self) -> bool:
@@ -114,6 +114,7 @@ class LLMScheduler:
             or self._num_changes
             or self.queue
             or self._placing.bound()
+            or self._gate
             or self._retains
             or self._drained
             or self._loads.has_bug
@@ -134,6 +135,7 @@ class LLMScheduler:
             self._loads.join(instance, fleet.replica(instance), fleet.slot(instance))
             self._loads.set_suspect(instance, is_suspect=False)
             self._placing.join(instance)
+            self._gate.join(instance, fleet.replica(instance))
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
         """Mark an instance as suspect (perhaps down): until it is ready again it gets nothing while another
@@ -142,6 +144,7 @@ class LLMScheduler:
         if self.instances.suspected(instance, reason, now_s, rest_s):
             probe_s = self.instances.fleet.probe_s(instance)
             self._placing.leave(instance)
+            self._gate.suspend(instance)
             self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
 
     def lost(
@@ -163,6 +166,7 @@ class LLMScheduler:
         actions = self.instances.drain(instance, how, now_s)
         self._placing.leave(instance)
         self._loads.leave(instance)
+        self._gate.leave(instance)
         self._drained[instance] = None
         return [*actions]
 
@@ -233,6 +237,7 @@ class LLMScheduler:
         """Put a request into the engine's queue. All inputs of the request are known."""
         if self.engine.keeps_state and not request.is_alone:
             self._reuse.arrived(request, now_s)
+        self._gate.now_s = now_s
         entry = QueueEntry(request, now_s, self._outputs.expected(request))
         entry.avoids = frozenset(self._too_slow.get(request.query, {}).get(request.node.id, ()))
         self._queue(entry)
@@ -248,6 +253,7 @@ class LLMScheduler:
         running = self._loads.of(instance).get(event.task)
         if running is None:
             return []
+        self._gate.now_s = now_s
         request = running.entry.request
         self._start(running, now_s)
         self._heard_tasks.note((instance, event.task), now_s)
@@ -261,6 +267,7 @@ class LLMScheduler:
                 usage = event.usage
                 num_output = num_output_tokens(usage, event.value)
                 self._loads.answered(running, num_output, now_s)
+                self._gate.ended(running.entry, running.item, usage)
                 self._remove(running, usage.num_cached_tokens if usage.num_prompt_tokens else None)
                 self._ahead.end(request.query, request.node.id)
                 self.instances.answered(instance)
@@ -295,6 +302,7 @@ class LLMScheduler:
         of_node = self._of_node.get((query, node), {}).values()
         tasks = [one for one in of_node if items is None or one.item in items]
         num_waiting = self.queue.withdraw(query, node, items) + self._placing.withdraw(query, node, items)
+        num_waiting += self._gate.withdraw(query, node, items)
         self._reuse.withdrawn(query, node, None if items is None else num_waiting + len(tasks))
         actions: list[Action] = []
         for running in sorted(tasks, key=lambda one: (one.instance, one.task)):
@@ -313,6 +321,9 @@ class LLMScheduler:
         Some of the actions correct the priorities of earlier requests in the instances' own queues.
         """
         self._decided = actions = list[Action]()
+        self._gate.now_s = now_s
+        for entry in self._gate.released():
+            self._put(entry)
         self._shown.update(now_s)
         for placed in self._placing.place(now_s):
             actions.append(self._admit(placed, now_s))
@@ -341,6 +352,7 @@ class LLMScheduler:
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
         self._placing.clear()
+        self._gate.clear()
         self._shown.clear()
         self._decided = []
         return queries, actions
@@ -353,6 +365,7 @@ class LLMScheduler:
         """
         self.queue.ask(query, demands)
         self._placing.ask(query, demands)
+        self._gate.ask(query, demands)
         self._handed_over.ask(query, demands)
         for node, demand in demands.items():
             for running in self._of_node.get((query, node), {}).values():
@@ -363,7 +376,7 @@ class LLMScheduler:
         """Return the ids of the queries (runs of an app) that have waiting or running work."""
         return [
             *self.queue.queries(),
-            *dict.fromkeys(entry.query for entry in self._placing.bound()),
+            *dict.fromkeys(entry.query for entry in (*self._placing.bound(), *self._gate.entries())),
             *(query for query, tasks in self._of_query.items() if any(tasks.values())),
         ]
 
@@ -391,6 +404,7 @@ class LLMScheduler:
         self._of_query.pop(query, None)
         self.queue.end_query(query)
         self._placing.end_query(query)
+        self._gate.end_query(query)
         self._too_slow.pop(query, None)
         self._ahead.forget(query)
         self._reuse.forget(query)
@@ -404,11 +418,12 @@ class LLMScheduler:
         fleet = self.instances.fleet
         running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
         num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
+        num_waiting += len(self._gate)
         return engine_picture(fleet, num_waiting, running)
 
     def is_idle(self) -> bool:
         """Return whether no request waits or runs."""
-        return not self.queue and not self._placing.bound() and not self._loads.num_running
+        return not (self.queue or self._placing.bound() or self._gate or self._loads.num_running)
 
     def check_invariants(self) -> None:
         """Check that counts of tokens and slots agree with the running requests and keep within their limits.
@@ -423,6 +438,7 @@ class LLMScheduler:
         assert of_query == {task for tasks in self._of_node.values() for task in tasks}
         self._placing.check_invariants()
         self._shown.check_invariants()
+        self._gate.check_invariants()
         fleet = self.instances.fleet
         assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
         fleet.check_invariants()
@@ -459,6 +475,7 @@ class LLMScheduler:
             self._heard_instances.note(instance, now_s)
         self._loads.add(running)
         self._apart.add(entry)
+        self._gate.sent(entry, item, instance)
         self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
         self._of_node.setdefault((request.query, request.node.id), {})[task.id] = running
         if request.decode is None and not request.each:
@@ -483,6 +500,10 @@ class LLMScheduler:
         return math.inf if self.engine.timeout_s is None else self.engine.timeout_s
 
     def _queue(self, entry: QueueEntry) -> None:
+        for one in self._gate.arrive(entry):
+            self._put(one)
+
+    def _put(self, entry: QueueEntry) -> None:
         self.queue.add(entry)
         self._note_change(entry.query)
 
@@ -514,6 +535,7 @@ class LLMScheduler:
 
     def _remove(self, running: Running, held_tokens: int | None = None) -> None:
         """A request has left its instance."""
+        self._gate.ended(running.entry, running.item)
         if running.started_s is None:
             with suppress(Exception):  # noted; the request leaves all the same
                 self._leave_queue(running)
@@ -539,6 +561,7 @@ class LLMScheduler:
         One of these requests may have killed it, unless `kills` says that none has.
         """
         self._placing.leave(instance)
+        self._gate.leave(instance)
         lost = list(self._loads.of(instance).values())
         for running in lost:
             self._remove(running)

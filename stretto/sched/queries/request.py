@@ -86,6 +86,7 @@ class QueueEntry:
             there again only while no other one serves that could take it.
         refused_s: time from which all instances that it was sent to have refused it without beginning it;
             None if none has since it was last begun.
+        room_at: LLM instance where its program has room, at which it should run; None for any.
     """
 
     __slots__ = (
@@ -105,6 +106,7 @@ class QueueEntry:
         "query",
         "refused_s",
         "request",
+        "room_at",
         "said_by",
         "sorted_as",
     )
@@ -127,6 +129,7 @@ class QueueEntry:
         self.moved_from: int | None = None
         self.avoids: frozenset[int] = frozenset()
         self.refused_s: float | None = None
+        self.room_at: int | None = None
 
     @property
     def path_s(self) -> float:
@@ -207,6 +210,7 @@ class QueueEntry:
         entry.generated, entry.said_by, entry.is_shown = self.generated, self.said_by, self.is_shown
         entry.is_suspected = self.is_suspected
         entry.avoids, entry.refused_s = self.avoids, self.refused_s
+        entry.room_at = self.room_at
         return entry
 
     def after(self, error: StrettoError, avoids: Set[int], now_s: float, *, was_attempt: bool) -> None:

@@ -1,0 +1,435 @@
+"""Who has room: which programs may keep their contexts in the KV memory of the instances of one model.
+
+Agents come back after each answer with a prompt that is the last one and a little more. While the contexts of
+all of them fit, such a prompt costs little. When they do not, each evicts what the next one needs, and every
+prompt is computed anew. So a program *enters* before its first request goes out, where its context fits beside
+those inside; what does not fit is *held*. The rules:
+
+- What prompts share counts once (`instance_room.py`).
+- Newcomers leave a reserve, in which those inside grow. Who is inside is held too if the whole memory would not
+  hold its next prompt.
+- Who is inside leaves when its program has ended, or has been silent so long that it is not likely to be back
+  while keeping its tokens costs less than computing them again.
+- Nothing that clients say is relied on: ends (`silences.py`), sizes (`kv_belief.py`), names (`context_index.py`).
+- Of those that are held, the oldest for its need enters first, and nobody overtakes it (`held.py`). Only small
+  requests do, by a lane of their own, so that chats do not wait behind agents.
+- Where nothing inside is likely to come back, nothing is lost, so that everything enters.
+
+The machine is pure. Its client says what arrives, is sent and ends, by keys of its own, and asks `admit` what
+may go out. A wrong belief costs time and never changes an answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from heapq import heappop, heappush
+
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.room.context_index import ContextIndex
+from stretto.cluster.room.contexts import Context, RoomRequest
+from stretto.cluster.room.held import Held, Holding
+from stretto.cluster.room.instance_room import InstanceRoom
+from stretto.cluster.room.silences import bin_of, end_s
+from stretto.model.record import record
+from stretto.model.tasks import Usage
+
+_RESERVE = 0.10
+_LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.03
+"""Parts of the memory that one request by the lane may take, and all of them together."""
+_LIKELY = 0.5
+_MEAN_WEIGHT = 0.02
+_PRESSED = 0.5
+"""Part of the memory from which on requests go where their context has room, whatever the placement policy
+would choose."""
+_MOST_OUTSIDE = 10_000
+_LONG_AGO = 2.0
+"""Memories that an instance has computed since a context was used from which on its prefix is gone for sure."""
+_CLASS = 1.25
+
+
+@record
+class Entered:
+    """A request that may go out now: to `instance`, or, if that is None, where its client likes."""
+
+    key: Hashable
+    instance: InstanceId | None = None
+
+
+class _Request:
+    """A request that has arrived and not ended."""
+
+    __slots__ = ("common_tokens", "context", "is_last", "is_offline", "lane_tokens")
+
+    def __init__(self, context: Context, request: RoomRequest, common_tokens: int) -> None:
+        self.context = context
+        self.is_last = request.is_last
+        self.is_offline = request.is_offline
+        self.common_tokens = common_tokens
+        """Tokens of its beginning that it should find in the cache."""
+        self.lane_tokens = 0
+
+
+class Room:
+    """The state machine that says who has room; see above."""
+
+    def __init__(self) -> None:
+        self.instances: dict[InstanceId, InstanceRoom] = {}
+        self.held = Held()
+        self._index = ContextIndex()
+        self._outside: OrderedDict[Context, None] = OrderedDict()
+        self._requests: dict[Hashable, _Request] = {}
+        self._entered: list[Entered] = []
+        self._edges: list[tuple[float, int, float]] = []
+        self._growth = self._output = 0.0
+        self._num_ended = self._num_returned = 0
+        self._may_admit = False
+
+    # --- instances
+
+    def join(self, instance: InstanceId, kv_tokens: int | None, prefill_s: float) -> None:
+        """Let programs enter at an instance, whose KV memory holds so many tokens; None if that is not known.
+
+        `prefill_s` is the predicted seconds of the prefill of a token there.
+        """
+        if instance not in self.instances:
+            self.instances[instance] = InstanceRoom(instance, kv_tokens, prefill_s)
+        self.instances[instance].is_serving = True
+        self._may_admit = True
+
+    def suspend(self, instance: InstanceId) -> None:
+        """Let nothing more enter at an instance, which may be down, until it joins again."""
+        if instance in self.instances:
+            self.instances[instance].is_serving = False
+            self._may_admit = True
+
+    def leave(self, instance: InstanceId) -> None:
+        """Remove an instance. The contexts there have no room any more."""
+        room = self.instances.get(instance)
+        if room is not None:
+            for context in list(room.inside):
+                self._leave(context)
+            del self.instances[instance]
+            self._may_admit = True
+
+    # --- requests
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no context has room and none is held, so that a request that is the only one of its program
+        need not be made known.
+        """
+        return not self.held and not any(room.inside for room in self.instances.values())
+
+    def arrive(self, request: RoomRequest, now_s: float) -> None:
+        """Take note of a request. `admit` says when it may go out."""
+        self._pass_edges(now_s)
+        context, common = self._index.find(request, self.instances.values())
+        if context is None:
+            context = self._index.add(request, now_s)
+        else:
+            self._end_silence(context, request, common, now_s)
+        self._outside.pop(context, None)
+        is_kept = context.is_inside
+        arrived = _Request(context, request, request.block_tokens * common if is_kept else 0)
+        self._requests[request.key] = arrived
+        context.request, context.silences = request.key, self._index.silences(request.kind)
+        if is_kept:
+            self._room_of(context).go_on(context, request.blocks, request.num_tokens, common)
+        else:
+            context.blocks, context.num_tokens = request.blocks, request.num_tokens
+            context.block_tokens = request.block_tokens
+        if not self._num_ended:
+            self._output = max(self._output, request.num_output)
+        if not self._goes_on(context, arrived):
+            if context.is_inside:
+                self._room_of(context).leave(context)
+            self.held.add(Holding(request.key, context, self._least_need(context), now_s, request.is_offline))
+        self._may_admit = True
+
+    def admit(self, now_s: float) -> list[Entered]:
+        """Return the requests that may go out now."""
+        self._pass_edges(now_s)
+        if self._may_admit and self.held:
+            self._may_admit = False
+            if any(room.is_serving for room in self.instances.values()):
+                self._admit_small(now_s)
+                self._admit_oldest(now_s)
+            else:
+                for holding in list(self.held):
+                    self.held.remove(holding.key)
+                    self._entered.append(Entered(holding.key))
+        entered, self._entered = self._entered, []
+        return entered
+
+    def sent(self, key: Hashable, instance: InstanceId) -> None:
+        """Note that a request was sent to an instance, which need not be the one where it has room."""
+        arrived = self._requests.get(key)
+        if arrived is None:
+            return
+        context, room = arrived.context, self.instances.get(instance)
+        if context.instance != instance:
+            if arrived.lane_tokens:
+                self._leave_lane(arrived)
+                self._take_lane(arrived, room)
+            if context.is_inside:
+                is_protected = context.is_protected
+                self._room_of(context).leave(context)
+                self._may_admit = True
+                if room is not None:
+                    room.enter(context)
+                    room.protect(context, is_protected=is_protected)
+            context.instance = instance
+            arrived.common_tokens = 0
+        context.is_computed = True
+
+    def ended(self, key: Hashable, now_s: float, usage: Usage | None = None) -> None:
+        """Note that a request has ended, failed or was dropped; `usage` is what its instance says, None if
+        there was no answer.
+        """
+        arrived = self._requests.pop(key, None)
+        if arrived is None:
+            return
+        self._may_admit = True
+        context = arrived.context
+        context.request = None
+        if self.held.get(key) is not None:
+            self.held.remove(key)
+        self._leave_lane(arrived)
+        if usage is not None:
+            self._learn(arrived, usage)
+        if arrived.is_last or context.program.is_over or not context.is_computed:
+            self._forget(context)
+            return
+        context.last_s, context.bin = now_s, 0
+        heappush(self._edges, (now_s + end_s(0), context.number, now_s))
+        if not context.is_inside:
+            self._note_outside(context)
+        elif self._keeps(context, now_s):
+            self._room_of(context).protect(context, is_protected=True)
+        else:
+            self._leave(context)
+
+    def finished(self, program: str) -> None:
+        """Note that a program has ended: it makes no more requests."""
+        found = self._index.programs.pop(program, None)
+        if found is not None:
+            found.is_over = True
+            for context in list(found.contexts):
+                if context.request is None:
+                    self._forget(context)
+            self._may_admit = True
+
+    def due_s(self) -> float | None:
+        """Return the time at which `admit` should be called even if nothing happens; None if there is none."""
+        return self._edges[0][0] if self.held and self._edges else None
+
+    # --- who enters
+
+    def _goes_on(self, context: Context, arrived: _Request) -> bool:
+        """Let a request go out at once if its context has room, or is probably still in the cache, or its
+        program has room with another context, and the whole memory holds what it adds; return whether it did.
+        """
+        if not self.instances:
+            self._entered.append(Entered(context.request))
+            return True
+        per_call = self._per_call
+        if context.is_inside:
+            room = self._room_of(context)
+            fits = room.claims(per_call) <= room.belief.tokens
+            if fits or room.num_protected - context.is_protected == 0:
+                self._go(context, arrived, room)
+                return True
+            return False
+        inside = [one.instance for one in context.program.contexts if one.is_inside]
+        for instance in dict.fromkeys((context.instance, *inside)):
+            room = None if instance is None else self.instances.get(instance)
+            if room is None or not room.is_serving:
+                continue
+            taken = room.claims(per_call) + room.adds(context, per_call)
+            is_there = instance in inside or (
+                context.is_computed
+                and not context.in_lane
+                and taken + room.computed - context.used_at <= room.belief.tokens
+            )
+            if is_there and taken <= room.belief.tokens:
+                self._go(context, arrived, room)
+                return True
+        return False
+
+    def _admit_small(self, now_s: float) -> None:
+        """Let small requests that are held go by the lane, as far as it has room."""
+        rooms = [room for room in self.instances.values() if room.is_serving]
+        while rooms:
+            room = max(rooms, key=lambda one: _LANE_IN_FLIGHT * one.belief.tokens - one.lane_tokens)
+            free = _LANE_IN_FLIGHT * room.belief.tokens - room.lane_tokens
+            holding = self.held.best(now_s, min(free, _LANE_SIZE * room.belief.tokens))
+            if holding is None:
+                return
+            if room_found := self._roomiest(holding.context)[1]:
+                room = room_found
+            arrived = self._requests[holding.key]
+            self.held.remove(holding.key)
+            if room_found:
+                self._go(holding.context, arrived, room)
+            else:
+                holding.context.instance = room.id
+                self._take_lane(arrived, room)
+                self._entered.append(Entered(holding.key, room.id))
+
+    def _admit_oldest(self, now_s: float) -> None:
+        """Let requests that are held enter, the oldest for its need first, until one does not fit."""
+        while (holding := self.held.best(now_s)) is not None:
+            need, room = self._roomiest(holding.context)
+            if need > _CLASS * holding.need:
+                self.held.replace(holding, need)
+                continue
+            if room is None:
+                return
+            self.held.remove(holding.key)
+            self._go(holding.context, self._requests[holding.key], room)
+
+    def _roomiest(self, context: Context) -> tuple[float, InstanceRoom | None]:
+        """Return how many tokens a context that is outside adds where it adds the fewest, and the instance where
+        it should enter: where it was, or where most room is left beside it; None if it fits nowhere.
+        """
+        per_call, least, best, most = self._per_call, float("inf"), None, 0.0
+        for room in self.instances.values():
+            if not room.is_serving:
+                continue
+            adds = room.adds(context, per_call)
+            least = min(least, adds)
+            left = (1.0 - _RESERVE) * room.belief.tokens - room.claims(per_call) - adds
+            if left < 0.0 and room.num_protected:
+                continue
+            if room.id == context.instance and context.is_computed:
+                return adds, room
+            if best is None or left > most:
+                best, most = room, left
+        return least, best
+
+    def _least_need(self, context: Context) -> float:
+        return min(room.adds(context, self._per_call) for room in self.instances.values())
+
+    def _go(self, context: Context, arrived: _Request, room: InstanceRoom) -> None:
+        """Send a request out to an instance where its context has room from now on."""
+        if not context.is_inside:
+            room.enter(context)
+        context.in_lane = False
+        returns = not arrived.is_last and context.silences.chance(0.0, room.keeps_for_s()) >= _LIKELY
+        room.protect(context, is_protected=returns)
+        is_pressed = self.held or room.claims(self._per_call) > _PRESSED * room.belief.tokens
+        is_free = len(self.instances) == 1 or not is_pressed
+        self._entered.append(Entered(context.request, None if is_free else room.id))
+
+    def _take_lane(self, arrived: _Request, room: InstanceRoom | None) -> None:
+        context = arrived.context
+        context.in_lane = True
+        if room is not None:
+            arrived.lane_tokens = max(1, round(room.adds(context, self._per_call)))
+            room.lane_tokens += arrived.lane_tokens
+
+    def _leave_lane(self, arrived: _Request) -> None:
+        room = self.instances.get(arrived.context.instance)  # type: ignore[arg-type]
+        if room is not None and arrived.lane_tokens:
+            room.lane_tokens -= arrived.lane_tokens
+            self._may_admit = True
+        arrived.lane_tokens = 0
+
+    # --- who leaves
+
+    def _keeps(self, context: Context, now_s: float) -> bool:
+        """Return whether a silent context inside should keep its room."""
+        keeps_for_s = self._room_of(context).keeps_for_s()
+        return context.silences.chance(now_s - context.last_s, keeps_for_s) >= _LIKELY
+
+    def _pass_edges(self, now_s: float) -> None:
+        """Count the silences that have lasted until the end of a bin by now, and let contexts leave for which
+        that is too long.
+        """
+        while self._edges and self._edges[0][0] <= now_s:
+            at_s, number, last_s = heappop(self._edges)
+            context = self._index.get(number)
+            if context is None or context.request is not None or context.last_s != last_s:
+                continue
+            context.silences.pass_bin(context.bin)
+            context.bin += 1
+            if (edge_s := end_s(context.bin)) < float("inf"):
+                heappush(self._edges, (last_s + edge_s, number, last_s))
+            if context.is_inside and not self._keeps(context, at_s):
+                self._leave(context)
+
+    def _end_silence(self, context: Context, request: RoomRequest, common: int, now_s: float) -> None:
+        """Learn from a program that has come back."""
+        is_useful = 2 * common >= len(context.blocks)
+        number = bin_of(now_s - context.last_s)
+        for passed in range(context.bin, number):
+            context.silences.pass_bin(passed)
+        context.silences.end_in(number, is_useful=is_useful)
+        growth = request.num_tokens - request.block_tokens * common
+        self._num_returned += 1
+        self._growth += max(_MEAN_WEIGHT, 1 / self._num_returned) * (growth - self._growth)
+
+    def _leave(self, context: Context) -> None:
+        self._room_of(context).leave(context)
+        self._may_admit = True
+        if context.request is None:
+            self._note_outside(context)
+
+    def _note_outside(self, context: Context) -> None:
+        """Remember a silent context without room, as long as its prefix may be in the cache."""
+        self._outside[context] = None
+        self._outside.move_to_end(context)
+        oldest = next(iter(self._outside))
+        room = self.instances.get(oldest.instance)  # type: ignore[arg-type]
+        is_gone = room is None or room.computed - oldest.used_at > _LONG_AGO * room.belief.tokens
+        if (is_gone and oldest is not context) or len(self._outside) > _MOST_OUTSIDE:
+            self._forget(oldest)
+
+    def _forget(self, context: Context) -> None:
+        if context.is_inside:
+            self._room_of(context).leave(context)
+        self._outside.pop(context, None)
+        self._index.forget(context)
+
+    # --- what is learned
+
+    def _learn(self, arrived: _Request, usage: Usage) -> None:
+        context = arrived.context
+        room = self.instances.get(context.instance)  # type: ignore[arg-type]
+        if room is None or not usage.num_prompt_tokens:
+            return
+        self._num_ended += 1
+        weight = max(_MEAN_WEIGHT, 1 / self._num_ended)
+        self._output += weight * (usage.num_output_tokens - self._output)
+        since = room.computed - context.used_at
+        cached = usage.num_cached_tokens
+        room.belief.note(arrived.common_tokens, cached, since, room.claims(self._per_call))
+        room.computed += usage.num_prompt_tokens - cached + usage.num_output_tokens
+        context.used_at = room.computed
+
+    @property
+    def _per_call(self) -> float:
+        """Tokens by which a context inside is going to grow."""
+        return self._growth + self._output
+
+    def _room_of(self, context: Context) -> InstanceRoom:
+        assert context.instance is not None
+        return self.instances[context.instance]
+
+    def check_invariants(self) -> None:
+        """Check that counts agree, and that nothing is held that has room. For tests."""
+        self.held.check_invariants()
+        self._index.check_invariants()
+        lanes = dict.fromkeys(self.instances, 0)
+        for key, arrived in self._requests.items():
+            assert arrived.context.request == key
+            if arrived.lane_tokens:
+                lanes[arrived.context.instance] += arrived.lane_tokens  # type: ignore[index]
+        for room in self.instances.values():
+            room.check_invariants()
+            assert room.lane_tokens == lanes[room.id]
+        assert all(one.key in self._requests and not one.context.is_inside for one in self.held)
+        assert all(one.request is None and not one.is_inside for one in self._outside)
+        if self.held and not self._may_admit:
+            assert all(room.num_protected for room in self.instances.values() if room.is_serving)
