@@ -72,6 +72,16 @@ class Cancel:
 
 
 @record
+class EndProgram:
+    """Event to the schedulers: a program (`QueryRecord.program`) makes no more queries.
+
+    It frees room for others sooner, and need not be sent. Queries of the program that still run go on.
+    """
+
+    program: str
+
+
+@record
 class Open:
     """Event to the schedulers: a caller has opened a session, a query that takes further graphs until it is
     closed.
@@ -298,7 +308,7 @@ EngineEvent: TypeAlias = (
 )
 """What concerns an engine: its instances, and what they report."""
 
-Event: TypeAlias = Submit | Cancel | Open | SessionEvent | EngineEvent | Wake
+Event: TypeAlias = Submit | Cancel | EndProgram | Open | SessionEvent | EngineEvent | Wake
 
 
 @record

@@ -26,6 +26,7 @@ from stretto.sched.messages import (
     Close,
     Drop,
     Emit,
+    EndProgram,
     EngineEvent,
     Event,
     Extend,
@@ -190,6 +191,8 @@ class System:
             case Cancel(query, reason):
                 if query in self.queries:
                     self._end(query, None, reason or QueryCancelled("cancelled"))
+            case EndProgram(program):
+                self._engines.end_program(program)
             case Close(query):
                 if query in self.queries:
                     self._end(query, None, None)

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from benchmarks.programs.room.sessions import Opened, Session, drawn, thinking
 from stretto.model.tasks import Done, Usage
-from stretto.sched.messages import Action, Admit, Event, LLMReport, Reply, Submit
+from stretto.sched.messages import Action, Admit, EndProgram, Event, LLMReport, Reply, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_workloads import request_graph
@@ -212,6 +212,8 @@ class Agents(Observer):
             self.measured.session_s.append(now_s - running.start_s)
         if self._load.num_clients:
             self._driver.at(now_s, lambda: self._enter(self._new()))
+        if self._load.says_ends:
+            self._driver.send(EndProgram(f"s{running.opened.number}"), now_s)
         if self._outside:
             entering = self._outside.pop(0)
             self._driver.at(now_s, lambda: [self._submit(entering)])

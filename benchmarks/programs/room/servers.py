@@ -73,6 +73,7 @@ class Servers:
     @property
     def _kv_tokens(self) -> int:
         preset = load_preset(DEVICE)
+        assert preset.hardware is not None
         return int(self.memory * check_fits(preset.model(MODEL), preset.hardware, 1))
 
     def _model(self, agents: Agents) -> SimulatedModel:

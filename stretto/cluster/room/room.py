@@ -34,7 +34,7 @@ from stretto.cluster.room.silences import bin_of, end_s
 from stretto.model.record import record
 from stretto.model.tasks import Usage
 
-_RESERVE = 0.10
+_RESERVE = 0.07
 _LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.03
 """Parts of the memory that one request by the lane may take, and all of them together."""
 _LIKELY = 0.5
@@ -266,12 +266,10 @@ class Room:
             holding = self.held.best(now_s, min(free, _LANE_SIZE * room.belief.tokens))
             if holding is None:
                 return
-            if room_found := self._roomiest(holding.context)[1]:
-                room = room_found
             arrived = self._requests[holding.key]
             self.held.remove(holding.key)
-            if room_found:
-                self._go(holding.context, arrived, room)
+            if (inside := self._roomiest(holding.context)[1]) is not None:
+                self._go(holding.context, arrived, inside)
             else:
                 holding.context.instance = room.id
                 self._take_lane(arrived, room)

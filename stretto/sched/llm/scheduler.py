@@ -411,6 +411,10 @@ class LLMScheduler:
         self._retains = [one for one in self._retains if one.reuse.query != query]
         return actions
 
+    def end_program(self, program: str) -> None:
+        """Free the room that a program has in KV memory: it makes no more queries."""
+        self._gate.end_program(program)
+
     def picture(self) -> EnginePicture:
         """Return a snapshot of the engine: how many requests wait in its queue, and what its instances are
         doing.
