@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
@@ -193,7 +193,9 @@ class Agents(Observer):
         name = f"{opened.number}/{turn}"
         self.lengths[name] = opened.session.turns[turn].num_output
         self._sent_s[name] = self._driver.now_s
-        return Submit(name, _GRAPH, {"prompt": opened.prompt(turn)}, is_streamed=False, program=self._program(opened))
+        return Submit(
+            name, _GRAPH, {"prompt": opened.prompt(turn)}, is_streamed=False, program=self._program(opened)
+        )
 
     def _program(self, opened: Opened) -> str:
         """Return the program that a request names, which may be wrong."""

@@ -61,7 +61,9 @@ class Opened:
 
     def prompt(self, turn: int) -> str:
         """Return the text of a turn's prompt, of four characters for each token."""
-        blocks = [block for first, num in self.session.turns[turn].runs for block in range(first, first + num)]
+        blocks = [
+            block for first, num in self.session.turns[turn].runs for block in range(first, first + num)
+        ]
         num_shared = int(self.shared * self.session.turns[0].num_blocks)
         opening = [_text(0, place) for place in range(min(num_shared, len(blocks)))]
         return "".join(opening + [_text(self.number, block) for block in blocks[num_shared:]])

@@ -26,7 +26,7 @@ class ContextIndex:
     def __init__(self) -> None:
         self.programs: dict[str, Program] = {}
         self._contexts: dict[int, Context] = {}
-        self._kinds: OrderedDict[str, Silences] = OrderedDict()
+        self._kinds: OrderedDict[tuple[str, bool], Silences] = OrderedDict()
         self._num_added = 0
 
     def get(self, number: int) -> Context | None:
@@ -63,7 +63,7 @@ class ContextIndex:
         if program is None:
             program = self.programs[request.program] = Program(request.program, now_s)
         self._num_added += 1
-        context = Context(self._num_added, program, self.silences(request.kind))
+        context = Context(self._num_added, program, self.silences(request))
         program.contexts[context] = None
         self._contexts[context.number] = context
         return context
@@ -76,9 +76,10 @@ class ContextIndex:
         if not context.program.contexts and self.programs.get(context.program.name) is context.program:
             del self.programs[context.program.name]
 
-    def silences(self, kind: str) -> Silences:
-        """Return what is known of the silences after answers of a kind."""
-        found = self._kinds.pop(kind, None) or Silences()
+    def silences(self, request: RoomRequest) -> Silences:
+        """Return what is known of the silences after answers of a request's kind."""
+        kind = request.kind, request.is_named
+        found = self._kinds.pop(kind, None) or Silences(is_named=request.is_named)
         self._kinds[kind] = found
         if len(self._kinds) > _MOST_KINDS:
             self._kinds.popitem(last=False)

@@ -25,8 +25,8 @@ class RoomRequest:
         kind: name of what resembles it. Programs come back after answers of one kind in similar times.
         blocks: chained hashes of the prompt's full blocks, each of `block_tokens` tokens.
         num_output: tokens that it is expected to generate.
+        is_named: whether its program has a name of its own, by which it says that it has further requests.
         is_last: whether its program makes no other request, ever.
-        is_offline: whether it gives way to all that are not.
     """
 
     key: Hashable
@@ -36,8 +36,8 @@ class RoomRequest:
     blocks: Sequence[BlockHash] = ()
     block_tokens: int = 1
     num_output: int = 0
+    is_named: bool = False
     is_last: bool = False
-    is_offline: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -30,7 +30,6 @@ class Holding:
     context: Context
     need: float
     since_s: float
-    is_offline: bool = False
 
 
 class Held:
@@ -38,7 +37,7 @@ class Held:
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, Holding] = {}
-        self._classes: dict[tuple[bool, int], SortedQueue[Holding]] = {}
+        self._classes: dict[int, SortedQueue[Holding]] = {}
         self.need = 0.0
         """Tokens that all of them need together."""
 
@@ -72,7 +71,7 @@ class Held:
 
     def replace(self, holding: Holding, need: float) -> Holding:
         """Correct what a held request needs; return how it is held now."""
-        changed = Holding(holding.key, holding.context, need, holding.since_s, holding.is_offline)
+        changed = Holding(holding.key, holding.context, need, holding.since_s)
         before = self._by_key[holding.key]
         name, new_name = _class_of(before), _class_of(changed)
         self._by_key[holding.key] = changed
@@ -85,16 +84,14 @@ class Held:
 
     def best(self, now_s: float, most_need: float = math.inf) -> Holding | None:
         """Return what should enter next, of those that need at most `most_need` tokens: the one whose program
-        is oldest for its need, of those that are not offline if there are any.
+        is oldest for its need.
         """
-        best, best_key = None, (True, -math.inf)
-        for (is_offline, _), of_class in self._classes.items():
+        best, most = None, -math.inf
+        for of_class in self._classes.values():
             holding = of_class.first
-            if holding.need > most_need:
-                continue
-            worth = (now_s - holding.context.program.start_s) / max(1.0, holding.need)
-            if best is None or (is_offline, -worth) < (best_key[0], -best_key[1]):
-                best, best_key = holding, (is_offline, worth)
+            per_token_s = (now_s - holding.context.program.start_s) / max(1.0, holding.need)
+            if holding.need <= most_need and per_token_s > most:
+                best, most = holding, per_token_s
         return best
 
     def check_invariants(self) -> None:
@@ -105,8 +102,8 @@ class Held:
         assert abs(self.need - sum(one.need for one in self)) < 1e-3
 
 
-def _class_of(holding: Holding) -> tuple[bool, int]:
-    return holding.is_offline, int(math.log(max(1.0, holding.need)) / math.log(_FACTOR))
+def _class_of(holding: Holding) -> int:
+    return int(math.log(max(1.0, holding.need)) / math.log(_FACTOR))
 
 
 def _age_key(holding: Holding) -> tuple[float, float, int]:

@@ -59,7 +59,9 @@ class KVBelief:
         known = self.configured
         if missed > _MANY_MISSES:
             least = 0.0 if known is None else _LEAST_SHARE * known
-            self.tokens = max(least, min(self.tokens, self._begin(taken)) * (1.0 - min(_MOST_DOWN, missed / 2)))
+            self.tokens = max(
+                least, min(self.tokens, self._begin(taken)) * (1.0 - min(_MOST_DOWN, missed / 2))
+            )
         elif missed < _FEW_MISSES and self.tokens < math.inf:
             if known is not None and self.tokens < known:
                 self.tokens = min(float(known), self.tokens + _BACK * (known - self.tokens))

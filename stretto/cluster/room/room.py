@@ -22,7 +22,7 @@ may go out. A wrong belief costs time and never changes an answer.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
 
 from stretto.cluster.messages import InstanceId
@@ -59,12 +59,11 @@ class Entered:
 class _Request:
     """A request that has arrived and not ended."""
 
-    __slots__ = ("common_tokens", "context", "is_last", "is_offline", "lane_tokens")
+    __slots__ = ("common_tokens", "context", "is_last", "lane_tokens")
 
     def __init__(self, context: Context, request: RoomRequest, common_tokens: int) -> None:
         self.context = context
         self.is_last = request.is_last
-        self.is_offline = request.is_offline
         self.common_tokens = common_tokens
         """Tokens of its beginning that it should find in the cache."""
         self.lane_tokens = 0
@@ -79,11 +78,11 @@ class Room:
         self._index = ContextIndex()
         self._outside: OrderedDict[Context, None] = OrderedDict()
         self._requests: dict[Hashable, _Request] = {}
-        self._entered: list[Entered] = []
         self._edges: list[tuple[float, int, float]] = []
         self._growth = self._output = 0.0
         self._num_ended = self._num_returned = 0
         self._may_admit = False
+        self._admitted_s = 0.0
 
     # --- instances
 
@@ -121,8 +120,8 @@ class Room:
         """
         return not self.held and not any(room.inside for room in self.instances.values())
 
-    def arrive(self, request: RoomRequest, now_s: float) -> None:
-        """Take note of a request. `admit` says when it may go out."""
+    def arrive(self, request: RoomRequest, now_s: float) -> Entered | None:
+        """Take note of a request, and return whether it may go out at once; if not, `admit` says when it may."""
         self._pass_edges(now_s)
         context, common = self._index.find(request, self.instances.values())
         if context is None:
@@ -133,7 +132,7 @@ class Room:
         is_kept = context.is_inside
         arrived = _Request(context, request, request.block_tokens * common if is_kept else 0)
         self._requests[request.key] = arrived
-        context.request, context.silences = request.key, self._index.silences(request.kind)
+        context.request, context.silences = request.key, self._index.silences(request)
         if is_kept:
             self._room_of(context).go_on(context, request.blocks, request.num_tokens, common)
         else:
@@ -141,26 +140,24 @@ class Room:
             context.block_tokens = request.block_tokens
         if not self._num_ended:
             self._output = max(self._output, request.num_output)
-        if not self._goes_on(context, arrived):
-            if context.is_inside:
-                self._room_of(context).leave(context)
-            self.held.add(Holding(request.key, context, self._least_need(context), now_s, request.is_offline))
         self._may_admit = True
+        if (entered := self._going_on(context, arrived)) is not None:
+            return entered
+        if context.is_inside:
+            self._room_of(context).leave(context)
+        self.held.add(Holding(request.key, context, self._least_need(context), now_s))
+        return None
 
     def admit(self, now_s: float) -> list[Entered]:
         """Return the requests that may go out now."""
         self._pass_edges(now_s)
-        if self._may_admit and self.held:
-            self._may_admit = False
-            if any(room.is_serving for room in self.instances.values()):
-                self._admit_small(now_s)
-                self._admit_oldest(now_s)
-            else:
-                for holding in list(self.held):
-                    self.held.remove(holding.key)
-                    self._entered.append(Entered(holding.key))
-        entered, self._entered = self._entered, []
-        return entered
+        if not self._may_admit or not self.held:
+            return []
+        self._may_admit, self._admitted_s = False, now_s
+        if any(room.is_serving for room in self.instances.values()):
+            return [*self._admit_small(now_s), *self._admit_oldest(now_s)]
+        keys = [holding.key for holding in self.held]
+        return [Entered(self.held.remove(key).key) for key in keys]
 
     def sent(self, key: Hashable, instance: InstanceId) -> None:
         """Note that a request was sent to an instance, which need not be the one where it has room."""
@@ -226,21 +223,19 @@ class Room:
 
     # --- who enters
 
-    def _goes_on(self, context: Context, arrived: _Request) -> bool:
+    def _going_on(self, context: Context, arrived: _Request) -> Entered | None:
         """Let a request go out at once if its context has room, or is probably still in the cache, or its
-        program has room with another context, and the whole memory holds what it adds; return whether it did.
+        program has room with another context, and the whole memory holds what it adds. None if it may not.
         """
         if not self.instances:
-            self._entered.append(Entered(context.request))
-            return True
+            return Entered(context.request)
         per_call = self._per_call
         if context.is_inside:
             room = self._room_of(context)
             fits = room.claims(per_call) <= room.belief.tokens
             if fits or room.num_protected - context.is_protected == 0:
-                self._go(context, arrived, room)
-                return True
-            return False
+                return self._go(context, arrived, room)
+            return None
         inside = [one.instance for one in context.program.contexts if one.is_inside]
         for instance in dict.fromkeys((context.instance, *inside)):
             room = None if instance is None else self.instances.get(instance)
@@ -253,11 +248,10 @@ class Room:
                 and taken + room.computed - context.used_at <= room.belief.tokens
             )
             if is_there and taken <= room.belief.tokens:
-                self._go(context, arrived, room)
-                return True
-        return False
+                return self._go(context, arrived, room)
+        return None
 
-    def _admit_small(self, now_s: float) -> None:
+    def _admit_small(self, now_s: float) -> Iterator[Entered]:
         """Let small requests that are held go by the lane, as far as it has room."""
         rooms = [room for room in self.instances.values() if room.is_serving]
         while rooms:
@@ -269,13 +263,13 @@ class Room:
             arrived = self._requests[holding.key]
             self.held.remove(holding.key)
             if (inside := self._roomiest(holding.context)[1]) is not None:
-                self._go(holding.context, arrived, inside)
+                yield self._go(holding.context, arrived, inside)
             else:
                 holding.context.instance = room.id
                 self._take_lane(arrived, room)
-                self._entered.append(Entered(holding.key, room.id))
+                yield Entered(holding.key, room.id)
 
-    def _admit_oldest(self, now_s: float) -> None:
+    def _admit_oldest(self, now_s: float) -> Iterator[Entered]:
         """Let requests that are held enter, the oldest for its need first, until one does not fit."""
         while (holding := self.held.best(now_s)) is not None:
             need, room = self._roomiest(holding.context)
@@ -285,20 +279,20 @@ class Room:
             if room is None:
                 return
             self.held.remove(holding.key)
-            self._go(holding.context, self._requests[holding.key], room)
+            yield self._go(holding.context, self._requests[holding.key], room)
 
     def _roomiest(self, context: Context) -> tuple[float, InstanceRoom | None]:
         """Return how many tokens a context that is outside adds where it adds the fewest, and the instance where
         it should enter: where it was, or where most room is left beside it; None if it fits nowhere.
         """
         per_call, least, best, most = self._per_call, float("inf"), None, 0.0
-        for room in self.instances.values():
-            if not room.is_serving:
-                continue
+        serving = [room for room in self.instances.values() if room.is_serving]
+        largest = max(room.belief.tokens for room in serving)
+        for room in serving:
             adds = room.adds(context, per_call)
             least = min(least, adds)
             left = (1.0 - _RESERVE) * room.belief.tokens - room.claims(per_call) - adds
-            if left < 0.0 and room.num_protected:
+            if left < 0.0 and (room.num_protected or room.belief.tokens < min(adds, largest)):
                 continue
             if room.id == context.instance and context.is_computed:
                 return adds, room
@@ -309,16 +303,18 @@ class Room:
     def _least_need(self, context: Context) -> float:
         return min(room.adds(context, self._per_call) for room in self.instances.values())
 
-    def _go(self, context: Context, arrived: _Request, room: InstanceRoom) -> None:
+    def _go(self, context: Context, arrived: _Request, room: InstanceRoom) -> Entered:
         """Send a request out to an instance where its context has room from now on."""
         if not context.is_inside:
             room.enter(context)
         context.in_lane = False
         returns = not arrived.is_last and context.silences.chance(0.0, room.keeps_for_s()) >= _LIKELY
         room.protect(context, is_protected=returns)
-        is_pressed = self.held or room.claims(self._per_call) > _PRESSED * room.belief.tokens
-        is_free = len(self.instances) == 1 or not is_pressed
-        self._entered.append(Entered(context.request, None if is_free else room.id))
+        is_pressed = room.num_protected > 0 and (
+            self.held or room.claims(self._per_call) > _PRESSED * room.belief.tokens
+        )
+        is_bound = is_pressed and len(self.instances) > 1
+        return Entered(context.request, room.id if is_bound else None)
 
     def _take_lane(self, arrived: _Request, room: InstanceRoom | None) -> None:
         context = arrived.context
@@ -429,5 +425,5 @@ class Room:
             assert room.lane_tokens == lanes[room.id]
         assert all(one.key in self._requests and not one.context.is_inside for one in self.held)
         assert all(one.request is None and not one.is_inside for one in self._outside)
-        if self.held and not self._may_admit:
-            assert all(room.num_protected for room in self.instances.values() if room.is_serving)
+        if not self._may_admit and (first := self.held.best(self._admitted_s)) is not None:
+            assert self._roomiest(first.context)[1] is None, "it is held though there is room"

@@ -15,7 +15,9 @@ _NUM_BINS = 40
 _ENDS_S = tuple(_FIRST_S * _FACTOR**number for number in range(_NUM_BINS))
 _MOST_COUNTED = 512.0
 """Silences in a bin from which on all counts are halved, so that new ones tell more than old ones."""
-_PRIOR_RETURNED, _PRIOR_SILENCES = 0.25, 1.0
+_LIKELY_TO_RETURN, _UNLIKELY_TO_RETURN = 0.25, 0.02
+"""Part of the silences in a bin that is taken to end there before any was seen, where programs say that they have
+further requests, and where they do not."""
 
 
 def bin_of(silent_s: float) -> int:
@@ -34,9 +36,14 @@ def end_s(number: int) -> float:
 
 
 class Silences:
-    """The silences of programs of one kind, by their lengths: how many were passed, and how many ended."""
+    """The silences of programs of one kind, by their lengths: how many were passed, and how many ended.
 
-    def __init__(self) -> None:
+    Args:
+        is_named: whether the programs have names, by which they say that they have further requests.
+    """
+
+    def __init__(self, *, is_named: bool) -> None:
+        self._prior = _LIKELY_TO_RETURN if is_named else _UNLIKELY_TO_RETURN
         self._returned = [0.0] * _NUM_BINS
         self._passed = [0.0] * _NUM_BINS
 
@@ -58,8 +65,7 @@ class Silences:
         while begin_s < end and number < _NUM_BINS:
             length_s = _ENDS_S[number] - begin_s
             covered_s = min(end, _ENDS_S[number]) - max(begin_s, silent_s)
-            returned = self._returned[number] + _PRIOR_RETURNED
-            returns = returned / (self._passed[number] + _PRIOR_SILENCES)
+            returns = (self._returned[number] + self._prior) / (self._passed[number] + 1.0)
             stays *= (1.0 - returns) ** (max(0.0, covered_s) / length_s)
             begin_s = _ENDS_S[number]
             number += 1

@@ -533,7 +533,9 @@ class InstanceLoads:
         like, avoids = entry.like, entry.avoids
         if entry.room_at is not None:
             view = self._table.get(entry.room_at)
-            is_allowed = view is not None and view.state == "serving" and like in (None, self._output_keys[view.id])
+            is_allowed = (
+                view is not None and view.state == "serving" and like in (None, self._output_keys[view.id])
+            )
             if view is not None and is_allowed and self._slots[view.id] not in avoids:
                 return [view]
         if like is None and not avoids:

@@ -27,8 +27,9 @@ class RoomGate:
     """The requests of an LLM engine that wait for room in KV memory, by query and step.
 
     Requests whose queries make no other one are not even made known while no program has room: where all are
-    such, the gate costs nothing. The same holds while the sizes of all memories are unknown and prompts have no
-    keys, from which it could be told what is missing in a cache.
+    such, the gate costs nothing. Neither are any while the sizes of all memories are unknown and prompts have no
+    keys, from which it could be told what is missing in a cache; nor offline requests, which give way to others
+    anyway.
 
     Attributes:
         now_s: present time, which its owner sets before other calls.
@@ -67,23 +68,33 @@ class RoomGate:
     # --- requests
 
     def arrive(self, entry: QueueEntry) -> list[QueueEntry]:
-        """Take note of a queue entry that arrives or is tried again, and return what of it is to be queued: all,
-        or nothing before `released` returns its items one by one.
+        """Take note of a queue entry that arrives or is tried again, and return what of it is to be queued now.
+        `released` returns the rest, item by item.
         """
         request = entry.request
         is_last = request.is_alone and not request.record.program
-        if not self._engine.holds_programs or (is_last and self._room.is_quiet):
+        is_known = bool(self._sized) or self._keys.has_spaces
+        if not (self._engine.holds_programs and is_known) or request.record.criteria == "offline":
             return [entry]
-        if not self._sized and not self._keys.has_spaces:
+        if is_last and self._room.is_quiet:
             return [entry]
+        going = []
         for item in range(entry.lo, entry.hi):
-            one = entry if entry.hi == entry.lo + 1 else entry.again(item, item + 1, attempt=entry.attempt, alone=entry.alone)
+            one = (
+                entry
+                if entry.hi == entry.lo + 1
+                else entry.again(item, item + 1, attempt=entry.attempt, alone=entry.alone)
+            )
             key = entry.query, request.node.id, item
             self._room.ended(key, self.now_s)
-            self._held[key] = one
             self._of_query.setdefault(entry.query, {})[key] = None
-            self._room.arrive(self._described(one, key, is_last=is_last), self.now_s)
-        return []
+            entered = self._room.arrive(self._described(one, key, is_last=is_last), self.now_s)
+            if entered is None:
+                self._held[key] = one
+            else:
+                one.room_at = entered.instance
+                going.append(one)
+        return going
 
     def released(self) -> Iterator[QueueEntry]:
         """Yield the queue entries that may go out now."""
@@ -170,6 +181,6 @@ class RoomGate:
             found.blocks,
             found.block_tokens,
             entry.num_output,
+            bool(record.program),
             is_last,
-            record.criteria == "offline",
         )

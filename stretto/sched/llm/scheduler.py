@@ -33,8 +33,8 @@ from stretto.sched.llm.placement_requests import PlacementRequests
 from stretto.sched.llm.placing import Placed
 from stretto.sched.llm.prefills_ahead import PrefillsAhead
 from stretto.sched.llm.reuse_forecasts import ReuseForecasts
-from stretto.sched.llm.run_apart import RunApart
 from stretto.sched.llm.room_gate import RoomGate
+from stretto.sched.llm.run_apart import RunApart
 from stretto.sched.llm.running_request import Running, completed
 from stretto.sched.llm.shown_parts import ShownParts
 from stretto.sched.messages import Action, Admit, CancelTask, Release, Retain
