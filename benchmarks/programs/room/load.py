@@ -9,13 +9,16 @@ from statistics import fmean
 
 from benchmarks.programs.room.sessions import Opened, Session, drawn, thinking
 from stretto.model.tasks import Done, Usage
-from stretto.sched.messages import Action, Admit, EndProgram, Event, LLMReport, Reply, Submit
+from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, LLMReport, Reply, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
+from stretto.sim.synthetic_output import filler
 from stretto.sim.synthetic_workloads import request_graph
 from stretto.trace.summary import quantile
 
 MOST_OUTPUT = 4096
+ELEPHANT_TOKENS = 58_000
+"""Half of the KV memory of a server."""
 _GRAPH = request_graph(MOST_OUTPUT)
 
 
@@ -33,6 +36,8 @@ class Load:
         most_thinking_s: longest time of a tool.
         renamed: part of the requests that name a program of their own, and part that name another's.
         says_ends: whether the end of a session is said.
+        chats_per_s: chats of one request each that arrive beside in a second.
+        elephants: part of the sessions whose prompts begin with half of a server's memory.
     """
 
     num_clients: int = 0
@@ -45,6 +50,8 @@ class Load:
     most_thinking_s: float = 2.0
     renamed: float = 0.0
     says_ends: bool = True
+    chats_per_s: float = 0.0
+    elephants: float = 0.0
 
 
 @dataclass(slots=True)
@@ -53,6 +60,7 @@ class Measured:
 
     Attributes:
         session_s: seconds of each session that ended.
+        first_s: seconds from the arrival of each chat to its first token.
         longest_wait_s: longest time from the arrival of a request to its start at a server.
     """
 
@@ -62,11 +70,12 @@ class Measured:
     num_cached: int = 0
     longest_wait_s: float = 0.0
     session_s: list[float] = field(default_factory=list)
+    first_s: list[float] = field(default_factory=list)
     length_s: float = 0.0
 
     def row(self) -> dict[str, float]:
         """Return the measures of the table."""
-        ended = sorted(self.session_s) or [0.0]
+        ended, firsts = sorted(self.session_s) or [0.0], sorted(self.first_s) or [0.0]
         return {
             "tokens_per_s": self.num_output / self.length_s,
             "calls_per_s": self.num_calls / self.length_s,
@@ -74,6 +83,7 @@ class Measured:
             "mean_s": fmean(ended),
             "p95_s": quantile(ended, 0.95),
             "longest_wait_s": self.longest_wait_s,
+            "first_p90_s": quantile(firsts, 0.9),
             "hits": self.num_cached / max(1, self.num_prompt),
         }
 
@@ -99,6 +109,8 @@ class Agents(Observer):
         self._outside: list[_Running] = []
         self._sent_s: dict[str, float] = {}
         self._tasks: dict[int, str] = {}
+        self._chats_s: dict[str, float] = {}
+        self._num_chats = 0
         self._num_sessions = self._num_requests = self._num_over = 0
         self._driver: VirtualDriver | None = None
 
@@ -108,6 +120,8 @@ class Agents(Observer):
         """Begin: plan the first arrivals."""
         self._driver = driver
         load = self._load
+        if load.chats_per_s:
+            driver.at(0.0, self._chat)
         if load.num_clients:
             for _ in range(load.num_clients):
                 begun = self._begun()
@@ -123,7 +137,10 @@ class Agents(Observer):
         assert self._driver is not None
         if reply.error is not None:
             raise reply.error
-        now_s, number = self._driver.now_s, int(reply.query.split("/")[0])
+        now_s = self._driver.now_s
+        if reply.query.startswith("chat"):
+            return
+        number = int(reply.query.split("/")[0])
         running = self._running[number]
         running.turn += 1
         if self._load.num_clients and now_s >= self._load.end_s:
@@ -137,15 +154,36 @@ class Agents(Observer):
 
     def on_action(self, action: Action, now_s: float) -> None:
         """Note how long a request has waited."""
-        if isinstance(action, Admit):
+        if isinstance(action, Emit) and action.query in self._chats_s:
+            self.measured.first_s.append(now_s - self._chats_s.pop(action.query))
+        elif isinstance(action, Admit) and action.task.query.startswith("chat"):
+            self._tasks[action.task.id] = "chat"
+        elif isinstance(action, Admit):
             query = self._tasks[action.task.id] = action.task.query
             waited_s = now_s - self._sent_s.pop(query, now_s)
             self.measured.longest_wait_s = max(self.measured.longest_wait_s, waited_s)
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Count the tokens of a request that has ended."""
-        if isinstance(event, LLMReport) and isinstance(event.event, Done) and self._is_measured(now_s):
-            self._count(event.event.usage)
+        if isinstance(event, LLMReport) and isinstance(event.event, Done):
+            is_agent = self._tasks.pop(event.event.task) != "chat"
+            if is_agent and self._is_measured(now_s):
+                self._count(event.event.usage)
+
+    def _chat(self) -> list[Event]:
+        """Send a chat, and plan the next one."""
+        assert self._driver is not None
+        now_s = self._driver.now_s
+        if now_s >= self._load.end_s:
+            return []
+        self._driver.at(now_s + self._draw.expovariate(self._load.chats_per_s), self._chat)
+        self._num_chats += 1
+        name = f"chat{self._num_chats}"
+        self.lengths[name] = min(400, max(4, round(self._draw.lognormvariate(4.0, 0.8))))
+        num_tokens = min(2000, max(16, round(self._draw.lognormvariate(5.5, 0.8))))
+        if now_s >= self._load.warm_s:
+            self._chats_s[name] = now_s
+        return [Submit(name, _GRAPH, {"prompt": filler(name, num_tokens)})]
 
     # --- sessions
 
@@ -167,7 +205,7 @@ class Agents(Observer):
     def _new(self) -> _Running:
         assert self._driver is not None
         self._num_sessions += 1
-        opened = Opened(self._num_sessions, next(self._sessions), self._load.shared)
+        opened = Opened(self._num_sessions, next(self._sessions), self._load.shared, self._heavy())
         running = self._running[opened.number] = _Running(opened, self._driver.now_s)
         return running
 
@@ -175,10 +213,14 @@ class Agents(Observer):
         """Return a session in the middle, as one finds them at any time."""
         self._num_sessions += 1
         (session,) = self._draw.choices(self._known, [len(one.turns) for one in self._known])
-        opened = Opened(self._num_sessions, session, self._load.shared)
+        opened = Opened(self._num_sessions, session, self._load.shared, self._heavy())
         running = self._running[opened.number] = _Running(opened, -1.0)
         running.turn = self._draw.randrange(len(session.turns))
         return running
+
+    def _heavy(self) -> int:
+        """Return the tokens with which all prompts of the next session begin."""
+        return ELEPHANT_TOKENS if self._draw.random() < self._load.elephants else 0
 
     def _enter(self, running: _Running) -> list[Event]:
         """Send the first request of a session, or let it wait outside where there is a cap."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from stretto.sim.synthetic_output import filler
+
 SCALE = 16
 """Tokens and seconds of the record for one of ours, as the recorded sessions ran on larger models."""
 BLOCK_TOKENS = 64 // SCALE
@@ -53,11 +55,13 @@ class Opened:
     Attributes:
         number: number of the session in its run; texts are made from it.
         shared: part of the first prompt that all sessions have in common.
+        heavy_tokens: tokens with which all prompts of the session begin besides.
     """
 
     number: int
     session: Session
     shared: float = 0.0
+    heavy_tokens: int = 0
 
     def prompt(self, turn: int) -> str:
         """Return the text of a turn's prompt, of four characters for each token."""
@@ -66,7 +70,8 @@ class Opened:
         ]
         num_shared = int(self.shared * self.session.turns[0].num_blocks)
         opening = [_text(0, place) for place in range(min(num_shared, len(blocks)))]
-        return "".join(opening + [_text(self.number, block) for block in blocks[num_shared:]])
+        heavy = filler(f"heavy {self.number}", self.heavy_tokens) + "|" if self.heavy_tokens else ""
+        return heavy + "".join(opening + [_text(self.number, block) for block in blocks[num_shared:]])
 
 
 def _text(number: int, block: int) -> str:

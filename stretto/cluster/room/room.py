@@ -59,11 +59,12 @@ class Entered:
 class _Request:
     """A request that has arrived and not ended."""
 
-    __slots__ = ("common_tokens", "context", "is_last", "lane_tokens")
+    __slots__ = ("common_tokens", "context", "is_last", "lane_tokens", "num_output")
 
     def __init__(self, context: Context, request: RoomRequest, common_tokens: int) -> None:
         self.context = context
         self.is_last = request.is_last
+        self.num_output = request.num_output
         self.common_tokens = common_tokens
         """Tokens of its beginning that it should find in the cache."""
         self.lane_tokens = 0
@@ -320,7 +321,7 @@ class Room:
         context = arrived.context
         context.in_lane = True
         if room is not None:
-            arrived.lane_tokens = max(1, round(room.adds(context, self._per_call)))
+            arrived.lane_tokens = max(1, context.num_tokens + arrived.num_output)
             room.lane_tokens += arrived.lane_tokens
 
     def _leave_lane(self, arrived: _Request) -> None:
