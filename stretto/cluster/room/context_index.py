@@ -15,8 +15,9 @@ from stretto.cluster.room.instance_room import InstanceRoom
 from stretto.cluster.room.silences import Silences
 
 _SAME, _SURELY_SAME = 0.5, 0.9
-"""Part of a context's last prompt with which a request must begin to go on with it, if it names the program of
-the context, and if it does not."""
+"""Part of a context's last prompt with which a request must begin to go on with it, if it names the program
+of the context, and if it does not.
+"""
 _MOST_KINDS = 256
 
 

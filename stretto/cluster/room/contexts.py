@@ -1,8 +1,8 @@
 """Contexts: what a program keeps in KV memory from one of its requests to the next.
 
 A context is a chain of prompts, each of which begins with the one before. An agent is one context; its
-sub-agents, and a history that was rewritten, are others of the same program. What a prompt begins with decides
-which context a request goes on with: clients give wrong names, or none.
+sub-agents, and a history that was rewritten, are others of the same program. What a prompt begins with
+decides which context a request goes on with: clients give wrong names, or none.
 """
 
 from __future__ import annotations

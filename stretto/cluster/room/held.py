@@ -1,8 +1,8 @@
 """Contexts that are held until there is room for them, the one that should enter next at hand.
 
 Next is the one whose program is oldest for the tokens that it needs, which favours small ones without letting
-large ones wait for ever. That order changes as time goes by. So contexts are sorted into classes of about equal
-need, in each of which the oldest program stays first, and only the first of each class are compared.
+large ones wait for ever. That order changes as time goes by. So contexts are sorted into classes of about
+equal need, in each of which the oldest program stays first, and only the first of each class are compared.
 """
 
 from __future__ import annotations

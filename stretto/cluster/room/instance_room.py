@@ -61,8 +61,8 @@ class InstanceRoom:
         return context.block_tokens * num_new + context.tail_tokens + per_call
 
     def keeps_for_s(self) -> float:
-        """Return for how long it is worth to keep what will be needed again, in seconds: as long as it takes to
-        compute the whole memory. Keeping c tokens for t seconds takes c × t of what the memory offers, and
+        """Return for how long it is worth to keep what will be needed again, in seconds: as long as it takes
+        to compute the whole memory. Keeping c tokens for t seconds takes c × t of what the memory offers, and
         computing them again takes c × `prefill_s` of the time of all of it.
         """
         return self.belief.tokens * self.prefill_s

@@ -1,8 +1,8 @@
 """How many tokens the KV memory of an instance holds, corrected by what is found in its cache.
 
 A program that comes back should find its last prompt in the cache, if less than the whole memory was computed
-since. Where that fails often, the memory is smaller than it was said to be; where prompts are found though more
-than the memory was computed, it is larger.
+since. Where that fails often, the memory is smaller than it was said to be; where prompts are found though
+more than the memory was computed, it is larger.
 """
 
 from __future__ import annotations

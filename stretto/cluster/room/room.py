@@ -2,17 +2,18 @@
 
 Agents come back after each answer with a prompt that is the last one and a little more. While the contexts of
 all of them fit, such a prompt costs little. When they do not, each evicts what the next one needs, and every
-prompt is computed anew. So a program *enters* before its first request goes out, where its context fits beside
-those inside; what does not fit is *held*. The rules:
+prompt is computed anew. So a program *enters* before its first request goes out, where its context fits
+beside those inside; what does not fit is *held*. The rules:
 
 - What prompts share counts once (`instance_room.py`).
-- Newcomers leave a reserve, in which those inside grow. Who is inside is held too if the whole memory would not
-  hold its next prompt.
+- Newcomers leave a reserve, in which those inside grow. Who is inside is held too if the whole memory would
+  not hold its next prompt.
 - Who is inside leaves when its program has ended, or has been silent so long that it is not likely to be back
   while keeping its tokens costs less than computing them again.
-- Nothing that clients say is relied on: ends (`silences.py`), sizes (`kv_belief.py`), names (`context_index.py`).
-- Of those that are held, the oldest for its need enters first, and nobody overtakes it (`held.py`). Only small
-  requests do, by a lane of their own, so that chats do not wait behind agents.
+- Nothing that clients say is relied on: ends (`silences.py`), sizes (`kv_belief.py`), names
+  (`context_index.py`).
+- Of those that are held, the oldest for its need enters first, and nobody overtakes it (`held.py`). Only
+  small requests do, by a lane of their own, so that chats do not wait behind agents.
 - Where nothing inside is likely to come back, nothing is lost, so that everything enters.
 
 The machine is pure. Its client says what arrives, is sent and ends, by keys of its own, and asks `admit` what
@@ -34,8 +35,8 @@ from stretto.cluster.room.silences import bin_of, end_s
 from stretto.model.record import record
 from stretto.model.tasks import Usage
 
-_RESERVE = 0.07
-_LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.03
+_RESERVE = 0.08
+_LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.05
 """Parts of the memory that one request by the lane may take, and all of them together."""
 _LIKELY = 0.5
 _MEAN_WEIGHT = 0.02
@@ -44,7 +45,8 @@ _PRESSED = 0.5
 would choose."""
 _MOST_OUTSIDE = 10_000
 _LONG_AGO = 2.0
-"""Memories that an instance has computed since a context was used from which on its prefix is gone for sure."""
+"""Memories that an instance has computed since a context was used from which on its prefix is gone for sure.
+"""
 _CLASS = 1.25
 
 
@@ -122,7 +124,7 @@ class Room:
         return not self.held and not any(room.inside for room in self.instances.values())
 
     def arrive(self, request: RoomRequest, now_s: float) -> Entered | None:
-        """Take note of a request, and return whether it may go out at once; if not, `admit` says when it may."""
+        """Take note of a request, and return it if it may go out at once. If not, `admit` says when."""
         self._pass_edges(now_s)
         context, common = self._index.find(request, self.instances.values())
         if context is None:
@@ -219,7 +221,7 @@ class Room:
             self._may_admit = True
 
     def due_s(self) -> float | None:
-        """Return the time at which `admit` should be called even if nothing happens; None if there is none."""
+        """Return the time at which `admit` should be called even if nothing happens, or None."""
         return self._edges[0][0] if self.held and self._edges else None
 
     # --- who enters
@@ -283,8 +285,8 @@ class Room:
             yield self._go(holding.context, self._requests[holding.key], room)
 
     def _roomiest(self, context: Context) -> tuple[float, InstanceRoom | None]:
-        """Return how many tokens a context that is outside adds where it adds the fewest, and the instance where
-        it should enter: where it was, or where most room is left beside it; None if it fits nowhere.
+        """Return how many tokens a context that is outside adds where it adds the fewest, and the instance
+        where it should enter: where it was, or where most room is left beside it; None if it fits nowhere.
         """
         per_call, least, best, most = self._per_call, float("inf"), None, 0.0
         serving = [room for room in self.instances.values() if room.is_serving]

@@ -16,8 +16,9 @@ _ENDS_S = tuple(_FIRST_S * _FACTOR**number for number in range(_NUM_BINS))
 _MOST_COUNTED = 512.0
 """Silences in a bin from which on all counts are halved, so that new ones tell more than old ones."""
 _LIKELY_TO_RETURN, _UNLIKELY_TO_RETURN = 0.25, 0.02
-"""Part of the silences in a bin that is taken to end there before any was seen, where programs say that they have
-further requests, and where they do not."""
+"""Part of the silences in a bin that is taken to end there before any was seen, where programs say that they
+have further requests, and where they do not.
+"""
 
 
 def bin_of(silent_s: float) -> int:
@@ -52,7 +53,7 @@ class Silences:
         self._count(number, 0.0)
 
     def end_in(self, number: int, *, is_useful: bool) -> None:
-        """Count a silence that has ended in a bin. It `is_useful` if the program came back with its prefix."""
+        """Count a silence that ended in a bin. It `is_useful` if the program came back with its prefix."""
         self._count(number, float(is_useful))
 
     def chance(self, silent_s: float, within_s: float) -> float:

@@ -1,8 +1,8 @@
-"""The gate between what an LLM engine's requests arrive at and its queue: it holds those of programs that have no
-room in KV memory (`cluster/room/room.py`).
+"""The gate between what an LLM engine's requests arrive at and its queue: it holds those of programs that
+have no room in KV memory (`cluster/room/room.py`).
 
-In the queue a request waits for its turn. At the gate it waits for room, so that it takes no part in the order,
-and nothing that waits there costs time when others come or go.
+In the queue a request waits for its turn. At the gate it waits for room, so that it takes no part in the
+order, and nothing that waits there costs time when others come or go.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class RoomGate:
     """The requests of an LLM engine that wait for room in KV memory, by query and step.
 
     Requests whose queries make no other one are not even made known while no program has room: where all are
-    such, the gate costs nothing. Neither are any while the sizes of all memories are unknown and prompts have no
-    keys, from which it could be told what is missing in a cache; nor offline requests, which give way to others
-    anyway.
+    such, the gate costs nothing. Neither are any while the sizes of all memories are unknown and prompts have
+    no keys, from which it could be told what is missing in a cache; nor offline requests, which give way to
+    others anyway.
 
     Attributes:
         now_s: present time, which its owner sets before other calls.
@@ -68,8 +68,8 @@ class RoomGate:
     # --- requests
 
     def arrive(self, entry: QueueEntry) -> list[QueueEntry]:
-        """Take note of a queue entry that arrives or is tried again, and return what of it is to be queued now.
-        `released` returns the rest, item by item.
+        """Take note of a queue entry that arrives or is tried again, and return what of it is to be queued
+        now. `released` returns the rest, item by item.
         """
         request = entry.request
         is_last = request.is_alone and not request.record.program
@@ -113,8 +113,8 @@ class RoomGate:
         self._end((entry.query, entry.request.node.id, item), usage)
 
     def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
-        """Drop the items of a node, or some of them, whether they are held or wait in the queue; return how many
-        were held.
+        """Drop the items of a node, or some of them, whether they are held or wait in the queue; return how
+        many were held.
         """
         keys = [one for one in self._of_query.get(query, ()) if one[1] == node]
         num_held = 0
