@@ -336,6 +336,7 @@ class Admit:
 
     `terms` are predicted seconds by name, from which the placement policy chose this instance; `reason` gives
     the choice in words. `held_tokens` is how many tokens of the prompt the instance is believed to hold.
+    `held_s` is for how many seconds the request was held, because its program had no room in KV memory.
     """
 
     engine: str
@@ -345,6 +346,7 @@ class Admit:
     terms: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     held_tokens: int = 0
+    held_s: float = 0.0
 
 
 @record

@@ -62,6 +62,7 @@ class Measured:
         session_s: seconds of each session that ended.
         first_s: seconds from the arrival of each chat to its first token.
         longest_wait_s: longest time from the arrival of a request to its start at a server.
+        longest_hold_s: longest time that one was held for room.
     """
 
     num_calls: int = 0
@@ -69,6 +70,7 @@ class Measured:
     num_prompt: int = 0
     num_cached: int = 0
     longest_wait_s: float = 0.0
+    longest_hold_s: float = 0.0
     session_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
     length_s: float = 0.0
@@ -83,6 +85,7 @@ class Measured:
             "mean_s": fmean(ended),
             "p95_s": quantile(ended, 0.95),
             "longest_wait_s": self.longest_wait_s,
+            "longest_hold_s": self.longest_hold_s,
             "first_p90_s": quantile(firsts, 0.9),
             "hits": self.num_cached / max(1, self.num_prompt),
         }
@@ -162,6 +165,7 @@ class Agents(Observer):
             query = self._tasks[action.task.id] = action.task.query
             waited_s = now_s - self._sent_s.pop(query, now_s)
             self.measured.longest_wait_s = max(self.measured.longest_wait_s, waited_s)
+            self.measured.longest_hold_s = max(self.measured.longest_hold_s, action.held_s)
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Count the tokens of a request that has ended."""

@@ -52,10 +52,13 @@ _CLASS = 1.25
 
 @record
 class Entered:
-    """A request that may go out now: to `instance`, or, if that is None, where its client likes."""
+    """A request that may go out now: to `instance`, or, if that is None, where its client likes. It was held for
+    `held_s` seconds.
+    """
 
     key: Hashable
     instance: InstanceId | None = None
+    held_s: float = 0.0
 
 
 class _Request:
@@ -159,8 +162,10 @@ class Room:
         self._may_admit, self._admitted_s = False, now_s
         if any(room.is_serving for room in self.instances.values()):
             return [*self._admit_small(now_s), *self._admit_oldest(now_s)]
-        keys = [holding.key for holding in self.held]
-        return [Entered(self.held.remove(key).key) for key in keys]
+        everyone = list(self.held)
+        for holding in everyone:
+            self.held.remove(holding.key)
+        return [Entered(holding.key, None, now_s - holding.since_s) for holding in everyone]
 
     def sent(self, key: Hashable, instance: InstanceId) -> None:
         """Note that a request was sent to an instance, which need not be the one where it has room."""
@@ -224,6 +229,19 @@ class Room:
         """Return the time at which `admit` should be called even if nothing happens, or None."""
         return self._edges[0][0] if self.held and self._edges else None
 
+    def claimed(self) -> dict[InstanceId, int]:
+        """Return how many tokens the contexts inside take of each instance's memory."""
+        return {name: round(room.claims(self._per_call)) for name, room in self.instances.items()}
+
+    def reason(self) -> str:
+        """Say why what is held has to wait."""
+        taken = sum(self.claimed().values())
+        tokens = sum(room.belief.tokens for room in self.instances.values())
+        num_inside = sum(len(room.inside) for room in self.instances.values())
+        return (
+            f"{num_inside} contexts take {taken} of {tokens:.0f} tokens, and {len(self.held)} requests wait"
+        )
+
     # --- who enters
 
     def _going_on(self, context: Context, arrived: _Request) -> Entered | None:
@@ -266,11 +284,11 @@ class Room:
             arrived = self._requests[holding.key]
             self.held.remove(holding.key)
             if (inside := self._roomiest(holding.context)[1]) is not None:
-                yield self._go(holding.context, arrived, inside)
+                yield self._go(holding.context, arrived, inside, now_s - holding.since_s)
             else:
                 holding.context.instance = room.id
                 self._take_lane(arrived, room)
-                yield Entered(holding.key, room.id)
+                yield Entered(holding.key, room.id, now_s - holding.since_s)
 
     def _admit_oldest(self, now_s: float) -> Iterator[Entered]:
         """Let requests that are held enter, the oldest for its need first, until one does not fit."""
@@ -282,7 +300,8 @@ class Room:
             if room is None:
                 return
             self.held.remove(holding.key)
-            yield self._go(holding.context, self._requests[holding.key], room)
+            arrived = self._requests[holding.key]
+            yield self._go(holding.context, arrived, room, now_s - holding.since_s)
 
     def _roomiest(self, context: Context) -> tuple[float, InstanceRoom | None]:
         """Return how many tokens a context that is outside adds where it adds the fewest, and the instance
@@ -306,7 +325,7 @@ class Room:
     def _least_need(self, context: Context) -> float:
         return min(room.adds(context, self._per_call) for room in self.instances.values())
 
-    def _go(self, context: Context, arrived: _Request, room: InstanceRoom) -> Entered:
+    def _go(self, context: Context, arrived: _Request, room: InstanceRoom, held_s: float = 0.0) -> Entered:
         """Send a request out to an instance where its context has room from now on."""
         if not context.is_inside:
             room.enter(context)
@@ -317,7 +336,7 @@ class Room:
             self.held or room.claims(self._per_call) > _PRESSED * room.belief.tokens
         )
         is_bound = is_pressed and len(self.instances) > 1
-        return Entered(context.request, room.id if is_bound else None)
+        return Entered(context.request, room.id if is_bound else None, held_s)
 
     def _take_lane(self, arrived: _Request, room: InstanceRoom | None) -> None:
         context = arrived.context

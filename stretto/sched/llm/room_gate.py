@@ -19,6 +19,7 @@ from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry
+from stretto.sched.snapshot import HeldPicture
 
 _Key: TypeAlias = tuple[str, int, int]
 
@@ -100,7 +101,7 @@ class RoomGate:
         """Yield the queue entries that may go out now."""
         for entered in self._room.admit(self.now_s):
             entry = self._held.pop(entered.key)  # type: ignore[call-overload]
-            entry.room_at = entered.instance
+            entry.room_at, entry.held_s = entered.instance, entered.held_s
             yield entry
 
     def sent(self, entry: QueueEntry, item: int, instance: InstanceId) -> None:
@@ -150,6 +151,22 @@ class RoomGate:
     def entries(self) -> Iterator[QueueEntry]:
         """Iterate over the queue entries that are held, each with one item."""
         return iter(self._held.values())
+
+    def claimed(self) -> dict[InstanceId, int]:
+        """Return how many tokens programs take of the memory of each instance."""
+        return self._room.claimed()
+
+    def pictures(self) -> tuple[HeldPicture, ...]:
+        """Return snapshots of the requests that are held, the longest held first."""
+        found = []
+        for holding in self._room.held:
+            entry = self._held[holding.key]  # type: ignore[index]
+            reason = f"its program needs {holding.need:.0f} tokens of KV memory; {self._room.reason()}"
+            step = entry.request.step
+            found.append(
+                HeldPicture(entry.query, entry.program, step, holding.since_s, round(holding.need), reason)
+            )
+        return tuple(found)
 
     def due_s(self) -> float | None:
         """Return the time at which `released` should be asked even if nothing happens."""

@@ -423,7 +423,7 @@ class LLMScheduler:
         running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
         num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
         num_waiting += len(self._gate)
-        return engine_picture(fleet, num_waiting, running)
+        return engine_picture(fleet, num_waiting, running, self._gate.claimed(), self._gate.pictures())
 
     def is_idle(self) -> bool:
         """Return whether no request waits or runs."""
@@ -487,7 +487,10 @@ class LLMScheduler:
         if self.engine.keeps_state:
             self._touched.setdefault(instance, set()).add(request.query)
         rank = self._handed_over.add(running, rank)
-        return Admit(self.engine.name, instance, task, rank, choice.terms, choice.reason, choice.held_tokens)
+        reason = f"{choice.reason}; held {entry.held_s:.3g} s for room" if entry.held_s else choice.reason
+        return Admit(
+            self.engine.name, instance, task, rank, choice.terms, reason, choice.held_tokens, entry.held_s
+        )
 
     def _put_back(self, running: Running) -> Action:
         """Queue an offline request again whose instance others need; it begins anew."""

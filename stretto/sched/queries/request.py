@@ -86,6 +86,7 @@ class QueueEntry:
             there again only while no other one serves that could take it.
         refused_s: time from which all instances that it was sent to have refused it without beginning it;
             None if none has since it was last begun.
+        held_s: seconds for which it was held, because its program had no room.
         room_at: LLM instance where its program has room, at which it should run; None for any.
     """
 
@@ -96,6 +97,7 @@ class QueueEntry:
         "avoids",
         "demand",
         "generated",
+        "held_s",
         "hi",
         "is_shown",
         "is_suspected",
@@ -130,6 +132,7 @@ class QueueEntry:
         self.avoids: frozenset[int] = frozenset()
         self.refused_s: float | None = None
         self.room_at: int | None = None
+        self.held_s = 0.0
 
     @property
     def path_s(self) -> float:
@@ -210,7 +213,7 @@ class QueueEntry:
         entry.generated, entry.said_by, entry.is_shown = self.generated, self.said_by, self.is_shown
         entry.is_suspected = self.is_suspected
         entry.avoids, entry.refused_s = self.avoids, self.refused_s
-        entry.room_at = self.room_at
+        entry.room_at, entry.held_s = self.room_at, self.held_s
         return entry
 
     def after(self, error: StrettoError, avoids: Set[int], now_s: float, *, was_attempt: bool) -> None:
