@@ -95,6 +95,11 @@ class Context:
         """Tokens of the last prompt that fill no block."""
         return max(0, self.num_tokens - self.block_tokens * len(self.blocks))
 
+    def goes_on_with(self, request: RoomRequest) -> None:
+        """Make the prompt of a request its last one."""
+        self.blocks, self.block_tokens = request.blocks, request.block_tokens
+        self.num_tokens = request.num_tokens
+
     def common(self, blocks: Sequence[BlockHash]) -> int:
         """Return how many blocks a prompt has in common with the last one. Hashes are chained, so that equal
         ones have equal beginnings: O(log n).

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.room.contexts import Context
+from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.kv_belief import KVBelief
 
 
@@ -88,12 +88,14 @@ class InstanceRoom:
         self._tokens -= context.tail_tokens
         self._give_back(context, context.blocks)
 
-    def go_on(self, context: Context, blocks: Sequence[BlockHash], num_tokens: int, common: int) -> None:
-        """Change the last prompt of a context inside; the first `common` blocks stay. O(other blocks)."""
+    def go_on(self, context: Context, request: RoomRequest, common: int) -> None:
+        """Change the last prompt of a context inside to that of a request; the first `common` blocks stay. Takes
+        O(other blocks).
+        """
         self._tokens -= context.tail_tokens
         self._give_back(context, context.blocks[common:])
-        context.blocks, context.num_tokens = blocks, num_tokens
-        self._take(context, blocks[common:])
+        context.goes_on_with(request)
+        self._take(context, request.blocks[common:])
         self._tokens += context.tail_tokens
 
     def check_invariants(self) -> None:

@@ -22,6 +22,7 @@ may go out. A wrong belief costs time and never changes an answer.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
@@ -38,7 +39,6 @@ from stretto.model.tasks import Usage
 _RESERVE = 0.08
 _LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.05
 """Parts of the memory that one request by the lane may take, and all of them together."""
-_LIKELY = 0.5
 _MEAN_WEIGHT = 0.02
 _PRESSED = 0.5
 """Part of the memory from which on requests go where their context has room, whatever the placement policy
@@ -87,7 +87,7 @@ class Room:
         self._edges: list[tuple[float, int, float]] = []
         self._growth = self._output = 0.0
         self._num_ended = self._num_returned = 0
-        self._may_admit = False
+        self._wants_blocks = self._may_admit = False
         self._admitted_s = 0.0
 
     # --- instances
@@ -124,7 +124,16 @@ class Room:
         """Whether no context has room and none is held, so that a request that is the only one of its program
         need not be made known.
         """
-        return not self.held and not any(room.inside for room in self.instances.values())
+        return not self.held and len(self._index) == len(self._outside)
+
+    @property
+    def wants_blocks(self) -> bool:
+        """Whether requests should tell their blocks. While there is much room, what prompts share does not matter,
+        and the program that a request names is believed.
+        """
+        if self._wants_blocks and self.is_quiet:
+            self._wants_blocks = False
+        return self._wants_blocks
 
     def arrive(self, request: RoomRequest, now_s: float) -> Entered | None:
         """Take note of a request, and return it if it may go out at once. If not, `admit` says when."""
@@ -140,10 +149,9 @@ class Room:
         self._requests[request.key] = arrived
         context.request, context.silences = request.key, self._index.silences(request)
         if is_kept:
-            self._room_of(context).go_on(context, request.blocks, request.num_tokens, common)
+            self._room_of(context).go_on(context, request, common)
         else:
-            context.blocks, context.num_tokens = request.blocks, request.num_tokens
-            context.block_tokens = request.block_tokens
+            context.goes_on_with(request)
         if not self._num_ended:
             self._output = max(self._output, request.num_output)
         self._may_admit = True
@@ -151,6 +159,7 @@ class Room:
             return entered
         if context.is_inside:
             self._room_of(context).leave(context)
+        self._wants_blocks = True
         self.held.add(Holding(request.key, context, self._least_need(context), now_s))
         return None
 
@@ -207,13 +216,13 @@ class Room:
             self._forget(context)
             return
         context.last_s, context.bin = now_s, 0
-        heappush(self._edges, (now_s + end_s(0), context.number, now_s))
         if not context.is_inside:
             self._note_outside(context)
-        elif self._keeps(context, now_s):
+        elif self._patience(context) > 0:
             self._room_of(context).protect(context, is_protected=True)
         else:
             self._leave(context)
+        self._watch(context)
 
     def finished(self, program: str) -> None:
         """Note that a program has ended: it makes no more requests."""
@@ -259,17 +268,17 @@ class Room:
             return None
         inside = [one.instance for one in context.program.contexts if one.is_inside]
         for instance in dict.fromkeys((context.instance, *inside)):
-            room = None if instance is None else self.instances.get(instance)
-            if room is None or not room.is_serving:
+            there = None if instance is None else self.instances.get(instance)
+            if there is None or not there.is_serving:
                 continue
-            taken = room.claims(per_call) + room.adds(context, per_call)
-            is_there = instance in inside or (
+            taken = there.claims(per_call) + there.adds(context, per_call)
+            is_cached = instance in inside or (
                 context.is_computed
                 and not context.in_lane
-                and taken + room.computed - context.used_at <= room.belief.tokens
+                and taken + there.computed - context.used_at <= there.belief.tokens
             )
-            if is_there and taken <= room.belief.tokens:
-                return self._go(context, arrived, room)
+            if is_cached and taken <= there.belief.tokens:
+                return self._go(context, arrived, there)
         return None
 
     def _admit_small(self, now_s: float) -> Iterator[Entered]:
@@ -307,7 +316,7 @@ class Room:
         """Return how many tokens a context that is outside adds where it adds the fewest, and the instance
         where it should enter: where it was, or where most room is left beside it; None if it fits nowhere.
         """
-        per_call, least, best, most = self._per_call, float("inf"), None, 0.0
+        per_call, least, best, most = self._per_call, math.inf, None, 0.0
         serving = [room for room in self.instances.values() if room.is_serving]
         largest = max(room.belief.tokens for room in serving)
         for room in serving:
@@ -330,11 +339,9 @@ class Room:
         if not context.is_inside:
             room.enter(context)
         context.in_lane = False
-        returns = not arrived.is_last and context.silences.chance(0.0, room.keeps_for_s()) >= _LIKELY
-        room.protect(context, is_protected=returns)
-        is_pressed = room.num_protected > 0 and (
-            self.held or room.claims(self._per_call) > _PRESSED * room.belief.tokens
-        )
+        room.protect(context, is_protected=not arrived.is_last and self._patience(context) > 0)
+        self._wants_blocks = self._wants_blocks or room.claims(self._per_call) > _PRESSED * room.belief.tokens
+        is_pressed = room.num_protected > 0 and self._wants_blocks
         is_bound = is_pressed and len(self.instances) > 1
         return Entered(context.request, room.id if is_bound else None, held_s)
 
@@ -354,10 +361,19 @@ class Room:
 
     # --- who leaves
 
-    def _keeps(self, context: Context, now_s: float) -> bool:
-        """Return whether a silent context inside should keep its room."""
-        keeps_for_s = self._room_of(context).keeps_for_s()
-        return context.silences.chance(now_s - context.last_s, keeps_for_s) >= _LIKELY
+    def _patience(self, context: Context) -> int:
+        """Return the bin of silences with whose begin a context inside leaves."""
+        return context.silences.patience(self._room_of(context).keeps_for_s())
+
+    def _watch(self, context: Context) -> None:
+        """Look at a silent context again when it has been silent for too long to keep its room, or, if it has
+        none, at the end of the bin that it is in.
+        """
+        number = context.bin
+        if context.is_inside:
+            number = max(number, self._patience(context) - 1)
+        if (edge_s := end_s(number)) < math.inf:
+            heappush(self._edges, (context.last_s + edge_s, context.number, context.last_s))
 
     def _pass_edges(self, now_s: float) -> None:
         """Count the silences that have lasted until the end of a bin by now, and let contexts leave for which
@@ -368,12 +384,12 @@ class Room:
             context = self._index.get(number)
             if context is None or context.request is not None or context.last_s != last_s:
                 continue
-            context.silences.pass_bin(context.bin)
-            context.bin += 1
-            if (edge_s := end_s(context.bin)) < float("inf"):
-                heappush(self._edges, (last_s + edge_s, number, last_s))
-            if context.is_inside and not self._keeps(context, at_s):
+            while context.last_s + end_s(context.bin) <= at_s:
+                context.silences.pass_bin(context.bin)
+                context.bin += 1
+            if context.is_inside and context.bin >= self._patience(context):
                 self._leave(context)
+            self._watch(context)
 
     def _end_silence(self, context: Context, request: RoomRequest, common: int, now_s: float) -> None:
         """Learn from a program that has come back."""

@@ -21,6 +21,11 @@ have further requests, and where they do not.
 """
 
 
+_LIKELY = 0.5
+"""Chance to come back below which a program is waited for no longer."""
+_REFRESH, _MOST_CHANGES = 16, 1024
+
+
 def bin_of(silent_s: float) -> int:
     """Return the number of the bin that a time since an answer falls into."""
     if silent_s < _FIRST_S:
@@ -47,6 +52,22 @@ class Silences:
         self._prior = _LIKELY_TO_RETURN if is_named else _UNLIKELY_TO_RETURN
         self._returned = [0.0] * _NUM_BINS
         self._passed = [0.0] * _NUM_BINS
+        self._num_counted = self._num_changes = 0
+        self._patience, self._patient_within_s = 0, 1e-9
+
+    def patience(self, within_s: float) -> int:
+        """Return the number of the first bin at whose begin a silent program is not likely to come back within
+        `within_s` seconds, so that it is waited for no longer.
+
+        It is found anew when the counts have changed by a sixteenth, or the time has changed much.
+        """
+        is_old = _REFRESH * self._num_changes > self._num_counted
+        if is_old or not 0.8 < within_s / self._patient_within_s < 1.25:
+            self._num_changes, self._patient_within_s = 0, within_s
+            begins_s = (0.0, *_ENDS_S[:-1])
+            chances = (self.chance(begin_s, within_s) for begin_s in begins_s)
+            self._patience = next((n for n, chance in enumerate(chances) if chance < _LIKELY), _NUM_BINS)
+        return self._patience
 
     def pass_bin(self, number: int) -> None:
         """Count a silence that has lasted until the end of a bin."""
@@ -73,6 +94,8 @@ class Silences:
         return 1.0 - stays
 
     def _count(self, number: int, returned: float) -> None:
+        self._num_changes += 1
+        self._num_counted = min(self._num_counted + 1, _MOST_CHANGES)
         self._passed[number] += 1.0
         self._returned[number] += returned
         if self._passed[number] > _MOST_COUNTED:

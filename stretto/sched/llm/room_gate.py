@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Set
 from typing import TypeAlias
 
 from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import PromptKey
 from stretto.cluster.prompt_keys import PromptKeys, bytes_key
 from stretto.cluster.room.contexts import RoomRequest
 from stretto.cluster.room.room import Room
@@ -22,6 +23,7 @@ from stretto.sched.queries.request import QueueEntry
 from stretto.sched.snapshot import HeldPicture
 
 _Key: TypeAlias = tuple[str, int, int]
+_NO_KEY = PromptKey((), 1)
 
 
 class RoomGate:
@@ -188,8 +190,10 @@ class RoomGate:
     def _described(self, entry: QueueEntry, key: Hashable, *, is_last: bool) -> RoomRequest:
         request, record = entry.request, entry.request.record
         prompt = request.prompts[entry.lo - request.lo]
-        keys = self._keys.of(prompt, record.tenant)
-        found = next(iter(keys.values()), None) or bytes_key(prompt, record.tenant)
+        found = _NO_KEY
+        if self._room.wants_blocks or not self._sized:
+            keys = self._keys.of(prompt, record.tenant)
+            found = next(iter(keys.values()), None) or bytes_key(prompt, record.tenant)
         return RoomRequest(
             key,
             entry.program,
