@@ -36,7 +36,7 @@ from stretto.cluster.room.silences import bin_of, end_s
 from stretto.model.record import record
 from stretto.model.tasks import Usage
 
-_RESERVE = 0.08
+_RESERVE = 0.10
 _LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.05
 """Parts of the memory that one request by the lane may take, and all of them together."""
 _MEAN_WEIGHT = 0.02
@@ -159,7 +159,6 @@ class Room:
             return entered
         if context.is_inside:
             self._room_of(context).leave(context)
-        self._wants_blocks = True
         self.held.add(Holding(request.key, context, self._least_need(context), now_s))
         return None
 
@@ -170,7 +169,9 @@ class Room:
             return []
         self._may_admit, self._admitted_s = False, now_s
         if any(room.is_serving for room in self.instances.values()):
-            return [*self._admit_small(now_s), *self._admit_oldest(now_s)]
+            entered = [*self._admit_small(now_s), *self._admit_oldest(now_s)]
+            self._wants_blocks = self._wants_blocks or bool(self.held)
+            return entered
         everyone = list(self.held)
         for holding in everyone:
             self.held.remove(holding.key)
@@ -398,9 +399,10 @@ class Room:
         for passed in range(context.bin, number):
             context.silences.pass_bin(passed)
         context.silences.end_in(number, is_useful=is_useful)
-        growth = request.num_tokens - request.block_tokens * common
-        self._num_returned += 1
-        self._growth += max(_MEAN_WEIGHT, 1 / self._num_returned) * (growth - self._growth)
+        growth = request.num_tokens - context.num_tokens
+        if is_useful and growth >= 0:
+            self._num_returned += 1
+            self._growth += max(_MEAN_WEIGHT, 1 / self._num_returned) * (growth - self._growth)
 
     def _leave(self, context: Context) -> None:
         self._room_of(context).leave(context)
