@@ -59,13 +59,15 @@ class Measured:
     """What was measured in a run.
 
     Attributes:
-        session_s: seconds of each session that ended.
+        num_sessions: number of sessions that ended.
+        session_s: seconds of each of them that also began in the run.
         first_s: seconds from the arrival of each chat to its first token.
         longest_wait_s: longest time from the arrival of a request to its start at a server.
         longest_hold_s: longest time that one was held for room.
     """
 
     num_calls: int = 0
+    num_sessions: int = 0
     num_output: int = 0
     num_prompt: int = 0
     num_cached: int = 0
@@ -81,7 +83,7 @@ class Measured:
         return {
             "tokens_per_s": self.num_output / self.length_s,
             "calls_per_s": self.num_calls / self.length_s,
-            "sessions_per_h": 3600 * len(self.session_s) / self.length_s,
+            "sessions_per_h": 3600 * self.num_sessions / self.length_s,
             "mean_s": fmean(ended),
             "p95_s": quantile(ended, 0.95),
             "longest_wait_s": self.longest_wait_s,
@@ -256,8 +258,10 @@ class Agents(Observer):
     def _over(self, running: _Running, now_s: float) -> None:
         assert self._driver is not None
         del self._running[running.opened.number]
-        if running.start_s >= 0 and self._is_measured(now_s):
-            self.measured.session_s.append(now_s - running.start_s)
+        if self._is_measured(now_s):
+            self.measured.num_sessions += 1
+            if running.start_s >= 0:
+                self.measured.session_s.append(now_s - running.start_s)
         if self._load.num_clients:
             self._driver.at(now_s, lambda: self._enter(self._new()))
         if self._load.says_ends:
