@@ -43,6 +43,7 @@ class Engine:
             in a plan.
         holds_programs: whether an LLM engine's programs are held while there is no room in KV memory for what
             they keep there from one request to the next.
+        max_hold_s: seconds that a request may be held so before it fails with `NoRoom`.
         recover_s: seconds that a request without a deadline waits before it fails, while the only instances
             are starting or suspected to be down.
     """
@@ -61,6 +62,7 @@ class Engine:
     no_replica_s: float = 0.0
     recover_s: float = 60.0
     holds_programs: bool = True
+    max_hold_s: float = math.inf
 
     def __post_init__(self) -> None:
         where = f"engine {self.name!r}"
@@ -75,14 +77,14 @@ class Engine:
             _check_count(where, name, getattr(self, name))
         if self.max_batch is not None:
             _check_count(where, "max_batch", self.max_batch)
-        for name in ("timeout_s", "age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s"):
+        for name in ("timeout_s", "age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s", "max_hold_s"):
             if not (name == "timeout_s" and self.timeout_s is None):
                 _check_number(where, name, getattr(self, name))
         if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
             raise ConfigError(
                 f"{where}: timeout_s is {self.timeout_s!r}; it must be positive and finite, or None"
             )
-        for name in ("age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s"):
+        for name in ("age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s", "max_hold_s"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{where}: {name} is {getattr(self, name)!r}; it must not be negative")
 

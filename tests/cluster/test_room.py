@@ -186,7 +186,7 @@ def test_nobody_overtakes_a_large_program_that_is_next() -> None:
 def test_the_older_for_its_need_enters_first() -> None:
     machine = Machine()
     machine.calls("a", 90)
-    machine.calls("large", 80)
+    machine.calls("large", 75)
     machine.now_s = 10.0
     machine.calls("small", 10)
     machine.now_s = 15.0
@@ -366,3 +366,16 @@ def test_whatever_happens_room_returns_and_each_request_leaves_once(seed: int) -
     room.check_invariants()
     assert not room.held
     assert all(one.claims(0.0) == 0 and one.lane_tokens == 0 for one in room.instances.values())
+
+
+def test_the_predicted_wait_goes_by_how_fast_tokens_entered_lately() -> None:
+    machine = Machine()
+    machine.calls("a", 90)
+    for number in range(20):
+        machine.calls(f"b{number}", 90)
+        machine.wait(10.0)
+        machine.room.finished("a" if not number else f"b{number - 1}")
+        machine.end("a1" if not number else f"b{number - 1}1")
+    machine.calls("c", 90)
+    machine.calls("d", 90)
+    assert 15.0 < machine.room.wait_s(machine.now_s) < 30.0

@@ -66,6 +66,7 @@ class Servers:
             placement=self.placement,
             timeout_s=None,
             holds_programs=self.holds,
+            max_batch=self._kv_tokens,
             kv_tokens=told,
             profile=llm_profile(cost),
         )

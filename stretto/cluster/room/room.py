@@ -44,6 +44,8 @@ _PRESSED = 0.5
 """Part of the memory from which on requests go where their context has room, whatever the placement policy
 would choose."""
 _MOST_OUTSIDE = 10_000
+_RATE_S = 60.0
+"""Seconds after which tokens that have entered count as 1/e in their rate."""
 _LONG_AGO = 2.0
 """Memories that an instance has computed since a context was used from which on its prefix is gone for sure.
 """
@@ -88,6 +90,8 @@ class Room:
         self._growth = self._output = 0.0
         self._num_ended = self._num_returned = 0
         self._wants_blocks = self._may_admit = False
+        self._entered_tokens = self._entered_s = 0.0
+        self._first_s = math.inf
         self._admitted_s = 0.0
 
     # --- instances
@@ -114,6 +118,9 @@ class Room:
         if room is not None:
             for context in list(room.inside):
                 self._leave(context)
+            for arrived in self._requests.values():
+                if arrived.context.instance == instance:
+                    arrived.lane_tokens = 0
             del self.instances[instance]
             self._may_admit = True
 
@@ -243,6 +250,14 @@ class Room:
         """Return how many tokens the contexts inside take of each instance's memory."""
         return {name: round(room.claims(self._per_call)) for name, room in self.instances.items()}
 
+    def wait_s(self, now_s: float) -> float:
+        """Return the predicted seconds until a request that would be held now has room: until as many tokens have
+        entered as those that are held need, at the rate at which they entered lately. At least a second.
+        """
+        seen_s = min(_RATE_S, max(1.0, now_s - self._first_s))
+        entered = self._entered_tokens * math.exp((self._entered_s - now_s) / _RATE_S)
+        return max(1.0, self.held.need * seen_s / entered) if entered > 1.0 else _RATE_S
+
     def reason(self) -> str:
         """Say why what is held has to wait."""
         taken = sum(self.claimed().values())
@@ -310,8 +325,15 @@ class Room:
             if room is None:
                 return
             self.held.remove(holding.key)
+            self._count_entered(need, now_s)
             arrived = self._requests[holding.key]
             yield self._go(holding.context, arrived, room, now_s - holding.since_s)
+
+    def _count_entered(self, need: float, now_s: float) -> None:
+        """Count the tokens of a request that was held and enters."""
+        self._first_s = min(self._first_s, now_s)
+        faded = math.exp((self._entered_s - now_s) / _RATE_S)
+        self._entered_tokens, self._entered_s = self._entered_tokens * faded + need, now_s
 
     def _roomiest(self, context: Context) -> tuple[float, InstanceRoom | None]:
         """Return how many tokens a context that is outside adds where it adds the fewest, and the instance

@@ -7,6 +7,7 @@ order, and nothing that waits there costs time when others come or go.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Set
 from typing import TypeAlias
 
@@ -16,10 +17,12 @@ from stretto.cluster.prompt_keys import PromptKeys, bytes_key
 from stretto.cluster.room.contexts import RoomRequest
 from stretto.cluster.room.room import Room
 from stretto.model.deployment import Engine, Replica
+from stretto.model.errors import NoRoom
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry
+from stretto.sched.queries.results import Completed, failed
 from stretto.sched.snapshot import HeldPicture
 
 _Key: TypeAlias = tuple[str, int, int]
@@ -171,8 +174,29 @@ class RoomGate:
         return tuple(found)
 
     def due_s(self) -> float | None:
-        """Return the time at which `released` should be asked even if nothing happens."""
-        return self._room.due_s()
+        """Return the time at which `released` or `overdue` should be asked even if nothing happens."""
+        due_s, limit_s = self._room.due_s(), self._engine.max_hold_s
+        oldest = next(iter(self._room.held), None)
+        if oldest is None or limit_s == math.inf:
+            return due_s
+        return min(oldest.since_s + limit_s, math.inf if due_s is None else due_s)
+
+    def overdue(self) -> list[Completed]:
+        """Remove the requests that have been held for too long; return reports of their failures."""
+        limit_s = self._engine.max_hold_s
+        late: list[Completed] = []
+        while limit_s < math.inf and (oldest := next(iter(self._room.held), None)) is not None:
+            if self.now_s < oldest.since_s + limit_s:
+                break
+            wait_s, reason = self._room.wait_s(self.now_s), self._room.reason()
+            entry = self._held.pop(oldest.key)  # type: ignore[call-overload]
+            self._end(oldest.key)  # type: ignore[arg-type]
+            error = NoRoom(
+                f"engine {self._engine.name!r} had no room in KV memory for {limit_s:g} s: {reason}",
+                retry_after_s=wait_s,
+            )
+            late.append(failed(entry.request, entry.lo, entry.hi, error))
+        return late
 
     def check_invariants(self) -> None:
         """Check the room, and that what it holds is held here. For tests."""

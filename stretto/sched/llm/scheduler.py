@@ -203,7 +203,8 @@ class LLMScheduler:
 
         Returns reports of the requests that failed for good, and the actions to carry out.
         """
-        reports: list[Report] = [*self._shown.overdue(now_s)]
+        self._gate.now_s = now_s
+        reports: list[Report] = [*self._shown.overdue(now_s), *self._gate.overdue()]
         actions: list[Action] = [*self.instances.expire(now_s)]
         timeout_s = self.engine.timeout_s
         if timeout_s is None:
