@@ -49,8 +49,8 @@ class InstancePicture:
     """A snapshot of one instance of an engine that is not gone, with the number of tasks that it runs.
 
     `loading_s` is how many seconds the last start of its replica took; before the first, what was predicted,
-    None if nothing was. `claimed_tokens` is what the contexts of programs take of its KV memory, as far as that is
-    followed.
+    None if nothing was. `claimed_tokens` is what the contexts of programs take of its KV memory, as far as
+    that is followed.
     """
 
     instance: InstanceId
@@ -62,8 +62,8 @@ class InstancePicture:
 
 @dataclass(frozen=True, slots=True)
 class EnginePicture:
-    """A snapshot of one engine: the number of items that wait in its queue or for room, its instances, and the
-    requests that are held because there is no room for their programs.
+    """A snapshot of one engine: the number of items that wait in its queue or for room, its instances, and
+    the requests that are held because there is no room for their programs.
     """
 
     engine: str

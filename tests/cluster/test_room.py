@@ -165,7 +165,7 @@ def test_a_shared_opening_counts_once() -> None:
 def test_small_requests_do_not_wait_behind_large_ones() -> None:
     machine = Machine()
     machine.calls("a", 60)
-    machine.calls("b", 31)
+    machine.calls("b", 29)
     assert machine.calls("c", 60) == []
     assert machine.calls("chat", 2, is_last=True) == ["chat1"]
     assert machine.calls("chat", 2, is_last=True) == ["chat2"]

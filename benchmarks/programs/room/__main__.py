@@ -1,7 +1,7 @@
 """Tables of who has room: `python -m benchmarks.programs.room --data DIR`.
 
-Finished runs are kept in the folder of `--cells`, so that an interrupted table goes on. Sessions and seeds that
-were used to choose the constants of the rule are those of `--tuning`.
+Finished runs are kept in the folder of `--cells`, so that an interrupted table goes on. Sessions and seeds
+that were used to choose the constants of the rule are those of `--tuning`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Load:
     per_s: float = 0.0
     num_sessions: int = 0
     warm_s: float = 60.0
-    end_s: float = 360.0
+    end_s: float = 300.0
     cap: int = 0
     shared: float = 0.0
     most_thinking_s: float = 2.0

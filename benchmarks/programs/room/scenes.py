@@ -11,7 +11,7 @@ from benchmarks.programs.room.servers import Servers
 NOTHING, OURS, ENDLESS = "nothing", "ours", "8 x memory"
 CAPS = (18, 20, 22, 24)
 KNEE = 24
-_SESSIONS = (8, 16, 24, 32, 48, 64, 96)
+_SESSIONS = (8, 16, 24, 32, 48, 96)
 _MANY_SERVERS = 4
 _BUSY = 48
 
@@ -44,8 +44,8 @@ def closed_loop() -> Iterator[Scene]:
             yield Scene("closed loop", f"{number}", arm, Load(num_clients=number), _servers(arm))
         load = Load(num_clients=number, cap=20)
         yield Scene("closed loop", f"{number}", "cap 20", load, _servers("cap"))
-    for number in (16, 32, 64):
-        load = Load(num_clients=_MANY_SERVERS * number, warm_s=40.0, end_s=160.0)
+    for number in (16, 32, 48):
+        load = Load(num_clients=_MANY_SERVERS * number, warm_s=40.0, end_s=130.0)
         for arm in (NOTHING, OURS, ENDLESS):
             row = f"{_MANY_SERVERS} servers, {number} each"
             yield Scene("closed loop", row, arm, load, _servers(arm, _MANY_SERVERS))
@@ -73,6 +73,7 @@ def errors() -> Iterator[Scene]:
     yield Scene("errors", "none", OURS, load, ours)
     yield Scene("errors", "memory said 20 % too large", OURS, load, replace(ours, told=1.2))
     yield Scene("errors", "memory said 20 % too small", OURS, load, replace(ours, told=0.8))
+    yield Scene("errors", "memory unknown", OURS, load, replace(ours, told=0.0))
     unsaid = replace(load, says_ends=False)
     yield Scene("errors", "ends never said", OURS, unsaid, ours)
     wrong = replace(unsaid, renamed=0.05)

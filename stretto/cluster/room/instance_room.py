@@ -89,8 +89,8 @@ class InstanceRoom:
         self._give_back(context, context.blocks)
 
     def go_on(self, context: Context, request: RoomRequest, common: int) -> None:
-        """Change the last prompt of a context inside to that of a request; the first `common` blocks stay. Takes
-        O(other blocks).
+        """Change the last prompt of a context inside to that of a request; the first `common` blocks stay.
+        Takes O(other blocks).
         """
         self._tokens -= context.tail_tokens
         self._give_back(context, context.blocks[common:])

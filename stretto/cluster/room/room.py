@@ -54,8 +54,8 @@ _CLASS = 1.25
 
 @record
 class Entered:
-    """A request that may go out now: to `instance`, or, if that is None, where its client likes. It was held for
-    `held_s` seconds.
+    """A request that may go out now: to `instance`, or, if that is None, where its client likes. It was held
+    for `held_s` seconds.
     """
 
     key: Hashable
@@ -135,8 +135,8 @@ class Room:
 
     @property
     def wants_blocks(self) -> bool:
-        """Whether requests should tell their blocks. While there is much room, what prompts share does not matter,
-        and the program that a request names is believed.
+        """Whether requests should tell their blocks. While there is much room, what prompts share does not
+        matter, and the program that a request names is believed.
         """
         if self._wants_blocks and self.is_quiet:
             self._wants_blocks = False
@@ -251,8 +251,8 @@ class Room:
         return {name: round(room.claims(self._per_call)) for name, room in self.instances.items()}
 
     def wait_s(self, now_s: float) -> float:
-        """Return the predicted seconds until a request that would be held now has room: until as many tokens have
-        entered as those that are held need, at the rate at which they entered lately. At least a second.
+        """Return the predicted seconds until a request that would be held now has room: until as many tokens
+        have entered as those that are held need, at the rate at which they entered lately. At least a second.
         """
         seen_s = min(_RATE_S, max(1.0, now_s - self._first_s))
         entered = self._entered_tokens * math.exp((self._entered_s - now_s) / _RATE_S)

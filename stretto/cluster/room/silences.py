@@ -56,8 +56,8 @@ class Silences:
         self._patience, self._patient_within_s = 0, 1e-9
 
     def patience(self, within_s: float) -> int:
-        """Return the number of the first bin at whose begin a silent program is not likely to come back within
-        `within_s` seconds, so that it is waited for no longer.
+        """Return the number of the first bin at whose begin a silent program is not likely to come back
+        within `within_s` seconds, so that it is waited for no longer.
 
         It is found anew when the counts have changed by a sixteenth, or the time has changed much.
         """
