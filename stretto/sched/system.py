@@ -48,7 +48,7 @@ from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.results import Completed, Delivered, Report
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.queries.splicing import Expand
-from stretto.sched.snapshot import Snapshot
+from stretto.sched.snapshot import HeldPicture, Snapshot
 from stretto.sched.vocabulary import STANDARD, Vocabulary
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
@@ -120,6 +120,11 @@ class System:
             tuple(session.picture() for session in self.queries.values()),
             tuple(scheduler.picture() for scheduler in self.schedulers.values()),
         )
+
+    def held(self, query: str) -> list[HeldPicture]:
+        """Return the requests of a query (run of an app) that are held for lack of room in KV memory."""
+        names = self._engines_of.get(query, {})
+        return [one for name in names for one in self.schedulers[name].held(query)]
 
     def check_invariants(self) -> None:
         """Check the state of every scheduler, and that no query (run of an app) waits for ever because no

@@ -38,7 +38,7 @@ from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
 from stretto.sched.queries.results import Report, checked_results, completed, failed, is_worth_retrying
-from stretto.sched.snapshot import EnginePicture, engine_picture
+from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
 @record
@@ -331,6 +331,10 @@ class BatchScheduler:
                 actions.append(Release(self.engine.name, instance, query))
         self._left.clear()
         return actions
+
+    def held(self, query: str) -> list[HeldPicture]:
+        """Return nothing: only LLM engines hold requests for lack of memory."""
+        return []
 
     def picture(self) -> EnginePicture:
         """Return a snapshot of the engine: how many items wait in its queue, and what its instances are

@@ -15,6 +15,7 @@ from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prompt_keys import PromptKeys, bytes_key
 from stretto.cluster.room.contexts import RoomRequest
+from stretto.cluster.room.held import Holding
 from stretto.cluster.room.room import Room
 from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import NoRoom
@@ -163,15 +164,18 @@ class RoomGate:
 
     def pictures(self) -> tuple[HeldPicture, ...]:
         """Return snapshots of the requests that are held, the longest held first."""
-        found = []
-        for holding in self._room.held:
-            entry = self._held[holding.key]  # type: ignore[index]
-            reason = f"its program needs {holding.need:.0f} tokens of KV memory; {self._room.reason()}"
-            step = entry.request.step
-            found.append(
-                HeldPicture(entry.query, entry.program, step, holding.since_s, round(holding.need), reason)
-            )
-        return tuple(found)
+        return tuple(map(self._picture, self._room.held))
+
+    def held_of(self, query: str) -> list[HeldPicture]:
+        """Return snapshots of the requests of a query that are held."""
+        found = (self._room.held.get(key) for key in self._of_query.get(query, ()))
+        return [self._picture(holding) for holding in found if holding is not None]
+
+    def _picture(self, holding: Holding) -> HeldPicture:
+        entry = self._held[holding.key]  # type: ignore[index]
+        reason = f"its program needs {holding.need:.0f} tokens of KV memory; {self._room.reason()}"
+        step, need = entry.request.step, round(holding.need)
+        return HeldPicture(entry.query, entry.program, step, holding.since_s, need, reason)
 
     def due_s(self) -> float | None:
         """Return the time at which `released` or `overdue` should be asked even if nothing happens."""

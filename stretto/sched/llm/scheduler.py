@@ -43,7 +43,7 @@ from stretto.sched.orders.order import NewOrder
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
 from stretto.sched.queries.results import Delivered, Report, failed, is_worth_retrying
-from stretto.sched.snapshot import EnginePicture, engine_picture
+from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
 class LLMScheduler:
@@ -415,6 +415,10 @@ class LLMScheduler:
     def end_program(self, program: str) -> None:
         """Free the room that a program has in KV memory: it makes no more queries."""
         self._gate.end_program(program)
+
+    def held(self, query: str) -> list[HeldPicture]:
+        """Return the requests of a query (run of an app) that are held, as its program has no room."""
+        return self._gate.held_of(query)
 
     def picture(self) -> EnginePicture:
         """Return a snapshot of the engine: how many requests wait in its queue, and what its instances are

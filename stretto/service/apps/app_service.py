@@ -118,6 +118,8 @@ class AppService:
         if found.warnings:
             status["warnings"] = list(found.warnings)
         if not found.query.is_done():
+            if held := found.query.held():
+                status["held"] = [{"step": one.step, "reason": one.reason} for one in held]
             return _encode(status)
         try:
             outputs = await found.query
