@@ -33,7 +33,7 @@ class InstanceRoom:
         self._tokens = 0
         self._users: dict[BlockHash, int] = {}
         self._numbers: dict[BlockHash, int] = {}
-        """By block, the exclusive or of the numbers of its users: of a single one, it is the number."""
+        """Exclusive or of the numbers of each block's users: of a single one, its number."""
 
     def claims(self, per_call: float) -> float:
         """Return the tokens that the contexts inside take, if each grows by `per_call` tokens."""
