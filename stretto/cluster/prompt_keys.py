@@ -111,6 +111,11 @@ class PromptKeys:
         self._spaces[instance] = space
         return self._by_name.setdefault(space.name, space).name
 
+    @property
+    def has_spaces(self) -> bool:
+        """Whether prompts have keys, as some instance has a space."""
+        return bool(self._by_name)
+
     def leave(self, instance: InstanceId) -> None:
         """Remove an instance that takes no more work.
 
@@ -155,6 +160,11 @@ def _hash_text(prompt: Prompt, tenant: str) -> Sequence[BlockHash]:
 
 BYTES = PromptSpace("bytes", _BLOCK_BYTES // _BYTES_PER_TOKEN, _hash_text)
 """The space of instances that report nothing: blocks of bytes, each counted as so many tokens."""
+
+
+def bytes_key(prompt: Prompt, tenant: str) -> PromptKey:
+    """Return the key of a prompt in the space of blocks of bytes."""
+    return _compute_key(BYTES, prompt, tenant)
 
 
 def no_space(engine: str, replica: Replica) -> None:

@@ -42,6 +42,9 @@ class Engine:
             ended.
         no_replica_s: seconds that a request waits while the engine has no replica before it fails; infinite
             in a plan.
+        holds_programs: whether an LLM engine's programs are held while there is no room in KV memory for what
+            they keep there from one request to the next.
+        max_hold_s: seconds that a request may be held so before it fails with `NoRoom`.
         recover_s: seconds that a request without a deadline waits before it fails, while the only instances
             are starting or suspected to be down. It waits longer if one of these takes longer to load: twice
             the time that is known (`Replica.loading_s`, or that of the last start).
@@ -60,6 +63,8 @@ class Engine:
     keeps_state: bool = False
     no_replica_s: float = 0.0
     recover_s: float = 60.0
+    holds_programs: bool = True
+    max_hold_s: float = math.inf
 
     def __post_init__(self) -> None:
         where = f"engine {self.name!r}"
@@ -74,14 +79,14 @@ class Engine:
             _check_count(where, name, getattr(self, name))
         if self.max_batch is not None:
             _check_count(where, "max_batch", self.max_batch)
-        for name in ("timeout_s", "age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s"):
+        for name in ("timeout_s", "age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s", "max_hold_s"):
             if not (name == "timeout_s" and self.timeout_s is None):
                 _check_number(where, name, getattr(self, name))
         if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
             raise ConfigError(
                 f"{where}: timeout_s is {self.timeout_s!r}; it must be positive and finite, or None"
             )
-        for name in ("age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s"):
+        for name in ("age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s", "max_hold_s"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{where}: {name} is {getattr(self, name)!r}; it must not be negative")
 

@@ -9,7 +9,8 @@ StrettoError
 │   └── JournalError           a journal of other work, in use by another run, or no journal at all
 ├── CapacityError              the work cannot ever fit: prompt beyond the context, item beyond the batch
 │   └── Overloaded             it does not fit now; says when to come back
-│       └── DeadlineTooClose   it would end after its deadline; says what it would need
+│       ├── DeadlineTooClose   it would end after its deadline; says what it would need
+│       └── NoRoom             its program was held too long for lack of KV memory
 ├── EngineFailure              the other side went wrong; says which step and why
 │   ├── EngineUnavailable      the instance died or cannot be reached (retried)
 │   │   ├── EngineUnreachable  no connection: the request has not been sent (no attempt is counted)
@@ -128,6 +129,13 @@ class DeadlineTooClose(Overloaded):
     ) -> None:
         super().__init__(message, step=step, retry_after_s=retry_after_s)
         self.needs_s = needs_s
+
+
+class NoRoom(Overloaded):
+    """Error: a request was held for the engine's `max_hold_s`, as the KV memory had no room for its program.
+
+    There is likely to be room in about `retry_after_s` seconds.
+    """
 
 
 class EngineFailure(StrettoError):

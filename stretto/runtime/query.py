@@ -11,6 +11,7 @@ from stretto.model.errors import UserError
 from stretto.model.tasks import Ending, Objective
 from stretto.runtime.home_process import HomeProcess
 from stretto.sched.messages import Reply
+from stretto.sched.snapshot import HeldPicture
 
 
 class QueryOptions(TypedDict, total=False):
@@ -49,8 +50,15 @@ class Query:
         StrettoError: what ended the query; it names the step where there is one.
     """
 
-    def __init__(self, query_id: str, cancel: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        query_id: str,
+        cancel: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+        held: Callable[[], list[HeldPicture]] = list,
+    ) -> None:
         self.id = query_id
+        self._held = held
         self._home = HomeProcess("the query")
         self._cancel = cancel
         self.endings: tuple[Ending, ...] = ()
@@ -66,6 +74,12 @@ class Query:
         """Cancel the query: it ends with `QueryCancelled`, unless it has ended already."""
         if not self.is_done():
             self._cancel()
+
+    def held(self) -> list[HeldPicture]:
+        """Return the LLM requests of the query that are held now, as there is no room in KV memory for what
+        its program keeps there: since when, and why.
+        """
+        return self._held()
 
     def is_done(self) -> bool:
         """Return whether the query has ended."""

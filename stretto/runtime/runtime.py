@@ -483,7 +483,12 @@ class Runtime:
 
     def _start_query(self, prepared: _Prepared, *, is_streamed: bool = True) -> Query:
         query_id = self._queries.new_id()
-        query = Query(query_id, lambda: self._post(Cancel(query_id)), self._running_loop())
+        query = Query(
+            query_id,
+            lambda: self._post(Cancel(query_id)),
+            self._running_loop(),
+            lambda: self.system.held(query_id),
+        )
         self._submit(query, prepared, is_streamed=is_streamed)
         return query
 

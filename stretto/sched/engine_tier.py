@@ -163,6 +163,13 @@ class EngineTier:
         self.dirty[engine] = None
         return self.schedulers[engine].end_query(query)
 
+    def end_program(self, program: str) -> None:
+        """Tell the engines that a program makes no more queries."""
+        for name, scheduler in self.schedulers.items():
+            if isinstance(scheduler, LLMScheduler):
+                scheduler.end_program(program)
+                self.dirty[name] = None
+
     # --- checks
 
     def is_idle(self) -> bool:

@@ -72,6 +72,16 @@ class Cancel:
 
 
 @record
+class EndProgram:
+    """Event to the schedulers: a program (`QueryRecord.program`) makes no more queries.
+
+    It frees room for others sooner, and need not be sent. Queries of the program that still run go on.
+    """
+
+    program: str
+
+
+@record
 class Open:
     """Event to the schedulers: a caller has opened a session, a query that takes further graphs until it is
     closed.
@@ -309,7 +319,7 @@ EngineEvent: TypeAlias = (
 )
 """What concerns an engine: its instances, and what they report."""
 
-Event: TypeAlias = Submit | Cancel | Open | SessionEvent | EngineEvent | Wake
+Event: TypeAlias = Submit | Cancel | EndProgram | Open | SessionEvent | EngineEvent | Wake
 
 
 @record
@@ -337,6 +347,7 @@ class Admit:
 
     `terms` are predicted seconds by name, from which the placement policy chose this instance; `reason` gives
     the choice in words. `held_tokens` is how many tokens of the prompt the instance is believed to hold.
+    `held_s` is for how many seconds the request was held, because its program had no room in KV memory.
     """
 
     engine: str
@@ -346,6 +357,7 @@ class Admit:
     terms: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     held_tokens: int = 0
+    held_s: float = 0.0
 
 
 @record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from stretto.cluster.fleet import Fleet
 from stretto.cluster.messages import InstanceId
@@ -26,36 +27,66 @@ class QueryPicture:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldPicture:
+    """A snapshot of a request that is held: its program has no room in KV memory.
+
+    Attributes:
+        since_s: time from which it has been held, by the clock of the runtime or simulator.
+        needed_tokens: tokens that it would add to what programs keep in the memory of an instance.
+        reason: the same in words.
+    """
+
+    query: str
+    program: str
+    step: str
+    since_s: float
+    needed_tokens: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class InstancePicture:
     """A snapshot of one instance of an engine that is not gone, with the number of tasks that it runs.
 
     `loading_s` is how many seconds the last start of its replica took; before the first, what was predicted,
-    None if nothing was.
+    None if nothing was. `claimed_tokens` is what the contexts of programs take of its KV memory, as far as
+    that is followed.
     """
 
     instance: InstanceId
     state: State
     num_running: int
     loading_s: float | None = None
+    claimed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePicture:
-    """A snapshot of one engine: the number of items that wait in its queue, and its instances."""
+    """A snapshot of one engine: the number of items that wait in its queue or for room, its instances, and
+    the requests that are held because there is no room for their programs.
+    """
 
     engine: str
     num_waiting: int
     instances: tuple[InstancePicture, ...]
+    held: tuple[HeldPicture, ...] = ()
 
 
-def engine_picture(fleet: Fleet, num_waiting: int, running: Mapping[InstanceId, int]) -> EnginePicture:
+def engine_picture(
+    fleet: Fleet,
+    num_waiting: int,
+    running: Mapping[InstanceId, int],
+    claimed: Mapping[InstanceId, int] = MappingProxyType({}),
+    held: tuple[HeldPicture, ...] = (),
+) -> EnginePicture:
     """Return the snapshot of an engine; `running` has the number of tasks of each instance that is not
-    gone.
+    gone, and `claimed` the tokens of its memory that programs take.
     """
     instances = tuple(
-        InstancePicture(i, fleet.state[i], running[i], fleet.loading_s(fleet.replica(i))) for i in fleet.live
+        InstancePicture(i, fleet.state[i], running[i], fleet.loading_s(fleet.replica(i)), claimed.get(i, 0))
+        for i in fleet.live
     )
-    return EnginePicture(fleet.engine, num_waiting, instances)
+    return EnginePicture(fleet.engine, num_waiting, instances, held)
 
 
 @dataclass(frozen=True, slots=True)

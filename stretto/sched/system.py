@@ -26,6 +26,7 @@ from stretto.sched.messages import (
     Close,
     Drop,
     Emit,
+    EndProgram,
     EngineEvent,
     Event,
     Extend,
@@ -48,7 +49,7 @@ from stretto.sched.queries.results import Completed, Delivered, Report
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.queries.splicing import Expand
 from stretto.sched.queries.turn_work import TurnWork
-from stretto.sched.snapshot import Snapshot
+from stretto.sched.snapshot import HeldPicture, Snapshot
 from stretto.sched.vocabulary import STANDARD, Vocabulary
 
 _MOST_GIVEN_UP = 4096
@@ -131,6 +132,11 @@ class System:
             tuple(scheduler.picture() for scheduler in self.schedulers.values()),
         )
 
+    def held(self, query: str) -> list[HeldPicture]:
+        """Return the requests of a query (run of an app) that are held for lack of room in KV memory."""
+        names = self._engines_of.get(query, {})
+        return [one for name in names for one in self.schedulers[name].held(query)]
+
     def check_invariants(self) -> None:
         """Check the state of every scheduler, and that no query (run of an app) waits for ever because no
         engine has work.
@@ -201,6 +207,8 @@ class System:
             case Cancel(query, reason):
                 if query in self.queries:
                     self._end(query, None, reason or QueryCancelled("cancelled"))
+            case EndProgram(program):
+                self._engines.end_program(program)
             case Close(query):
                 if query in self.queries:
                     self._end(query, None, None)

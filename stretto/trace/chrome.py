@@ -91,6 +91,8 @@ def _details(span: Span) -> dict[str, Any]:
     }
     if span.queued_s is not None:
         details["queued_ms"] = round((running_s(span, span.start_s)[0] - span.queued_s) * 1e3, 3)
+    if span.held_s:
+        details["held_for_room_ms"] = round(span.held_s * 1e3, 3)
     if span.usage is not None:
         details |= {
             "prompt_tokens": span.usage.num_prompt_tokens,

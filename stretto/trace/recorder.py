@@ -60,6 +60,7 @@ class Span:
         started: False for a request that ended in the instance's queue; `start_s` is then when it was handed
             over.
         held_tokens: tokens of an LLM request's prompt that the placement policy expected in the cache there.
+        held_s: seconds for which the request was held before, as its program had no room in KV memory.
         reason: why the placement policy chose the instance for an LLM request, in words.
         terms: what the policy compared, by name; predicted seconds, where the name ends in "_s". Infinite
             ones are left out.
@@ -77,6 +78,7 @@ class Span:
     finish: Finish = "stop"
     started: bool = True
     held_tokens: int = 0
+    held_s: float = 0.0
     reason: str = ""
     terms: Mapping[str, float] = field(default_factory=dict)
 
@@ -165,6 +167,7 @@ class Recorder(Observer):
                 part = SpanPart(task.query, task.step, "decode" if task.decode else "prefill", 1)
                 span = Span(engine, instance, (part,), now_s, queued_s=now_s, started=False)
                 span.reason, span.held_tokens = action.reason, action.held_tokens
+                span.held_s = action.held_s
                 span.terms = {name: term for name, term in action.terms.items() if math.isfinite(term)}
                 self.spans.append(span)
                 self._requests[engine, instance, task.id] = span

@@ -46,7 +46,7 @@ from stretto.sched.queries.results import (
     is_attempt,
     is_worth_retrying,
 )
-from stretto.sched.snapshot import EnginePicture, engine_picture
+from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
 @record
@@ -346,6 +346,10 @@ class BatchScheduler:
                 actions.append(Release(self.engine.name, instance, query))
         self._left.clear()
         return actions
+
+    def held(self, query: str) -> list[HeldPicture]:
+        """Return nothing: only LLM engines hold requests for lack of memory."""
+        return []
 
     def picture(self) -> EnginePicture:
         """Return a snapshot of the engine: how many items wait in its queue, and what its instances are

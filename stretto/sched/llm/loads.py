@@ -546,6 +546,13 @@ class InstanceLoads:
         continue its answer, without those where it has failed if another one serves. None stands for all.
         """
         like, avoids = entry.like, entry.avoids
+        if entry.room_at is not None:
+            view = self._table.get(entry.room_at)
+            is_allowed = (
+                view is not None and view.state == "serving" and like in (None, self._output_keys[view.id])
+            )
+            if view is not None and is_allowed and self._slots[view.id] not in avoids:
+                return [view]
         if like is None and not avoids:
             return None
         views = [view for view in self._table if like in (None, self._output_keys[view.id])]

@@ -33,6 +33,7 @@ from stretto.sched.llm.placement_requests import PlacementRequests
 from stretto.sched.llm.placing import Placed
 from stretto.sched.llm.prefills_ahead import PrefillsAhead
 from stretto.sched.llm.reuse_forecasts import ReuseForecasts
+from stretto.sched.llm.room_gate import RoomGate
 from stretto.sched.llm.run_apart import RunApart
 from stretto.sched.llm.running_request import Running, completed
 from stretto.sched.llm.shown_parts import ShownParts
@@ -43,7 +44,7 @@ from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
 from stretto.sched.queries.results import Delivered, Report, failed, is_attempt, is_worth_retrying
-from stretto.sched.snapshot import EnginePicture, engine_picture
+from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
 class LLMScheduler:
@@ -71,6 +72,7 @@ class LLMScheduler:
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
         self._loads = InstanceLoads(engine, placement, self._outputs, keys)
+        self._gate = RoomGate(engine, keys)
         self._ahead = PrefillsAhead(profile)
         self._apart = RunApart(engine.max_attempts)
         self._shown = ShownParts(self.queue, engine, self.instances.fleet, self._loads, self._apart)
@@ -101,10 +103,8 @@ class LLMScheduler:
         """Next time at which `schedule` should be called even if no event comes: because it has held requests
         back until then, or because a waiting request fails then. None if there is none.
         """
-        held_until_s, due_s = self._placing.not_before_s, self._shown.due_s()
-        if held_until_s is None or due_s is None:
-            return due_s if held_until_s is None else held_until_s
-        return min(held_until_s, due_s)
+        times_s = (self._placing.not_before_s, self._shown.due_s(), self._gate.due_s())
+        return min((time_s for time_s in times_s if time_s is not None), default=None)
 
     @property
     def may_decide(self) -> bool:
@@ -116,6 +116,7 @@ class LLMScheduler:
             or self._num_changes
             or self.queue
             or self._placing.bound()
+            or self._gate
             or self._retains
             or self._drained
             or self._loads.has_bug
@@ -136,6 +137,7 @@ class LLMScheduler:
             self._loads.join(instance, fleet.replica(instance), fleet.slot(instance))
             self._loads.set_suspect(instance, is_suspect=False)
             self._placing.join(instance)
+            self._gate.join(instance, fleet.replica(instance))
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
         """Mark an instance as suspect (perhaps down): until it is ready again it gets nothing while another
@@ -144,6 +146,7 @@ class LLMScheduler:
         if self.instances.suspected(instance, reason, now_s, rest_s):
             probe_s = self.instances.fleet.probe_s(instance)
             self._placing.leave(instance)
+            self._gate.suspend(instance)
             self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
 
     def lost(
@@ -165,6 +168,7 @@ class LLMScheduler:
         actions = self.instances.drain(instance, how, now_s)
         self._placing.leave(instance)
         self._loads.leave(instance)
+        self._gate.leave(instance)
         self._drained[instance] = None
         return [*actions]
 
@@ -201,7 +205,8 @@ class LLMScheduler:
 
         Returns reports of the requests that failed for good, and the actions to carry out.
         """
-        reports: list[Report] = [*self._shown.overdue(now_s)]
+        self._gate.now_s = now_s
+        reports: list[Report] = [*self._shown.overdue(now_s), *self._gate.overdue()]
         actions: list[Action] = [*self.instances.expire(now_s)]
         timeout_s = self.engine.timeout_s
         if timeout_s is None:
@@ -235,6 +240,7 @@ class LLMScheduler:
         """Put a request into the engine's queue. All inputs of the request are known."""
         if self.engine.keeps_state and not request.is_alone:
             self._reuse.arrived(request, now_s)
+        self._gate.now_s = now_s
         entry = QueueEntry(request, now_s, self._outputs.expected(request))
         entry.fresh = self._account.arrived(request, entry.num_output, now_s)
         if slow := self._too_slow.get(request.query):
@@ -252,6 +258,7 @@ class LLMScheduler:
         running = self._loads.of(instance).get(event.task)
         if running is None:
             return []
+        self._gate.now_s = now_s
         request = running.entry.request
         self._start(running, now_s)
         self._heard_tasks.note((instance, event.task), now_s)
@@ -265,6 +272,7 @@ class LLMScheduler:
                 usage = event.usage
                 num_output = num_output_tokens(usage, event.value)
                 self._loads.answered(running, num_output, now_s)
+                self._gate.ended(running.entry, running.item, usage)
                 self._remove(running, usage.num_cached_tokens if usage.num_prompt_tokens else None)
                 self._ahead.end(request.query, request.node.id)
                 self.instances.answered(instance)
@@ -303,6 +311,7 @@ class LLMScheduler:
         of_node = self._of_node.get((query, node), {}).values()
         tasks = [one for one in of_node if items is None or one.item in items]
         num_waiting = self.queue.withdraw(query, node, items) + self._placing.withdraw(query, node, items)
+        num_waiting += self._gate.withdraw(query, node, items)
         self._reuse.withdrawn(query, node, None if items is None else num_waiting + len(tasks))
         self._account.withdrawn(query, node, items)
         actions: list[Action] = []
@@ -322,6 +331,9 @@ class LLMScheduler:
         Some of the actions correct the priorities of earlier requests in the instances' own queues.
         """
         self._decided = actions = list[Action]()
+        self._gate.now_s = now_s
+        for entry in self._gate.released():
+            self._put(entry)
         self._shown.update(now_s)
         for placed in self._placing.place(now_s):
             actions.append(self._admit(placed, now_s))
@@ -350,6 +362,7 @@ class LLMScheduler:
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
         self._placing.clear()
+        self._gate.clear()
         self._shown.clear()
         self._decided = []
         return queries, actions
@@ -362,6 +375,7 @@ class LLMScheduler:
         """
         self.queue.ask(query, demands)
         self._placing.ask(query, demands)
+        self._gate.ask(query, demands)
         self._handed_over.ask(query, demands)
         for node, demand in demands.items():
             for running in self._of_node.get((query, node), {}).values():
@@ -372,7 +386,7 @@ class LLMScheduler:
         """Return the ids of the queries (runs of an app) that have waiting or running work."""
         return [
             *self.queue.queries(),
-            *dict.fromkeys(entry.query for entry in self._placing.bound()),
+            *dict.fromkeys(entry.query for entry in (*self._placing.bound(), *self._gate.entries())),
             *(query for query, tasks in self._of_query.items() if any(tasks.values())),
         ]
 
@@ -400,12 +414,21 @@ class LLMScheduler:
         self._of_query.pop(query, None)
         self.queue.end_query(query)
         self._placing.end_query(query)
+        self._gate.end_query(query)
         self._too_slow.pop(query, None)
         self._ahead.forget(query)
         self._reuse.forget(query)
         self._account.query_ended(query)
         self._retains = [one for one in self._retains if one.reuse.query != query]
         return actions
+
+    def end_program(self, program: str) -> None:
+        """Free the room that a program has in KV memory: it makes no more queries."""
+        self._gate.end_program(program)
+
+    def held(self, query: str) -> list[HeldPicture]:
+        """Return the requests of a query (run of an app) that are held, as its program has no room."""
+        return self._gate.held_of(query)
 
     def picture(self) -> EnginePicture:
         """Return a snapshot of the engine: how many requests wait in its queue, and what its instances are
@@ -414,11 +437,12 @@ class LLMScheduler:
         fleet = self.instances.fleet
         running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
         num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
-        return engine_picture(fleet, num_waiting, running)
+        num_waiting += len(self._gate)
+        return engine_picture(fleet, num_waiting, running, self._gate.claimed(), self._gate.pictures())
 
     def is_idle(self) -> bool:
         """Return whether no request waits or runs."""
-        return not self.queue and not self._placing.bound() and not self._loads.num_running
+        return not (self.queue or self._placing.bound() or self._gate or self._loads.num_running)
 
     def _num_serving(self) -> int:
         return len(self.instances.fleet.serving)
@@ -437,6 +461,7 @@ class LLMScheduler:
         assert of_query == {task for tasks in self._of_node.values() for task in tasks}
         self._placing.check_invariants()
         self._shown.check_invariants()
+        self._gate.check_invariants()
         fleet = self.instances.fleet
         assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
         fleet.check_invariants()
@@ -474,6 +499,7 @@ class LLMScheduler:
             self._heard_instances.note(instance, now_s)
         self._loads.add(running)
         self._apart.add(entry)
+        self._gate.sent(entry, item, instance)
         self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
         self._of_node.setdefault((request.query, request.node.id), {})[task.id] = running
         if request.decode is None and not request.each:
@@ -481,7 +507,10 @@ class LLMScheduler:
         if self.engine.keeps_state:
             self._touched.setdefault(instance, set()).add(request.query)
         rank = self._handed_over.add(running, rank)
-        return Admit(self.engine.name, instance, task, rank, choice.terms, choice.reason, choice.held_tokens)
+        reason = f"{choice.reason}; held {entry.held_s:.3g} s for room" if entry.held_s else choice.reason
+        return Admit(
+            self.engine.name, instance, task, rank, choice.terms, reason, choice.held_tokens, entry.held_s
+        )
 
     def _put_back(self, running: Running) -> Action:
         """Queue an offline request again whose instance others need; it begins anew."""
@@ -498,6 +527,10 @@ class LLMScheduler:
         return math.inf if self.engine.timeout_s is None else self.engine.timeout_s
 
     def _queue(self, entry: QueueEntry) -> None:
+        for one in self._gate.arrive(entry):
+            self._put(one)
+
+    def _put(self, entry: QueueEntry) -> None:
         self.queue.add(entry)
         self._note_change(entry.query)
 
@@ -529,6 +562,7 @@ class LLMScheduler:
 
     def _remove(self, running: Running, held_tokens: int | None = None) -> None:
         """A request has left its instance."""
+        self._gate.ended(running.entry, running.item)
         if running.started_s is None:
             with suppress(Exception):  # noted; the request leaves all the same
                 self._leave_queue(running)
@@ -554,6 +588,7 @@ class LLMScheduler:
         One of these requests may have killed it, unless `kills` says that none has.
         """
         self._placing.leave(instance)
+        self._gate.leave(instance)
         lost = list(self._loads.of(instance).values())
         for running in lost:
             self._remove(running)

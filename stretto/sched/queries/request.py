@@ -98,6 +98,8 @@ class QueueEntry:
             there again only while no other one serves that could take it.
         refused_s: time from which all instances that it was sent to have refused it without beginning it;
             None if none has since it was last begun.
+        held_s: seconds for which it was held, because its program had no room.
+        room_at: LLM instance where its program has room, at which it should run; None for any.
     """
 
     __slots__ = (
@@ -108,6 +110,7 @@ class QueueEntry:
         "demand",
         "fresh",
         "generated",
+        "held_s",
         "hi",
         "is_shown",
         "is_suspected",
@@ -118,6 +121,7 @@ class QueueEntry:
         "query",
         "refused_s",
         "request",
+        "room_at",
         "said_by",
         "sorted_as",
     )
@@ -141,6 +145,8 @@ class QueueEntry:
         self.moved_from: int | None = None
         self.avoids = _NOWHERE
         self.refused_s: float | None = None
+        self.room_at: int | None = None
+        self.held_s = 0.0
 
     @property
     def path_s(self) -> float:
@@ -222,6 +228,7 @@ class QueueEntry:
         entry.generated, entry.said_by, entry.is_shown = self.generated, self.said_by, self.is_shown
         entry.is_suspected = self.is_suspected
         entry.avoids, entry.refused_s = self.avoids, self.refused_s
+        entry.room_at, entry.held_s = self.room_at, self.held_s
         return entry
 
     def after(self, error: StrettoError, avoids: Set[int], now_s: float, *, was_attempt: bool) -> None:

@@ -116,6 +116,8 @@ class AppService:
         if found.warnings:
             status["warnings"] = list(found.warnings)
         if not found.query.is_done():
+            if held := found.query.held():
+                status["held"] = [{"step": one.step, "reason": one.reason} for one in held]
             return status
         try:
             outputs = await found.query

@@ -1,0 +1,74 @@
+"""How many tokens the KV memory of an instance holds, corrected by what is found in its cache.
+
+A program that comes back should find its last prompt in the cache, if less than the whole memory was computed
+since. Where that fails often, the memory is smaller than it was said to be; where prompts are found though
+more than the memory was computed, it is larger.
+"""
+
+from __future__ import annotations
+
+import math
+
+_WINDOW = 32
+_LEAST_EXPECTED = 512
+"""Tokens that a prompt must be expected to find, so that a single block more or less does not count."""
+_MANY_MISSES, _FEW_MISSES = 0.10, 0.04
+_MOST_DOWN, _BACK, _UP = 0.08, 0.02, 0.01
+_LEAST_BEYOND, _BEYOND_SHARE = 3, 0.8
+_LEAST_SHARE = 0.25
+"""Part of the configured size below which the belief never falls: then other clients share the cache."""
+
+
+class KVBelief:
+    """The believed size of the KV memory of one instance.
+
+    Attributes:
+        configured: tokens that it was said to hold; None if nothing was said. Then the size counts as endless
+            until prompts that should have been found are missing, though the cache has found others.
+    """
+
+    def __init__(self, configured: int | None) -> None:
+        self.configured = configured
+        self.tokens = math.inf if configured is None else float(configured)
+        self._has_hit = False
+        self._num_expected = self._num_missed = self._num_beyond = self._num_found = 0
+
+    def note(self, expected: int, cached: int, computed_since: int, taken: float) -> None:
+        """Compare what a prompt found in the cache with what it should have.
+
+        Args:
+            expected: tokens that it has in common with the program's last prompt.
+            computed_since: tokens that the instance has computed since that one.
+            taken: tokens of all programs that have room now, from which a belief begins if no size was said.
+        """
+        self._has_hit = self._has_hit or cached > 0
+        if expected < _LEAST_EXPECTED or not self._has_hit:
+            return
+        is_found = 2 * cached >= expected
+        if computed_since + expected >= self.tokens:
+            self._num_beyond += 1
+            self._num_found += is_found
+        else:
+            self._num_expected += 1
+            self._num_missed += not is_found
+        if self._num_expected + self._num_beyond >= _WINDOW:
+            self._correct(taken)
+
+    def _correct(self, taken: float) -> None:
+        missed = self._num_missed / max(1, self._num_expected)
+        known = self.configured
+        if missed > _MANY_MISSES:
+            least = 0.0 if known is None else _LEAST_SHARE * known
+            self.tokens = max(
+                least, min(self.tokens, self._begin(taken)) * (1.0 - min(_MOST_DOWN, missed / 2))
+            )
+        elif missed < _FEW_MISSES and self.tokens < math.inf:
+            if known is not None and self.tokens < known:
+                self.tokens = min(float(known), self.tokens + _BACK * (known - self.tokens))
+            if self._num_found >= max(_LEAST_BEYOND, _BEYOND_SHARE * self._num_beyond):
+                self.tokens *= 1.0 + _UP
+        self._num_expected = self._num_missed = self._num_beyond = self._num_found = 0
+
+    def _begin(self, taken: float) -> float:
+        """Return the size from which a belief begins that was endless."""
+        return max(taken, 1.0) if self.tokens == math.inf else self.tokens

@@ -1,0 +1,103 @@
+"""When programs come back after an answer, learned from those that did and from those that still have not.
+
+The time since an answer falls into bins whose lengths grow. Each silence counts in every bin that it has
+passed, also while it lasts: otherwise a program whose end is never said would never count, and the ends of
+programs could not be told from long silences.
+"""
+
+from __future__ import annotations
+
+import math
+
+_FIRST_S = 0.1
+_FACTOR = math.sqrt(2.0)
+_NUM_BINS = 40
+_ENDS_S = tuple(_FIRST_S * _FACTOR**number for number in range(_NUM_BINS))
+_MOST_COUNTED = 512.0
+"""Silences in a bin from which on all counts are halved, so that new ones tell more than old ones."""
+_LIKELY_TO_RETURN, _UNLIKELY_TO_RETURN = 0.25, 0.02
+"""Part of the silences in a bin that is taken to end there before any was seen, where programs say that they
+have further requests, and where they do not.
+"""
+
+
+_LIKELY = 0.5
+"""Chance to come back below which a program is waited for no longer."""
+_REFRESH, _MOST_CHANGES = 16, 1024
+
+
+def bin_of(silent_s: float) -> int:
+    """Return the number of the bin that a time since an answer falls into."""
+    if silent_s < _FIRST_S:
+        return 0
+    number = 1 + int(2.0 * math.log2(silent_s / _FIRST_S))
+    if number < _NUM_BINS and silent_s >= _ENDS_S[number]:
+        number += 1
+    return min(_NUM_BINS - 1, number)
+
+
+def end_s(number: int) -> float:
+    """Return the seconds since an answer at which a bin ends; infinite for the last one."""
+    return math.inf if number >= _NUM_BINS - 1 else _ENDS_S[number]
+
+
+class Silences:
+    """The silences of programs of one kind, by their lengths: how many were passed, and how many ended.
+
+    Args:
+        is_named: whether the programs have names, by which they say that they have further requests.
+    """
+
+    def __init__(self, *, is_named: bool) -> None:
+        self._prior = _LIKELY_TO_RETURN if is_named else _UNLIKELY_TO_RETURN
+        self._returned = [0.0] * _NUM_BINS
+        self._passed = [0.0] * _NUM_BINS
+        self._num_counted = self._num_changes = 0
+        self._patience, self._patient_within_s = 0, 1e-9
+
+    def patience(self, within_s: float) -> int:
+        """Return the number of the first bin at whose begin a silent program is not likely to come back
+        within `within_s` seconds, so that it is waited for no longer.
+
+        It is found anew when the counts have changed by a sixteenth, or the time has changed much.
+        """
+        is_old = _REFRESH * self._num_changes > self._num_counted
+        if is_old or not 0.8 < within_s / self._patient_within_s < 1.25:
+            self._num_changes, self._patient_within_s = 0, within_s
+            begins_s = (0.0, *_ENDS_S[:-1])
+            chances = (self.chance(begin_s, within_s) for begin_s in begins_s)
+            self._patience = next((n for n, chance in enumerate(chances) if chance < _LIKELY), _NUM_BINS)
+        return self._patience
+
+    def pass_bin(self, number: int) -> None:
+        """Count a silence that has lasted until the end of a bin."""
+        self._count(number, 0.0)
+
+    def end_in(self, number: int, *, is_useful: bool) -> None:
+        """Count a silence that ended in a bin. It `is_useful` if the program came back with its prefix."""
+        self._count(number, float(is_useful))
+
+    def chance(self, silent_s: float, within_s: float) -> float:
+        """Return the chance that a program that has been silent for `silent_s` seconds comes back with its
+        prefix within the next `within_s` seconds.
+        """
+        number, end = bin_of(silent_s), silent_s + within_s
+        begin_s = _ENDS_S[number - 1] if number else 0.0
+        stays = 1.0
+        while begin_s < end and number < _NUM_BINS:
+            length_s = _ENDS_S[number] - begin_s
+            covered_s = min(end, _ENDS_S[number]) - max(begin_s, silent_s)
+            returns = (self._returned[number] + self._prior) / (self._passed[number] + 1.0)
+            stays *= (1.0 - returns) ** (max(0.0, covered_s) / length_s)
+            begin_s = _ENDS_S[number]
+            number += 1
+        return 1.0 - stays
+
+    def _count(self, number: int, returned: float) -> None:
+        self._num_changes += 1
+        self._num_counted = min(self._num_counted + 1, _MOST_CHANGES)
+        self._passed[number] += 1.0
+        self._returned[number] += returned
+        if self._passed[number] > _MOST_COUNTED:
+            self._passed = [0.5 * count for count in self._passed]
+            self._returned = [0.5 * count for count in self._returned]

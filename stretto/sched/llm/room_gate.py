@@ -1,0 +1,235 @@
+"""The gate between what an LLM engine's requests arrive at and its queue: it holds those of programs that
+have no room in KV memory (`cluster/room/room.py`).
+
+In the queue a request waits for its turn. At the gate it waits for room, so that it takes no part in the
+order, and nothing that waits there costs time when others come or go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Set
+from typing import TypeAlias
+
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import PromptKey
+from stretto.cluster.prompt_keys import PromptKeys, bytes_key
+from stretto.cluster.room.contexts import RoomRequest
+from stretto.cluster.room.held import Holding
+from stretto.cluster.room.room import Room
+from stretto.model.deployment import Engine, Replica
+from stretto.model.errors import NoRoom
+from stretto.model.profile import UNKNOWN_LLM
+from stretto.model.tasks import Usage
+from stretto.sched.queries.demand import Demand
+from stretto.sched.queries.request import QueueEntry
+from stretto.sched.queries.results import Completed, failed
+from stretto.sched.snapshot import HeldPicture
+
+_Key: TypeAlias = tuple[str, int, int]
+_NO_KEY = PromptKey((), 1)
+
+
+class RoomGate:
+    """The requests of an LLM engine that wait for room in KV memory, by query and step.
+
+    Requests whose queries make no other one are not even made known while no program has room: where all are
+    such, the gate costs nothing. Neither are any while the sizes of all memories are unknown and prompts have
+    no keys, from which it could be told what is missing in a cache; nor offline requests, which give way to
+    others anyway.
+
+    Attributes:
+        now_s: present time, which its owner sets before other calls.
+    """
+
+    def __init__(self, engine: Engine, keys: PromptKeys) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._room = Room()
+        self.now_s = 0.0
+        self._sized: dict[InstanceId, None] = {}
+        self._held: dict[_Key, QueueEntry] = {}
+        self._of_query: dict[str, dict[_Key, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    # --- instances
+
+    def join(self, instance: InstanceId, replica: Replica) -> None:
+        """Let programs enter at an instance, which serves now."""
+        if replica.kv_tokens is not None:
+            self._sized[instance] = None
+        prefill_s = replica.profile.per_unit_s or UNKNOWN_LLM.per_unit_s
+        self._room.join(instance, replica.kv_tokens, prefill_s)
+
+    def suspend(self, instance: InstanceId) -> None:
+        """Let nothing enter at an instance that may be down."""
+        self._room.suspend(instance)
+
+    def leave(self, instance: InstanceId) -> None:
+        """Forget what has room at an instance, which takes no more work."""
+        self._sized.pop(instance, None)
+        self._room.leave(instance)
+
+    # --- requests
+
+    def arrive(self, entry: QueueEntry) -> list[QueueEntry]:
+        """Take note of a queue entry that arrives or is tried again, and return what of it is to be queued
+        now. `released` returns the rest, item by item.
+        """
+        request = entry.request
+        is_last = request.is_alone and not request.record.program
+        is_known = bool(self._sized) or self._keys.has_spaces
+        if not (self._engine.holds_programs and is_known) or request.record.criteria == "offline":
+            return [entry]
+        if is_last and self._room.is_quiet:
+            return [entry]
+        going = []
+        for item in range(entry.lo, entry.hi):
+            one = (
+                entry
+                if entry.hi == entry.lo + 1
+                else entry.again(item, item + 1, attempt=entry.attempt, alone=entry.alone)
+            )
+            key = entry.query, request.node.id, item
+            self._room.ended(key, self.now_s)
+            self._of_query.setdefault(entry.query, {})[key] = None
+            entered = self._room.arrive(self._described(one, key, is_last=is_last), self.now_s)
+            if entered is None:
+                self._held[key] = one
+            else:
+                one.room_at = entered.instance
+                going.append(one)
+        return going
+
+    def released(self) -> Iterator[QueueEntry]:
+        """Yield the queue entries that may go out now."""
+        for entered in self._room.admit(self.now_s):
+            entry = self._held.pop(entered.key)  # type: ignore[call-overload]
+            entry.room_at, entry.held_s = entered.instance, entered.held_s
+            yield entry
+
+    def sent(self, entry: QueueEntry, item: int, instance: InstanceId) -> None:
+        """Note that an item was sent to an instance."""
+        if entry.query in self._of_query:
+            self._room.sent((entry.query, entry.request.node.id, item), instance)
+
+    def ended(self, entry: QueueEntry, item: int, usage: Usage | None = None) -> None:
+        """Note that an item has ended or left its instance; `usage` is given with an answer."""
+        self._end((entry.query, entry.request.node.id, item), usage)
+
+    def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
+        """Drop the items of a node, or some of them, whether they are held or wait in the queue; return how
+        many were held.
+        """
+        keys = [one for one in self._of_query.get(query, ()) if one[1] == node]
+        num_held = 0
+        for key in keys:
+            if items is None or key[2] in items:
+                num_held += self._held.pop(key, None) is not None
+                self._end(key)
+        return num_held
+
+    def end_query(self, query: str) -> None:
+        """Drop all items of a query that has ended. If it was a program by itself, that has ended too."""
+        for key in list(self._of_query.get(query, ())):
+            self._held.pop(key, None)
+            self._end(key)
+        self._room.finished(query)
+
+    def end_program(self, program: str) -> None:
+        """Note that a program has ended: it makes no more requests."""
+        self._room.finished(program)
+
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Note how urgently the results of held requests are needed now."""
+        for key in self._of_query.get(query, ()):
+            if key in self._held and key[1] in demands:
+                self._held[key].demand = self._held[key].sorted_as = demands[key[1]]
+
+    def clear(self) -> None:
+        """Drop all that is held."""
+        for key in list(self._held):
+            del self._held[key]
+            self._end(key)
+
+    def entries(self) -> Iterator[QueueEntry]:
+        """Iterate over the queue entries that are held, each with one item."""
+        return iter(self._held.values())
+
+    def claimed(self) -> dict[InstanceId, int]:
+        """Return how many tokens programs take of the memory of each instance."""
+        return self._room.claimed()
+
+    def pictures(self) -> tuple[HeldPicture, ...]:
+        """Return snapshots of the requests that are held, the longest held first."""
+        return tuple(map(self._picture, self._room.held))
+
+    def held_of(self, query: str) -> list[HeldPicture]:
+        """Return snapshots of the requests of a query that are held."""
+        found = (self._room.held.get(key) for key in self._of_query.get(query, ()))
+        return [self._picture(holding) for holding in found if holding is not None]
+
+    def _picture(self, holding: Holding) -> HeldPicture:
+        entry = self._held[holding.key]  # type: ignore[index]
+        reason = f"its program needs {holding.need:.0f} tokens of KV memory; {self._room.reason()}"
+        step, need = entry.request.step, round(holding.need)
+        return HeldPicture(entry.query, entry.program, step, holding.since_s, need, reason)
+
+    def due_s(self) -> float | None:
+        """Return the time at which `released` or `overdue` should be asked even if nothing happens."""
+        due_s, limit_s = self._room.due_s(), self._engine.max_hold_s
+        oldest = next(iter(self._room.held), None)
+        if oldest is None or limit_s == math.inf:
+            return due_s
+        return min(oldest.since_s + limit_s, math.inf if due_s is None else due_s)
+
+    def overdue(self) -> list[Completed]:
+        """Remove the requests that have been held for too long; return reports of their failures."""
+        limit_s = self._engine.max_hold_s
+        late: list[Completed] = []
+        while limit_s < math.inf and (oldest := next(iter(self._room.held), None)) is not None:
+            if self.now_s < oldest.since_s + limit_s:
+                break
+            wait_s, reason = self._room.wait_s(self.now_s), self._room.reason()
+            entry = self._held.pop(oldest.key)  # type: ignore[call-overload]
+            self._end(oldest.key)  # type: ignore[arg-type]
+            error = NoRoom(
+                f"engine {self._engine.name!r} had no room in KV memory for {limit_s:g} s: {reason}",
+                retry_after_s=wait_s,
+            )
+            late.append(failed(entry.request, entry.lo, entry.hi, error))
+        return late
+
+    def check_invariants(self) -> None:
+        """Check the room, and that what it holds is held here. For tests."""
+        self._room.check_invariants()
+        assert {holding.key for holding in self._room.held} == set(self._held)
+
+    def _end(self, key: _Key, usage: Usage | None = None) -> None:
+        of_query = self._of_query.get(key[0])
+        if of_query is not None and key in of_query:
+            del of_query[key]
+            if not of_query:
+                del self._of_query[key[0]]
+            self._room.ended(key, self.now_s, usage)
+
+    def _described(self, entry: QueueEntry, key: Hashable, *, is_last: bool) -> RoomRequest:
+        request, record = entry.request, entry.request.record
+        prompt = request.prompts[entry.lo - request.lo]
+        found = _NO_KEY
+        if self._room.wants_blocks or not self._sized:
+            keys = self._keys.of(prompt, record.tenant)
+            found = next(iter(keys.values()), None) or bytes_key(prompt, record.tenant)
+        return RoomRequest(
+            key,
+            entry.program,
+            f"{record.tenant}/{record.kind}/{request.step}",
+            entry.num_units(entry.lo, entry.lo + 1),
+            found.blocks,
+            found.block_tokens,
+            entry.num_output,
+            bool(record.program),
+            is_last,
+        )

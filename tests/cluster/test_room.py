@@ -1,0 +1,381 @@
+"""Who has room in KV memory: the machine by itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from stretto.cluster.room.contexts import RoomRequest
+from stretto.cluster.room.kv_belief import KVBelief
+from stretto.cluster.room.room import Entered, Room
+from stretto.cluster.room.silences import Silences, bin_of, end_s
+from stretto.model.tasks import Usage
+
+KV = 10_000
+BLOCK = 100
+
+
+def blocks(name: str, num: int, opening: int = 0) -> tuple[bytes, ...]:
+    """Chained hashes: those of the first `opening` blocks are the same for all names."""
+    own = f"{name} after {opening}" if opening else name
+    return tuple(f"{'all' if place < opening else own} {place}".encode() for place in range(num))
+
+
+class Machine:
+    """A room with instances, and short ways to tell it what happens."""
+
+    def __init__(self, instances: int = 1, kv_tokens: int | None = KV) -> None:
+        self.room = Room()
+        self.now_s = 0.0
+        self.num_calls: dict[str, int] = {}
+        for instance in range(instances):
+            self.room.join(instance, kv_tokens, 0.001)
+
+    def call(
+        self, program: str, num_blocks: int, *, content: str = "", opening: int = 0, is_last: bool = False
+    ) -> str:
+        """Let a request arrive; return its key."""
+        number = self.num_calls[program] = self.num_calls.get(program, 0) + 1
+        key = f"{program}{number}"
+        hashes = blocks(content or program, num_blocks, opening)
+        request = RoomRequest(
+            key, program, "agent", BLOCK * num_blocks, hashes, BLOCK, 0, not is_last, is_last
+        )
+        self.entered = self.room.arrive(request, self.now_s)
+        self.check()
+        return key
+
+    def calls(self, program: str, num_blocks: int, **settings: object) -> list[str]:
+        """Let a request arrive; return the keys of the requests that go out then, and send them."""
+        self.call(program, num_blocks, **settings)  # type: ignore[arg-type]
+        return self.send([*([self.entered] if self.entered else []), *self.room.admit(self.now_s)])
+
+    def send(self, entered: Sequence[Entered]) -> list[str]:
+        """Send requests where they should go; return their keys."""
+        for one in entered:
+            self.room.sent(one.key, one.instance or 0)
+        self.check()
+        return [str(one.key) for one in entered]
+
+    def end(self, key: str, cached: int = 0, num_prompt: int = 1000) -> list[str]:
+        """End a request; return the keys of those that go out then, and send them."""
+        self.room.ended(key, self.now_s, Usage(num_prompt, cached, 10))
+        self.check()
+        return self.send(self.room.admit(self.now_s))
+
+    def wait(self, seconds: float) -> list[str]:
+        """Let time go by; return the keys of the requests that go out then."""
+        found: list[str] = []
+        until_s = self.now_s + seconds
+        while (due_s := self.room.due_s()) is not None and due_s <= until_s:
+            self.now_s = max(self.now_s, due_s)
+            found += self.send(self.room.admit(self.now_s))
+        self.now_s = until_s
+        return found + self.send(self.room.admit(until_s))
+
+    def check(self) -> None:
+        self.room.check_invariants()
+
+    @property
+    def inside(self) -> list[str]:
+        """Programs with room."""
+        rooms = self.room.instances.values()
+        return sorted(one.program.name for room in rooms for one in room.inside)
+
+
+def test_what_does_not_fit_beside_those_inside_is_held() -> None:
+    machine = Machine()
+    assert machine.calls("a", 50) == ["a1"]
+    assert machine.calls("b", 30) == ["b1"]
+    assert machine.calls("c", 30) == []
+    assert machine.inside == ["a", "b"]
+    assert [holding.key for holding in machine.room.held] == ["c1"]
+
+
+def test_the_end_of_a_program_lets_another_enter() -> None:
+    machine = Machine()
+    machine.calls("a", 50)
+    machine.calls("b", 30)
+    machine.calls("c", 30)
+    assert machine.end("a1") == [], "it is expected to come back"
+    machine.room.finished("a")
+    assert machine.send(machine.room.admit(0.0)) == ["c1"]
+    assert machine.inside == ["b", "c"]
+
+
+def test_a_program_whose_end_is_not_said_leaves_in_the_end() -> None:
+    machine = Machine()
+    for name in "ab":
+        machine.calls(name, 40)
+        machine.end(f"{name}1")
+    assert machine.calls("c", 40) == []
+    assert machine.wait(60.0) == ["c1"]
+    assert "c" in machine.inside
+
+
+def test_those_that_have_come_back_soon_so_far_are_not_waited_for_longer() -> None:
+    machine = Machine()
+    for number in range(5):
+        machine.calls(f"gone {number}", 1)
+        machine.end(f"gone {number}1")
+    machine.wait(60.0)
+    for number in range(1, 31):
+        machine.calls("a", 40)
+        machine.end(f"a{number}", cached=4000)
+        machine.wait(1.0)
+    assert machine.calls("b", 60) == []
+    waited_s = next(second for second in range(20) if machine.wait(1.0))
+    assert waited_s <= 3
+
+
+def test_who_is_inside_goes_on_though_others_are_held() -> None:
+    machine = Machine()
+    machine.calls("a", 40)
+    machine.calls("b", 40)
+    assert machine.calls("c", 40) == []
+    machine.end("a1")
+    assert machine.calls("a", 45) == ["a2"]
+
+
+def test_who_grows_beyond_the_whole_memory_is_held_too() -> None:
+    machine = Machine()
+    machine.calls("a", 40)
+    machine.calls("b", 40)
+    machine.end("a1")
+    assert machine.calls("a", 70) == []
+    assert machine.inside == ["b"]
+    machine.room.finished("b")
+    assert machine.end("b1") == ["a2"]
+
+
+def test_a_shared_opening_counts_once() -> None:
+    machine = Machine()
+    for name in "abcd":
+        assert machine.calls(name, 40, opening=30) == [f"{name}1"]
+    (room,) = machine.room.instances.values()
+    assert room.claims(0.0) == (30 + 4 * 10) * BLOCK
+    machine.end("a1")
+    machine.room.finished("a")
+    machine.check()
+    assert room.claims(0.0) == (30 + 3 * 10) * BLOCK
+
+
+def test_small_requests_do_not_wait_behind_large_ones() -> None:
+    machine = Machine()
+    machine.calls("a", 60)
+    machine.calls("b", 29)
+    assert machine.calls("c", 60) == []
+    assert machine.calls("chat", 2, is_last=True) == ["chat1"]
+    assert machine.calls("chat", 2, is_last=True) == ["chat2"]
+    assert machine.calls("chat", 2, is_last=True) == [], "the lane is full"
+    assert machine.end("chat1") == ["chat3"]
+
+
+def test_nobody_overtakes_a_large_program_that_is_next() -> None:
+    machine = Machine()
+    machine.calls("a", 60)
+    machine.calls("big", 90)
+    machine.now_s = 1000.0
+    assert machine.calls("b", 25) == [], "it would fit, but big is older for its need"
+    machine.room.finished("a")
+    assert machine.end("a1") == ["big1"]
+
+
+def test_the_older_for_its_need_enters_first() -> None:
+    machine = Machine()
+    machine.calls("a", 90)
+    machine.calls("large", 75)
+    machine.now_s = 10.0
+    machine.calls("small", 10)
+    machine.now_s = 15.0
+    machine.room.finished("a")
+    assert machine.end("a1") == ["small1", "large1"]
+
+
+def test_nothing_is_held_where_nothing_comes_back() -> None:
+    """Queries of one call fill the memory as before: their instance's budget says how many run."""
+    machine = Machine()
+    for number in range(1, 20):
+        assert machine.calls("chat", 30, is_last=True) == [f"chat{number}"]
+
+
+def test_a_request_that_names_a_new_program_goes_on_with_what_it_begins_with() -> None:
+    machine = Machine()
+    machine.calls("a", 40)
+    machine.calls("b", 30)
+    machine.end("a1")
+    assert machine.calls("new", 45, content="a") == ["new1"]
+    assert machine.inside == ["a", "b"]
+    machine.end("new1")
+    assert machine.calls("a", 50) == ["a2"]
+    assert machine.inside == ["a", "b"]
+
+
+def test_a_request_that_names_another_program_goes_on_with_what_it_begins_with() -> None:
+    machine = Machine()
+    machine.calls("a", 40)
+    machine.calls("b", 30)
+    machine.end("a1")
+    machine.end("b1")
+    assert machine.calls("b", 45, content="a") == ["b2"]
+    machine.end("b2")
+    assert machine.calls("b", 33) == ["b3"]
+    assert machine.calls("a", 50) == ["a2"]
+    assert machine.inside == ["a", "b"]
+
+
+def test_an_equal_opening_makes_no_equal_program() -> None:
+    machine = Machine()
+    machine.calls("a", 40, opening=30)
+    machine.end("a1")
+    assert machine.calls("b", 40, opening=30) == ["b1"]
+    assert machine.inside == ["a", "b"]
+
+
+def test_a_new_program_enters_where_most_room_is() -> None:
+    machine = Machine(instances=2)
+    for name, num_blocks in (("a", 60), ("b", 60), ("c", 30), ("d", 30)):
+        assert machine.calls(name, num_blocks) == [f"{name}1"]
+    assert sorted(len(room.inside) for room in machine.room.instances.values()) == [2, 2]
+
+
+def test_what_was_at_a_lost_instance_has_no_room() -> None:
+    machine = Machine(instances=2)
+    machine.calls("a", 90)
+    machine.room.leave(0)
+    machine.check()
+    assert machine.inside == []
+    machine.end("a1")
+    assert machine.calls("a", 91) == ["a2"]
+
+
+def test_without_an_instance_nothing_is_held() -> None:
+    machine = Machine()
+    machine.calls("a", 90)
+    machine.calls("b", 90)
+    machine.room.suspend(0)
+    assert machine.send(machine.room.admit(0.0)) == ["b1"]
+    machine.room.leave(0)
+    assert machine.calls("c", 90) == ["c1"]
+
+
+def test_a_memory_that_is_smaller_than_said_is_found_out() -> None:
+    belief = KVBelief(10_000)
+    for _ in range(200):
+        belief.note(expected=600, cached=600, computed_since=100, taken=5000.0)
+    assert belief.tokens == 10_000
+    for _ in range(64):
+        belief.note(expected=600, cached=0, computed_since=100, taken=5000.0)
+    assert belief.tokens == pytest.approx(10_000 * 0.92**2)
+    for _ in range(1000):
+        belief.note(expected=600, cached=600, computed_since=100, taken=5000.0)
+    assert 8700 < belief.tokens <= 10_000
+
+
+def test_a_memory_of_unknown_size_is_endless_until_something_is_missing() -> None:
+    belief = KVBelief(None)
+    for _ in range(100):
+        belief.note(expected=600, cached=0, computed_since=10**9, taken=5000.0)
+    assert belief.tokens == float("inf"), "perhaps nothing is cached there at all"
+    belief.note(expected=600, cached=600, computed_since=0, taken=5000.0)
+    for _ in range(32):
+        belief.note(expected=600, cached=0, computed_since=100, taken=5000.0)
+    assert belief.tokens < 5000.0
+
+
+def test_open_silences_count() -> None:
+    """Those that never come back are seen although they have no end."""
+    silences = Silences(is_named=True)
+    assert silences.chance(0.0, 10.0) > 0.9
+    for _ in range(20):
+        for number in range(bin_of(10.0)):
+            silences.pass_bin(number)
+    assert silences.chance(0.0, 10.0) < 0.5
+
+
+def test_bins_follow_each_other() -> None:
+    for number in range(39):
+        assert bin_of(0.999 * end_s(number)) == number
+        assert bin_of(1.001 * end_s(number)) == number + 1
+    assert bin_of(1e12) == 39
+    assert Silences(is_named=True).chance(1e12, 1.0) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_room_returns_and_each_request_leaves_once(seed: int) -> None:
+    draw = random.Random(seed)
+    room = Room()
+    now_s, number = 0.0, 0
+    going: dict[str, None] = {}
+    running: dict[str, int] = {}
+    held: set[str] = set()
+    lengths: dict[str, int] = {}
+
+    def take(entered: Sequence[Entered]) -> None:
+        for one in entered:
+            assert one.key in held, "it leaves once"
+            held.discard(str(one.key))
+            going[str(one.key)] = None
+
+    for _ in range(400):
+        now_s += draw.expovariate(2.0)
+        what = draw.random()
+        if what < 0.05:
+            room.join(draw.randrange(3), draw.choice((None, 3000, 10_000)), 0.001)
+        elif what < 0.07:
+            draw.choice((room.leave, room.suspend))(draw.randrange(3))
+        elif what < 0.12:
+            room.finished(f"p{draw.randrange(12)}")
+        elif what < 0.55:
+            program, content = f"p{draw.randrange(12)}", f"c{draw.randrange(12)}"
+            lengths[content] = max(1, min(80, lengths.get(content, 5) + draw.choice((-20, 1, 3, 8))))
+            hashes = blocks(content, lengths[content], draw.choice((0, 4)))
+            number += 1
+            key = str(number)
+            is_last, tail = draw.random() < 0.2, draw.randrange(BLOCK)
+            num_tokens = BLOCK * len(hashes) + tail
+            request = RoomRequest(key, program, "k", num_tokens, hashes, BLOCK, 5, not is_last, is_last)
+            held.add(key)
+            entered = room.arrive(request, now_s)
+            take([entered] if entered else [])
+        elif what < 0.75 and going:
+            key = draw.choice(list(going))
+            del going[key]
+            running[key] = draw.randrange(3)
+            room.sent(key, running[key])
+        elif what < 0.95 and running:
+            key = draw.choice(list(running))
+            del running[key]
+            cached = draw.choice((0, 500, 4000))
+            room.ended(key, now_s, draw.choice((None, Usage(5000, cached, 5))))
+        elif going or held:
+            key = draw.choice([*going, *sorted(held)])
+            going.pop(key, None)
+            held.discard(key)
+            room.ended(key, now_s)
+        room.check_invariants()
+        take(room.admit(now_s))
+        room.check_invariants()
+    for key in [*going, *running, *sorted(held)]:
+        room.ended(key, now_s)
+        room.check_invariants()
+    for name in range(12):
+        room.finished(f"p{name}")
+    room.check_invariants()
+    assert not room.held
+    assert all(one.claims(0.0) == 0 and one.lane_tokens == 0 for one in room.instances.values())
+
+
+def test_the_predicted_wait_goes_by_how_fast_tokens_entered_lately() -> None:
+    machine = Machine()
+    machine.calls("a", 90)
+    for number in range(20):
+        machine.calls(f"b{number}", 90)
+        machine.wait(10.0)
+        machine.room.finished("a" if not number else f"b{number - 1}")
+        machine.end("a1" if not number else f"b{number - 1}1")
+    machine.calls("c", 90)
+    machine.calls("d", 90)
+    assert 15.0 < machine.room.wait_s(machine.now_s) < 30.0

@@ -1,0 +1,147 @@
+"""Requests of an LLM engine that are held, as the KV memory has no room for their programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from stretto.engines.scripted.fake import FakeLLM
+from stretto.model.deployment import deploy
+from stretto.model.errors import ConfigError, NoRoom
+from stretto.model.profile import Profile
+from stretto.model.tasks import Done, Usage
+from stretto.sched.messages import (
+    Action,
+    AddInstance,
+    Admit,
+    Cancel,
+    EndProgram,
+    Event,
+    InstanceReady,
+    LLMReport,
+    Reply,
+    Submit,
+    Wake,
+)
+from stretto.sched.system import System
+from stretto.sim.synthetic_output import filler
+from stretto.sim.synthetic_workloads import request_graph
+
+GRAPH = request_graph(10)
+KV = 10_000
+
+
+class Machine:
+    """The schedulers of one LLM with a small memory."""
+
+    def __init__(self, **settings: object) -> None:
+        settings = {"kv_tokens": KV, "timeout_s": None, "profile": Profile(0.01, 0.001), **settings}
+        llm = deploy("llm", FakeLLM, contract="llm", max_batch=KV, **settings)  # type: ignore[arg-type]
+        self.system = System([llm])
+        self.now_s = 0.0
+        self.handle(AddInstance("llm", llm.replicas[0]))
+        self.handle(InstanceReady("llm", 0))
+        self.tasks: dict[str, int] = {}
+
+    def handle(self, *events: Event) -> list[Action]:
+        actions = self.system.handle(events, self.now_s)
+        self.system.check_invariants()
+        return actions
+
+    def admitted(self, actions: list[Action]) -> list[str]:
+        """The queries that were sent out."""
+        sent = [action for action in actions if isinstance(action, Admit)]
+        self.tasks.update({action.task.query: action.task.id for action in sent})
+        return [action.task.query for action in sent]
+
+    def submit(self, query: str, tokens: int, program: str = "") -> list[str]:
+        prompt = filler(program or query, tokens)
+        event = Submit(query, GRAPH, {"prompt": prompt}, is_streamed=False, program=program)
+        return self.admitted(self.handle(event))
+
+    def end(self, query: str) -> list[str]:
+        done = Done(self.tasks[query], "text", Usage(1000, 0, 5))
+        return self.admitted(self.handle(LLMReport("llm", 0, done)))
+
+
+def test_programs_that_do_not_fit_are_held_and_said_to_be() -> None:
+    machine = Machine()
+    assert machine.submit("a1", 5000, "a") == ["a1"]
+    assert machine.submit("b1", 3000, "b") == ["b1"]
+    machine.now_s = 2.0
+    assert machine.submit("c1", 3000, "c") == []
+    (held,) = machine.system.snapshot().engines[0].held
+    assert (held.query, held.program, held.since_s) == ("c1", "c", 2.0)
+    assert held.reason.startswith("its program needs 3010 tokens of KV memory; 2 contexts take 8020 of 10000")
+    assert machine.system.held("c1") == [held]
+    assert machine.system.held("a1") == []
+    assert machine.system.snapshot().engines[0].num_waiting == 1
+    assert machine.system.snapshot().engines[0].instances[0].claimed_tokens == 8020
+
+
+def test_the_end_of_a_program_lets_the_next_one_in_and_the_trace_says_how_long_it_waited() -> None:
+    machine = Machine()
+    machine.submit("a1", 5000, "a")
+    machine.submit("b1", 3000, "b")
+    machine.submit("c1", 3000, "c")
+    assert machine.end("a1") == [], "a is likely to come back"
+    machine.now_s = 3.0
+    actions = machine.handle(EndProgram("a"))
+    (sent,) = [action for action in actions if isinstance(action, Admit)]
+    assert (sent.task.query, sent.held_s) == ("c1", 3.0)
+    assert sent.reason.endswith("held 3 s for room")
+
+
+def test_a_program_that_is_inside_goes_on_while_others_are_held() -> None:
+    machine = Machine()
+    machine.submit("a1", 5000, "a")
+    machine.submit("b1", 3000, "b")
+    machine.submit("c1", 3000, "c")
+    machine.end("a1")
+    assert machine.submit("a2", 5100, "a") == ["a2"]
+
+
+def test_queries_of_one_call_are_held_by_nobody_who_does_not_come_back() -> None:
+    machine = Machine(max_running=100)
+    assert [machine.submit(f"q{n}", 1500) for n in range(6)] == [[f"q{n}"] for n in range(6)]
+    assert machine.system.snapshot().engines[0].instances[0].claimed_tokens == 0
+
+
+def test_a_held_query_that_is_cancelled_is_gone() -> None:
+    machine = Machine()
+    machine.submit("a1", 8000, "a")
+    machine.submit("b1", 8000, "b")
+    machine.submit("c1", 7000, "c")
+    machine.handle(Cancel("b1"))
+    assert [held.query for held in machine.system.snapshot().engines[0].held] == ["c1"]
+    machine.handle(EndProgram("a"))
+    assert machine.end("a1") == ["c1"]
+
+
+def test_holds_may_have_a_limit() -> None:
+    machine = Machine(max_hold_s=30.0)
+    machine.submit("a1", 8000, "a")
+    machine.now_s = 5.0
+    machine.submit("b1", 8000, "b")
+    machine.now_s = 34.0
+    assert not [action for action in machine.handle(Wake()) if isinstance(action, Reply)]
+    machine.now_s = 35.0
+    (reply,) = [action for action in machine.handle(Wake()) if isinstance(action, Reply)]
+    assert reply.query == "b1"
+    assert isinstance(reply.error, NoRoom)
+    assert reply.error.retry_after_s >= 1.0
+    assert not machine.system.snapshot().engines[0].held
+
+
+def test_nothing_is_held_where_it_is_switched_off_or_nothing_is_known() -> None:
+    for settings in ({"holds_programs": False}, {"kv_tokens": None, "placement": "least_loaded"}):
+        machine = Machine(**settings)
+        machine.submit("a1", 4000, "a")
+        machine.end("a1")
+        machine.submit("b1", 4000, "b")
+        machine.end("b1")
+        assert machine.submit("c1", 4000, "c") == ["c1"]
+
+
+def test_a_limit_of_holds_is_not_negative() -> None:
+    with pytest.raises(ConfigError, match="max_hold_s"):
+        Machine(max_hold_s=-1.0)
