@@ -1,0 +1,89 @@
+"""One cell of the judge: `python -m benchmarks.programs.try_one MIX LOAD SEED POLICY...`.
+
+A policy is a name of the vocabulary, or of a contestant (`arrival`, `least_attained`, `clairvoyant`,
+`endless_memory`, `ours`). Arrival order and the clairvoyant always run. Seeds 0 to 4 are for tuning; the
+report has seeds 10 to 14.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fleet.cells import Cells
+from benchmarks.programs.arena import ProgramArena
+from benchmarks.programs.contestants import ARRIVAL, CLAIRVOYANT
+from benchmarks.programs.measures import by_kind, share_of_gain
+from benchmarks.programs.mixes import MIXES
+from benchmarks.programs.simulated import JudgedServers
+from benchmarks.report import show
+
+
+_WIDTH = 150
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("mix", choices=[*MIXES])
+    parser.add_argument("load", type=float, help="share of the capacity, such as 0.9")
+    parser.add_argument("seed")
+    parser.add_argument("policy", nargs="*")
+    parser.add_argument("--instances", type=int, default=1)
+    parser.add_argument("--sequences", type=int, default=16)
+    parser.add_argument("--scale", type=float, default=1.0, help="number of programs, in times of the mix's")
+    parser.add_argument("--cells", type=Path, default=Path("runs/programs"))
+    chosen = parser.parse_args(arguments)
+    servers = JudgedServers(chosen.instances, chosen.sequences)
+    arena = ProgramArena(servers, Cells(chosen.cells), chosen.scale)
+    lone, programs = arena.lone(chosen.mix, chosen.seed), arena.programs(chosen.mix, chosen.seed)
+    names = list(dict.fromkeys((ARRIVAL, *chosen.policy, CLAIRVOYANT)))
+    began_s = time.perf_counter()
+    found = {
+        name: by_kind(arena.run(name, chosen.mix, chosen.load, chosen.seed), lone, programs) for name in names
+    }
+    table = Table(title=f"{chosen.mix}, load {chosen.load:g}, seed {chosen.seed}: arrival order over each")
+    for heading in (
+        "kind",
+        "order",
+        "n",
+        "mean s",
+        "p99 s",
+        "mean ×",
+        "share",
+        "slowdown ×",
+        "share",
+        "p95 ×",
+        "p99 ×",
+        "missed",
+        "hits",
+        "wait s",
+    ):
+        table.add_column(heading, justify="left" if heading in ("kind", "order") else "right")
+    for kind in found[ARRIVAL]:
+        for name in names:
+            first, one, best = (found[each][kind] for each in (ARRIVAL, name, CLAIRVOYANT))
+            values = (
+                *(one.count, one.mean_s, one.p99_s),
+                *(first.mean_s / one.mean_s, share_of_gain(first.mean_s, one.mean_s, best.mean_s)),
+                *(first.slowdown / one.slowdown, share_of_gain(first.slowdown, one.slowdown, best.slowdown)),
+                *(first.p95_s / one.p95_s, first.p99_s / one.p99_s),
+                *(one.missed, one.hits, one.longest_wait_s),
+            )
+            table.add_row(kind or "all", name, *map(show, values))
+        table.add_section()
+    console = Console(width=_WIDTH)
+    console.print(table)
+    duration_s = arena.duration_s(chosen.mix, chosen.load, chosen.seed)
+    console.print(
+        f"{len(programs)} programs in {duration_s:.0f} s, capacity {arena.capacity(chosen.mix):.3f} s of work"
+        f" a second; {time.perf_counter() - began_s:.1f} s of this machine"
+    )
+
+
+if __name__ == "__main__":
+    main()

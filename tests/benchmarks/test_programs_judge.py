@@ -1,0 +1,72 @@
+"""The judge of orders and room, at toy size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fleet.cells import Cells
+from benchmarks.programs import try_one
+from benchmarks.programs.arena import ProgramArena
+from benchmarks.programs.contestants import ARRIVAL, ATTAINED, BEFORE, CLAIRVOYANT
+from benchmarks.programs.measures import by_kind, share_of_gain
+from benchmarks.programs.mixes import MIXES
+from benchmarks.programs.simulated import JudgedServers
+
+TINY = 0.05
+
+
+def arena(folder: Path) -> ProgramArena:
+    return ProgramArena(JudgedServers(sequences=4), Cells(folder), TINY)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_mix_depends_on_its_seed_alone(mix: str) -> None:
+    first, again, other = (MIXES[mix].draw(seed, TINY) for seed in ("1", "1", "2"))
+    assert first == again
+    assert first != other
+    assert all(0 <= one.at < 1 for one in first)
+    assert len({query.name for one in first for query in one.queries}) == sum(
+        len(one.queries) for one in first
+    )
+
+
+@pytest.mark.parametrize("name", [ARRIVAL, BEFORE, ATTAINED, CLAIRVOYANT])
+def test_every_program_ends_once_with_every_contestant(name: str, tmp_path: Path) -> None:
+    place = arena(tmp_path)
+    run = place.run(name, "four_apps", 1.1, "0")
+    programs = place.programs("four_apps", "0")
+    assert set(run.times) == {one.name for one in programs}
+    assert set(run.usages) == set(place.lone("four_apps", "0").work_s)
+
+
+def test_work_does_not_depend_on_the_contestant(tmp_path: Path) -> None:
+    place = arena(tmp_path)
+    runs = [place.run(name, "four_apps", 1.1, "0") for name in (ARRIVAL, CLAIRVOYANT)]
+    written = [{key: usage.num_output_tokens for key, usage in run.usages.items()} for run in runs]
+    assert written[0] == written[1]
+
+
+def test_a_stored_run_has_the_same_figures(tmp_path: Path) -> None:
+    found = []
+    for _ in range(2):
+        place = arena(tmp_path)
+        lone, programs = place.lone("pareto", "0"), place.programs("pareto", "0")
+        found.append(by_kind(place.run(ARRIVAL, "pareto", 0.9, "0"), lone, programs))
+    assert found[0] == found[1]
+
+
+def test_twice_the_load_takes_half_the_time(tmp_path: Path) -> None:
+    place = arena(tmp_path)
+    assert place.duration_s("pareto", 0.5, "0") == 2 * place.duration_s("pareto", 1.0, "0")
+
+
+def test_a_share_is_counted_where_there_is_something_to_gain() -> None:
+    assert share_of_gain(2.0, 1.5, 1.0) == pytest.approx(1 / 3)
+    assert share_of_gain(1.04, 1.0, 1.0) is None
+
+
+def test_one_cell_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try_one.main(["chats", "0.9", "0", BEFORE, "--scale", "0.02", "--cells", str(tmp_path)])
+    assert BEFORE in capsys.readouterr().out
