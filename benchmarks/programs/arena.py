@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from functools import cache, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ _LEAST_FILLINGS = 4
 _CAPACITY_SEED = "capacity"
 _WARM_SHARE = 0.15
 _GAP_S = 1.0
+_NUM_TENANTS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +52,12 @@ class ProgramArena:
     cells: Cells
     scale: float = 1.0
 
-    @cached_property
-    def _drawn(self) -> dict[tuple[str, str], tuple[MixedProgram, ...]]:
-        return {}
-
     def programs(self, mix: str, seed: str) -> tuple[MixedProgram, ...]:
         """Return the programs of a mix."""
-        key = mix, seed
-        if key not in self._drawn:
-            scale = self.scale * self.servers.instances * math.sqrt(self.servers.sequences / 16)
-            if seed == _CAPACITY_SEED:
-                scale = max(scale, _LEAST_FILLINGS * self._most_active / MIXES[mix].num_programs)
-            self._drawn[key] = MIXES[mix].draw(seed, scale)
-        return self._drawn[key]
+        scale = self.scale * self.servers.instances * math.sqrt(self.servers.sequences / 16)
+        if seed == _CAPACITY_SEED:
+            scale = max(scale, _LEAST_FILLINGS * self._most_active / MIXES[mix].num_programs)
+        return _drawn(mix, seed, scale)
 
     @property
     def _most_active(self) -> int:
@@ -97,24 +91,32 @@ class ProgramArena:
         work_s = sum(s for (query, _, _), s in self.lone(mix, seed).work_s.items() if query in counted)
         return work_s / (load * self.capacity(mix))
 
-    def run(self, name: str, mix: str, load: float, seed: str, tenant: str | None = None) -> ProgramRun:
-        """Return the run of a contestant, or of the programs of one tenant alone."""
-        chosen = contestant(name)
+    def run(self, name: str, mix: str, load: float, seed: str) -> ProgramRun:
+        """Return the run of a contestant."""
+        return self._stored(name, name, mix, load, seed, None)
 
+    def run_alone(self, tenant: str, mix: str, load: float, seed: str) -> ProgramRun:
+        """Return the run of the programs of one of two tenants by arrival order, on servers of half the
+        speed: it has its share alone.
+        """
+        return self._stored(f"{tenant} alone", ARRIVAL, mix, load, seed, tenant)
+
+    def _stored(
+        self, what: str, name: str, mix: str, load: float, seed: str, tenant: str | None
+    ) -> ProgramRun:
         def run() -> Mapping[str, Any]:
-            return _packed(self.simulate(chosen, mix, load, seed, tenant))
+            return _packed(self._simulate(contestant(name), mix, load, seed, tenant))
 
-        what = name if tenant is None else f"{name} {tenant} alone"
         return _unpacked(self.cells.get(self._key(what, mix, load, seed, code_digest()), run))
 
-    def simulate(
-        self, chosen: ProgramContestant, mix: str, load: float, seed: str, tenant: str | None = None
+    def _simulate(
+        self, chosen: ProgramContestant, mix: str, load: float, seed: str, tenant: str | None
     ) -> ProgramRun:
-        """Run a contestant."""
         programs, lone = self.programs(mix, seed), self.lone(mix, seed)
         duration_s = self.duration_s(mix, load, seed)
         owners = {query.name: one.name for one in programs for query in one.queries}
-        servers = replace(self.servers, kv_factor=chosen.kv_factor)
+        slowness = 1.0 if tenant is None else _NUM_TENANTS
+        servers = replace(self.servers, kv_factor=chosen.kv_factor, slowness=slowness)
         order = chosen.order(lone.work_s, owners)
         simulation = Simulation(servers, programs, chosen.policy, order)
         for one in programs:
@@ -160,6 +162,11 @@ class ProgramArena:
     def _key(self, what: str, mix: str, load: float, seed: str, code: str) -> CellKey:
         settings = {"servers": asdict(self.servers), "scale": self.scale, "seed": seed, "code": code}
         return CellKey(what, mix, load, 0, settings | {"workload": workload_digest()})
+
+
+@lru_cache(maxsize=4)
+def _drawn(mix: str, seed: str, scale: float) -> tuple[MixedProgram, ...]:
+    return MIXES[mix].draw(seed, scale)
 
 
 def _packed(run: ProgramRun) -> Mapping[str, Any]:

@@ -21,6 +21,9 @@ from benchmarks.programs.work import (
     text_of,
 )
 
+BURSTING, STEADY = "bursting", "steady"
+"""Tenants with equal shares: the first asks for five times its share in its bursts."""
+
 _SYSTEM = text_of("You are a helpful assistant.", 120)
 _TOOLS = text_of("You may call these tools.", 400)
 _MEAN_TURNS = 4
@@ -112,11 +115,11 @@ def _bursts(seed: str, count: int) -> Iterator[MixedProgram]:
     for one in _map_reduce(seed, count):
         burst, place = divmod(one.at * _BURSTS, 1.0)
         at = (burst + _BURSTS_SHARE * place + (1 - _BURSTS_SHARE) / 2) / _BURSTS
-        yield replace(one, at=at, tenant="bursting")
+        yield replace(one, at=at, tenant=BURSTING)
 
 
 def _steady(seed: str, count: int) -> Iterator[MixedProgram]:
-    return (replace(one, tenant="steady") for one in _rag(seed, count))
+    return (replace(one, tenant=STEADY) for one in _rag(seed, count))
 
 
 def _with_deadlines(
@@ -125,7 +128,7 @@ def _with_deadlines(
     def part(seed: str, count: int) -> Iterator[MixedProgram]:
         draw = Random(f"deadlines/{seed}")
         for one in draw_part(seed, count):
-            yield replace(one, deadline=draw.uniform(2.0, 10.0))
+            yield replace(one, deadline=draw.uniform(1.5, 6.0))
 
     return part
 
@@ -164,7 +167,7 @@ MIXES: Mapping[str, ProgramMix] = {
         ProgramMix("chats_agents", {"chats": 70, "agents": 30}, 500, "chats beside agents with tools"),
         ProgramMix("four_apps", _FOUR, 500, "chats, RAG, agents and map-reduce"),
         ProgramMix("pareto", {"map_reduce": 100}, 250, "map-reduce of Pareto widths"),
-        ProgramMix("bursts", {"steady": 60, "bursts": 40}, 300, "RAG beside bursts of another tenant"),
+        ProgramMix("bursts", {"steady": 45, "bursts": 55}, 300, "RAG beside bursts of another tenant"),
         ProgramMix(
             "deadlines",
             {"urgent_chats": 60, "urgent_rag": 25, "urgent_map_reduce": 15},

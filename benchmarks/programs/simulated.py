@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache
 
 from benchmarks.fleet.layout import Layout, Planned, llm_profile
 from benchmarks.programs.graphs import MOST_TOKENS, graph_of, search_engines
@@ -27,7 +27,7 @@ from stretto.sim.synthetic_output import filler_output
 _JUDGED = "judged"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JudgedServers:
     """The simulated servers: Llama-2-7b on A100s, with prefix caches.
 
@@ -42,10 +42,10 @@ class JudgedServers:
     kv_factor: int = 1
     slowness: float = 1.0
 
-    @cached_property
+    @property
     def planned(self) -> Planned:
         """The servers with their predicted times."""
-        return Planned(Layout(self.instances, self.sequences))
+        return _planned(self.instances, self.sequences)
 
     @property
     def kv_tokens(self) -> int:
@@ -89,6 +89,11 @@ class JudgedServers:
         num_new = usage.num_prompt_tokens - usage.num_cached_tokens
         output_s = profile.decode_s(self.sequences) / self.sequences
         return profile.per_unit_s * num_new + output_s * usage.num_output_tokens
+
+
+@cache
+def _planned(instances: int, sequences: int) -> Planned:
+    return Planned(Layout(instances, sequences))
 
 
 class _Unused(ScriptedLLM):

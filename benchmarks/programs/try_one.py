@@ -1,8 +1,8 @@
 """One cell of the judge: `python -m benchmarks.programs.try_one MIX LOAD SEED POLICY...`.
 
 A policy is a name of the vocabulary, or of a contestant (`arrival`, `least_attained`, `clairvoyant`,
-`endless_memory`, `ours`). Arrival order and the clairvoyant always run. Seeds 0 to 4 are for tuning; the
-report has seeds 10 to 14.
+`endless_memory`, `ours`). Arrival order and the clairvoyant always run. Seeds below 10 are for tuning, at
+loads such as 0.6, 0.8 and 1.0: a report has other seeds, and so other programs, and other loads.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rich.table import Table
 
 from benchmarks.fleet.cells import Cells
 from benchmarks.programs.arena import ProgramArena
+from benchmarks.programs.benchmark import DEFAULT_CELLS, FIRST_REPORTED_SEED
 from benchmarks.programs.contestants import ARRIVAL, CLAIRVOYANT
 from benchmarks.programs.measures import by_kind, share_of_gain
 from benchmarks.programs.mixes import MIXES
 from benchmarks.programs.simulated import JudgedServers
 from benchmarks.report import show
-
 
 _WIDTH = 150
 
@@ -36,8 +36,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--scale", type=float, default=1.0, help="number of programs, in times of the mix's")
-    parser.add_argument("--cells", type=Path, default=Path("runs/programs"))
+    parser.add_argument("--cells", type=Path, default=DEFAULT_CELLS)
+    parser.add_argument("--reported", action="store_true", help="take a seed that only reports should have")
     chosen = parser.parse_args(arguments)
+    if int(chosen.seed) >= FIRST_REPORTED_SEED and not chosen.reported:
+        parser.error(f"seeds from {FIRST_REPORTED_SEED} on are for reports, which --reported repeats")
     servers = JudgedServers(chosen.instances, chosen.sequences)
     arena = ProgramArena(servers, Cells(chosen.cells), chosen.scale)
     lone, programs = arena.lone(chosen.mix, chosen.seed), arena.programs(chosen.mix, chosen.seed)

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import plotting
 from benchmarks.fleet.cells import Cells
 from benchmarks.programs import try_one
 from benchmarks.programs.arena import ProgramArena
+from benchmarks.programs.benchmark import ProgramsSize, measure
 from benchmarks.programs.contestants import ARRIVAL, ATTAINED, BEFORE, CLAIRVOYANT
+from benchmarks.programs.grid import ProgramGrid, ProgramScene
 from benchmarks.programs.measures import by_kind, share_of_gain
 from benchmarks.programs.mixes import MIXES
 from benchmarks.programs.simulated import JudgedServers
+from benchmarks.programs.tables import DEADLINES, MEANS, SECONDS, TENANTS
+from benchmarks.registry import BenchmarkOptions
 
 TINY = 0.05
 
@@ -70,3 +75,34 @@ def test_a_share_is_counted_where_there_is_something_to_gain() -> None:
 def test_one_cell_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try_one.main(["chats", "0.9", "0", BEFORE, "--scale", "0.02", "--cells", str(tmp_path)])
     assert BEFORE in capsys.readouterr().out
+
+
+def test_a_report_has_its_tables_and_goals(tmp_path: Path) -> None:
+    size = ProgramsSize(mixes=("pareto",), loads=(1.1,), seeds=2, layouts=((1, 4),), scale=TINY, workers=1)
+    report = measure(size, BenchmarkOptions(cells=tmp_path))
+    assert [*report.table(MEANS)] == ["1 × 4, pareto, 110 %"]
+    assert {goal.name for goal in report.goals} >= {"least p99 of arrival order over ours"}
+
+
+@pytest.mark.long
+def test_a_report_on_all_mixes(tmp_path: Path) -> None:
+    size = ProgramsSize(loads=(1.1,), seeds=1, scale=0.1, workers=1)
+    report = measure(size, BenchmarkOptions(cells=tmp_path / "cells"))
+    assert len(report.table(SECONDS)) == len(MIXES)
+    assert [*report.table(DEADLINES)] == ["deadlines, 110 %"]
+    assert [*report.table(TENANTS)] == ["bursts, 110 %"]
+    assert len(report.goals) >= 6
+    pytest.importorskip("matplotlib")
+    plotting.plot(report, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size
+
+
+@pytest.mark.long
+def test_runs_of_several_processes_are_those_of_one(tmp_path: Path) -> None:
+    figures = []
+    for workers in (1, 2):
+        scene = ProgramScene(JudgedServers(sequences=4), "pareto", 1.1, 0)
+        grid = ProgramGrid((scene,), (ARRIVAL, CLAIRVOYANT), tmp_path / str(workers), TINY)
+        grid.run(lambda _: None, workers)
+        figures.append({path.name: path.read_text() for path in (tmp_path / str(workers)).iterdir()})
+    assert figures[0] == figures[1]
