@@ -8,7 +8,7 @@ comes whenever fewer queries are there than twice what can run.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from hashlib import blake2b
@@ -29,7 +29,13 @@ _LEAST_FILLINGS = 4
 _CAPACITY_SEED = "capacity"
 _WARM_SHARE = 0.15
 _GAP_S = 1.0
-_NUM_TENANTS = 2.0
+
+SHARES: Mapping[str, Callable[[JudgedServers], JudgedServers]] = {
+    "half the speed": lambda servers: replace(servers, slowness=2.0),
+    "half the sequences": lambda servers: replace(servers, sequences=servers.sequences // 2),
+}
+"""What one of two tenants with equal shares may have: servers that take twice as long, or take half as many
+requests at once. As fewer run faster, the second is more than half of the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,32 +99,45 @@ class ProgramArena:
 
     def run(self, name: str, mix: str, load: float, seed: str) -> ProgramRun:
         """Return the run of a contestant."""
-        return self._stored(name, name, mix, load, seed, None)
+        return self._stored(name, name, mix, load, seed)
 
-    def run_alone(self, tenant: str, mix: str, load: float, seed: str) -> ProgramRun:
-        """Return the run of the programs of one of two tenants by arrival order, on servers of half the
-        speed: it has its share alone.
+    def run_alone(self, tenant: str, share: str, mix: str, load: float, seed: str) -> ProgramRun:
+        """Return the run of the programs of one tenant by arrival order, on a share of the servers of
+        `SHARES`.
         """
-        return self._stored(f"{tenant} alone", ARRIVAL, mix, load, seed, tenant)
+        return self._stored(f"{tenant}, {share}", ARRIVAL, mix, load, seed, tenant, share)
 
     def _stored(
-        self, what: str, name: str, mix: str, load: float, seed: str, tenant: str | None
+        self,
+        what: str,
+        name: str,
+        mix: str,
+        load: float,
+        seed: str,
+        tenant: str | None = None,
+        share: str = "",
     ) -> ProgramRun:
         def run() -> Mapping[str, Any]:
-            return _packed(self._simulate(contestant(name), mix, load, seed, tenant))
+            servers = SHARES[share](self.servers) if share else self.servers
+            return _packed(self._simulate(contestant(name), servers, mix, load, seed, tenant))
 
         return _unpacked(self.cells.get(self._key(what, mix, load, seed, code_digest()), run))
 
     def _simulate(
-        self, chosen: ProgramContestant, mix: str, load: float, seed: str, tenant: str | None
+        self,
+        chosen: ProgramContestant,
+        servers: JudgedServers,
+        mix: str,
+        load: float,
+        seed: str,
+        tenant: str | None,
     ) -> ProgramRun:
         programs, lone = self.programs(mix, seed), self.lone(mix, seed)
         duration_s = self.duration_s(mix, load, seed)
         owners = {query.name: one.name for one in programs for query in one.queries}
-        slowness = 1.0 if tenant is None else _NUM_TENANTS
-        servers = replace(self.servers, kv_factor=chosen.kv_factor, slowness=slowness)
         order = chosen.order(lone.work_s, owners)
-        simulation = Simulation(servers, programs, chosen.policy, order)
+        larger = replace(servers, kv_factor=chosen.kv_factor)
+        simulation = Simulation(larger, programs, chosen.policy, order)
         for one in programs:
             if tenant in (None, one.tenant):
                 seconds = None if one.deadline is None else one.deadline * lone.latency_s[one.name]

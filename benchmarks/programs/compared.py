@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
+from benchmarks.programs.arena import SHARES
 from benchmarks.programs.contestants import ARRIVAL, CLAIRVOYANT, OURS
 from benchmarks.programs.grid import ProgramGrid, ProgramScene
 from benchmarks.programs.measures import KindFigures, by_kind, figures_of, share_of_gain
@@ -21,14 +22,15 @@ class ComparedPrograms:
 
     Attributes:
         by_seed: figures by contestant and kind, for each seed; under the kind "" of all programs that count.
-        alone_p95_s: p95 of the steady tenant that has its share alone, for each seed; empty without tenants.
+        alone_p95_s: p95 of the steady tenant alone, by its share of `SHARES`, for each seed; empty without
+            tenants.
     """
 
     servers: JudgedServers
     mix: str
     load: float
     by_seed: tuple[Mapping[str, Mapping[str, KindFigures]], ...]
-    alone_p95_s: tuple[float, ...] = ()
+    alone_p95_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -76,7 +78,11 @@ def compared(grid: ProgramGrid) -> Iterator[ComparedPrograms]:
         groups.setdefault((scene.servers, scene.mix, scene.load), []).append(scene)
     for (servers, mix, load), scenes in groups.items():
         by_seed = tuple(_figures(grid, scene) for scene in scenes)
-        alone = tuple(_alone_p95_s(grid, scene) for scene in scenes if scene.has_tenants)
+        alone = {
+            share: [_alone_p95_s(grid, scene, share) for scene in scenes]
+            for share in SHARES
+            if scenes[0].has_tenants
+        }
         yield ComparedPrograms(servers, mix, load, by_seed, alone)
 
 
@@ -89,7 +95,7 @@ def _figures(grid: ProgramGrid, scene: ProgramScene) -> Mapping[str, Mapping[str
     }
 
 
-def _alone_p95_s(grid: ProgramGrid, scene: ProgramScene) -> float:
+def _alone_p95_s(grid: ProgramGrid, scene: ProgramScene, share: str) -> float:
     arena, seed = grid.arena(scene.servers), str(scene.seed)
-    run = arena.run_alone(STEADY, scene.mix, scene.load, seed)
+    run = arena.run_alone(STEADY, share, scene.mix, scene.load, seed)
     return figures_of(run, arena.lone(scene.mix, seed), arena.programs(scene.mix, seed)).p95_s

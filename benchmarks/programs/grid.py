@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.fleet.cells import Cells
-from benchmarks.programs.arena import ProgramArena
+from benchmarks.programs.arena import SHARES, ProgramArena
 from benchmarks.programs.contestants import ENDLESS
 from benchmarks.programs.mixes import MIXES, STEADY
 from benchmarks.programs.simulated import JudgedServers
@@ -72,7 +72,8 @@ class ProgramGrid:
             for name in self.names(scene):
                 yield _CellJob(self.arena(scene.servers), scene.mix, scene.seed, scene.load, name)
             if scene.has_tenants:
-                yield _CellJob(self.arena(scene.servers), scene.mix, scene.seed, scene.load)
+                for share in SHARES:
+                    yield _CellJob(self.arena(scene.servers), scene.mix, scene.seed, scene.load, share=share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +86,16 @@ class _CellJob:
     mix: str
     seed: int | None = None
     load: float | None = None
-    name: str | None = None
+    name: str = ""
+    share: str = ""
 
     def do(self) -> None:
         if self.seed is None:
             self.arena.capacity(self.mix)
         elif self.load is None:
             self.arena.lone(self.mix, str(self.seed))
-        elif self.name is None:
-            self.arena.run_alone(STEADY, self.mix, self.load, str(self.seed))
+        elif self.share:
+            self.arena.run_alone(STEADY, self.share, self.mix, self.load, str(self.seed))
         else:
             self.arena.run(self.name, self.mix, self.load, str(self.seed))
 

@@ -128,7 +128,7 @@ def _with_deadlines(
     def part(seed: str, count: int) -> Iterator[MixedProgram]:
         draw = Random(f"deadlines/{seed}")
         for one in draw_part(seed, count):
-            yield replace(one, deadline=draw.uniform(1.5, 6.0))
+            yield replace(one, deadline=draw.uniform(2.0, 8.0))
 
     return part
 

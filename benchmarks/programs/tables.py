@@ -7,7 +7,6 @@ from statistics import median
 
 from benchmarks.programs.compared import ComparedPrograms, FigureOf
 from benchmarks.programs.contestants import ARRIVAL, BEFORE, CLAIRVOYANT, OURS
-from benchmarks.programs.mixes import STEADY
 from benchmarks.programs.work import RAG
 from benchmarks.report import Row, Value
 
@@ -19,6 +18,9 @@ KINDS = "kinds of programs"
 DEADLINES = "share of deadlines missed"
 TENANTS = "95th percentile of a tenant beside bursts of another, over having its share alone"
 
+SHARE = "half the speed"
+"""Share of `SHARES` for which there is a goal."""
+
 _TAIL_CONTESTANTS = (BEFORE, OURS, CLAIRVOYANT)
 _KIND_CONTESTANTS = (ARRIVAL, BEFORE, OURS, CLAIRVOYANT)
 
@@ -28,7 +30,7 @@ def all_rows(found: Sequence[ComparedPrograms]) -> list[Row]:
     rows = [_ratio_row(MEANS, one, lambda figures: figures.mean_s) for one in found]
     rows += [_ratio_row(SLOWDOWNS, one, lambda figures: figures.slowdown) for one in found]
     rows += [_tail_row(one) for one in found]
-    rows += [_tenant_row(one) for one in found if one.alone_p95_s]
+    rows += [row for one in found for row in _tenant_rows(one)]
     rows += [_deadline_row(one) for one in found if has_deadlines(one)]
     rows += [_seconds_row(one) for one in found]
     return [*rows, *(row for one in found for row in _kind_rows(one))]
@@ -46,9 +48,9 @@ def missed(one: ComparedPrograms, contestant: str) -> float:
     return sum((figures.missed or 0.0) * figures.count for figures in counted) / total
 
 
-def beside_over_alone(one: ComparedPrograms, contestant: str) -> list[float]:
+def beside_over_alone(one: ComparedPrograms, contestant: str, share: str = SHARE) -> list[float]:
     """Return the p95 of the steady tenant over that of having its share alone, for each seed."""
-    pairs = zip(one.by_seed, one.alone_p95_s, strict=True)
+    pairs = zip(one.by_seed, one.alone_p95_s[share], strict=True)
     return [seed[contestant][RAG].p95_s / alone_s for seed, alone_s in pairs]
 
 
@@ -75,11 +77,12 @@ def _tail_row(one: ComparedPrograms) -> Row:
 _TAILS: dict[str, FigureOf] = {"p95": lambda figures: figures.p95_s, "p99": lambda figures: figures.p99_s}
 
 
-def _tenant_row(one: ComparedPrograms) -> Row:
-    values: dict[str, Value] = {f"{STEADY} alone, s": median(one.alone_p95_s)}
-    values |= {name: median(beside_over_alone(one, name)) for name in one.contestants}
-    values["ours, by seed"] = _spread(beside_over_alone(one, OURS))
-    return Row(TENANTS, one.name, values, "simulated")
+def _tenant_rows(one: ComparedPrograms) -> Iterator[Row]:
+    for share, alone_s in one.alone_p95_s.items():
+        values: dict[str, Value] = {"alone_p95_s": median(alone_s)}
+        values |= {name: median(beside_over_alone(one, name, share)) for name in one.contestants}
+        values["ours, by seed"] = _spread(beside_over_alone(one, OURS, share))
+        yield Row(TENANTS, f"{one.name}, {share}", values, "simulated")
 
 
 def _deadline_row(one: ComparedPrograms) -> Row:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import plotting
 from benchmarks.fleet.cells import Cells
 from benchmarks.programs import try_one
-from benchmarks.programs.arena import ProgramArena
+from benchmarks.programs.arena import SHARES, ProgramArena
 from benchmarks.programs.benchmark import ProgramsSize, measure
 from benchmarks.programs.contestants import ARRIVAL, ATTAINED, BEFORE, CLAIRVOYANT
 from benchmarks.programs.grid import ProgramGrid, ProgramScene
@@ -90,7 +90,7 @@ def test_a_report_on_all_mixes(tmp_path: Path) -> None:
     report = measure(size, BenchmarkOptions(cells=tmp_path / "cells"))
     assert len(report.table(SECONDS)) == len(MIXES)
     assert [*report.table(DEADLINES)] == ["deadlines, 110 %"]
-    assert [*report.table(TENANTS)] == ["bursts, 110 %"]
+    assert [*report.table(TENANTS)] == [f"bursts, 110 %, {share}" for share in SHARES]
     assert len(report.goals) >= 6
     pytest.importorskip("matplotlib")
     plotting.plot(report, tmp_path / "picture.png")
