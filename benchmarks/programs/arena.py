@@ -183,7 +183,7 @@ class ProgramArena:
         return CellKey(what, mix, load, 0, settings | {"workload": workload_digest()})
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _drawn(mix: str, seed: str, scale: float) -> tuple[MixedProgram, ...]:
     return MIXES[mix].draw(seed, scale)
 
@@ -211,9 +211,10 @@ def _unpacked(found: Mapping[str, Any]) -> ProgramRun:
 
 @cache
 def code_digest() -> str:
-    """Digest of the schedulers' code, so that a run of other code is another run."""
+    """Digest of the code that a run depends on, so that a run of other code is another run."""
     package = Path(stretto.__file__).parent
-    return _digest([*sorted((package / "sched").rglob("*.py")), *sorted((package / "cluster").rglob("*.py"))])
+    rooms = ("model", "costs", "cluster", "llm", "sched", "sim")
+    return _digest([path for room in rooms for path in sorted((package / room).rglob("*.py"))])
 
 
 @cache

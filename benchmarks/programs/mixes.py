@@ -30,6 +30,7 @@ _MEAN_TURNS = 4
 _BURSTS = 4
 _BURSTS_SHARE = 0.2
 _MAX_WIDTH = 96
+_PASSAGE_TOKENS = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,12 @@ def _chats(seed: str, count: int) -> Iterator[MixedProgram]:
     draw = Random(seed)
     num_drawn = number = 0
     while num_drawn < count:
-        prompt, at = _SYSTEM, draw.random()
+        texts, at = [_SYSTEM], draw.random()
         for turn in range(min(count - num_drawn, _geometric(draw, _MEAN_TURNS))):
             name = f"{seed}/{number}/{turn}"
-            prompt += text_of(name, recorded.chat_message_tokens(draw))
-            query = MixedQuery(name, CHAT, {"prompt": prompt})
-            yield MixedProgram(name, CHAT, at % 1.0, (query,))
-            prompt += answer_text(name, CHAT)
+            texts.append(text_of(name, recorded.chat_message_tokens(draw)))
+            yield MixedProgram(name, CHAT, at % 1.0, (MixedQuery(name, CHAT, tuple(texts)),))
+            texts.append(answer_text(name, CHAT))
             at += 0.05 + draw.expovariate(10)
             num_drawn += 1
         number += 1
@@ -82,13 +82,13 @@ def _agents(seed: str, count: int) -> Iterator[MixedProgram]:
     draw = Random(seed)
     for number in range(count):
         name = f"{seed}/{number}"
-        prompt = _TOOLS + text_of(name, recorded.agent_first_tokens(draw))
+        texts = [_TOOLS, text_of(name, recorded.agent_first_tokens(draw))]
         queries: list[MixedQuery] = []
         for turn in range(recorded.agent_calls(draw)):
             asked = f"{name}/{turn}"
             pause_s = recorded.tool_s(draw) if turn else 0.0
-            queries.append(MixedQuery(asked, AGENT, {"prompt": prompt}, pause_s=pause_s))
-            prompt += answer_text(asked, AGENT) + text_of(asked, recorded.agent_added_tokens(draw))
+            queries.append(MixedQuery(asked, AGENT, tuple(texts), pause_s))
+            texts += [answer_text(asked, AGENT), text_of(asked, recorded.agent_added_tokens(draw))]
         yield MixedProgram(name, AGENT, draw.random(), tuple(queries))
 
 
@@ -96,7 +96,7 @@ def _rag(seed: str, count: int) -> Iterator[MixedProgram]:
     draw = Random(seed)
     for number in range(count):
         name = f"{seed}/{number}"
-        query = MixedQuery(name, RAG, {"question": text_of(name, recorded.chat_message_tokens(draw))})
+        query = MixedQuery(name, RAG, (text_of(name, recorded.chat_message_tokens(draw)),))
         yield MixedProgram(name, RAG, draw.random(), (query,))
 
 
@@ -105,8 +105,8 @@ def _map_reduce(seed: str, count: int) -> Iterator[MixedProgram]:
     draw = Random(seed)
     for number in range(count):
         name, width = f"{seed}/{number}", recorded.pareto(draw, 2, 1.1, _MAX_WIDTH)
-        passages = [text_of(f"{name}/{place}", 250) for place in range(width)]
-        query = MixedQuery(name, MAP_REDUCE, {"passages": passages}, width)
+        passages = tuple(text_of(f"{name}/{place}", _PASSAGE_TOKENS) for place in range(width))
+        query = MixedQuery(name, MAP_REDUCE, passages)
         yield MixedProgram(name, MAP_REDUCE, draw.random(), (query,))
 
 
@@ -138,8 +138,7 @@ def _batch(seed: str, count: int) -> Iterator[MixedProgram]:
     draw = Random(seed)
     for number in range(count):
         name = f"{seed}/{number}"
-        prompt = text_of(name, recorded.chat_message_tokens(draw) + 400)
-        query = MixedQuery(name, BATCH, {"prompt": prompt})
+        query = MixedQuery(name, BATCH, (text_of(name, recorded.chat_message_tokens(draw) + 400),))
         yield MixedProgram(name, BATCH, 0.0, (query,), objective="offline")
 
 

@@ -237,7 +237,7 @@ class Simulation:
             submit = Submit(
                 query.name,
                 graph,
-                query.inputs,
+                query.inputs(),
                 self._deadlines_s[program.name],
                 tenant=program.tenant,
                 objective=program.objective,

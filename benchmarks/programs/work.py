@@ -6,7 +6,6 @@ its answers and the seconds of its tools. The schedulers learn of it only as it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -28,15 +27,26 @@ class MixedQuery:
     """One query of a program.
 
     Attributes:
-        width: number of passages, for the kinds that have some.
+        texts: the parts of its prompt or question, or the passages of `map_reduce`. Prompts that go on from
+            others share the objects.
         pause_s: seconds after the end of the program's query before, in which a tool runs.
     """
 
     name: str
     kind: str
-    inputs: Mapping[str, object]
-    width: int = 0
+    texts: tuple[str, ...]
     pause_s: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """Number of passages, for the kind that has some; else 0."""
+        return len(self.texts) if self.kind == MAP_REDUCE else 0
+
+    def inputs(self) -> dict[str, object]:
+        """Return the inputs of its graph."""
+        if self.kind == MAP_REDUCE:
+            return {"passages": list(self.texts)}
+        return {"question" if self.kind == RAG else "prompt": "".join(self.texts)}
 
 
 @dataclass(frozen=True, slots=True)
