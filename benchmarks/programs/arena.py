@@ -1,13 +1,13 @@
 """Runs of contestants at a share of the measured capacity. What has been computed is stored in cells.
 
 A *lone* run gives the programs to an idle server one after the other: so it measures what each takes alone,
-and the true work of each call. The *capacity* is the work per second that the servers do while a new program
-comes whenever fewer queries are there than twice what can run.
+and the true work of each call. The *capacity* is the work per second that the servers do, with endless KV
+memory, while a new program comes whenever fewer queries are there than twice what can run. With the memory
+that there is, a server full of agents does less and less, and the measure would depend on the run's length.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
@@ -17,7 +17,7 @@ from typing import Any
 
 import stretto
 from benchmarks.fleet.cells import CellKey, Cells
-from benchmarks.programs.contestants import ARRIVAL, ProgramContestant, contestant
+from benchmarks.programs.contestants import ARRIVAL, ENDLESS_FACTOR, ProgramContestant, contestant
 from benchmarks.programs.mixes import MIXES
 from benchmarks.programs.orders import CallKey
 from benchmarks.programs.simulated import JudgedServers, ProgramRun, ProgramTimes, Simulation
@@ -60,7 +60,7 @@ class ProgramArena:
 
     def programs(self, mix: str, seed: str) -> tuple[MixedProgram, ...]:
         """Return the programs of a mix."""
-        scale = self.scale * self.servers.instances * math.sqrt(self.servers.sequences / 16)
+        scale = self.scale * self.servers.instances * self.servers.sequences / 16
         if seed == _CAPACITY_SEED:
             scale = max(scale, _LEAST_FILLINGS * self._most_active / MIXES[mix].num_programs)
         return _drawn(mix, seed, scale)
@@ -170,7 +170,8 @@ class ProgramArena:
             while simulation.num_active < most and (program := next(waiting, None)) is not None:
                 simulation.start(program, simulation.driver.now_s)
 
-        simulation = Simulation(self.servers, programs, contestant(ARRIVAL).policy, on_reply=start_more)
+        servers = replace(self.servers, kv_factor=ENDLESS_FACTOR)
+        simulation = Simulation(servers, programs, contestant(ARRIVAL).policy, on_reply=start_more)
         start_more()
         ends_s = simulation.finish().ends_s
         until_s = max(one.at_s for one in simulation.run.times.values())

@@ -16,7 +16,8 @@ ENDLESS = "endless_memory"
 BEFORE = "least_work"
 """The default order before programs had one of their own."""
 OURS = "ours"
-_ENDLESS_FACTOR = 8
+ENDLESS_FACTOR = 8
+"""KV memory that counts as endless, in times of what a server has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def contestant(name: str) -> ProgramContestant:
         ARRIVAL: ProgramContestant(ARRIVAL, "throughput"),
         ATTAINED: ProgramContestant(ATTAINED, None),
         CLAIRVOYANT: ProgramContestant(CLAIRVOYANT, None),
-        ENDLESS: ProgramContestant(ENDLESS, default, _ENDLESS_FACTOR),
+        ENDLESS: ProgramContestant(ENDLESS, default, ENDLESS_FACTOR),
         OURS: ProgramContestant(OURS, default),
     }
     return known.get(name) or ProgramContestant(name, name)
