@@ -140,8 +140,8 @@ class ProgramArena:
         simulation = Simulation(larger, programs, chosen.policy, order)
         for one in programs:
             if tenant in (None, one.tenant):
-                seconds = None if one.deadline is None else one.deadline * lone.latency_s[one.name]
-                simulation.start(one, one.at * duration_s, seconds)
+                due_s = one.due_s(lone.latency_s[one.name], duration_s)
+                simulation.start(one, one.at * duration_s, due_s)
         return simulation.finish()
 
     def _one_by_one(self, programs: Sequence[MixedProgram]) -> ProgramRun:

@@ -47,7 +47,7 @@ def figures_of(run: ProgramRun, lone: Lone, programs: Sequence[MixedProgram]) ->
     queries = {query.name for one in chosen for query in one.queries}
     usages = [usage for (query, _, _), usage in run.usages.items() if query in queries]
     length_s = max(one.end_s for one in run.times.values()) - min(one.at_s for one in run.times.values())
-    with_deadline = [one for one in chosen if one.deadline is not None]
+    with_deadline = [one for one in chosen if (one.deadline, one.window) != (None, None)]
     num_missed = sum(run.times[one.name].has_failed for one in with_deadline)
     num_prompt = sum(usage.num_prompt_tokens for usage in usages)
     return KindFigures(

@@ -30,6 +30,7 @@ _MEAN_TURNS = 4
 _BURSTS = 4
 _BURSTS_SHARE = 0.2
 _MAX_WIDTH = 96
+_WINDOW = 1.5
 _PASSAGE_TOKENS = 250
 
 
@@ -134,12 +135,12 @@ def _with_deadlines(
 
 
 def _batch(seed: str, count: int) -> Iterator[MixedProgram]:
-    """Yield offline work that is all there at the beginning."""
+    """Yield offline work that is all there at the beginning, with a window in which it can be done."""
     draw = Random(seed)
     for number in range(count):
         name = f"{seed}/{number}"
         query = MixedQuery(name, BATCH, (text_of(name, recorded.chat_message_tokens(draw) + 400),))
-        yield MixedProgram(name, BATCH, 0.0, (query,), objective="offline")
+        yield MixedProgram(name, BATCH, 0.0, (query,), objective="offline", window=_WINDOW)
 
 
 def _geometric(draw: Random, mean: float) -> int:

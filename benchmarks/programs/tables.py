@@ -7,7 +7,7 @@ from statistics import median
 
 from benchmarks.programs.compared import ComparedPrograms, FigureOf
 from benchmarks.programs.contestants import ARRIVAL, BEFORE, CLAIRVOYANT, OURS
-from benchmarks.programs.work import RAG
+from benchmarks.programs.work import BATCH, RAG
 from benchmarks.report import Row, Value
 
 MEANS = "mean latency: arrival order over each"
@@ -31,19 +31,19 @@ def all_rows(found: Sequence[ComparedPrograms]) -> list[Row]:
     rows += [_ratio_row(SLOWDOWNS, one, lambda figures: figures.slowdown) for one in found]
     rows += [_tail_row(one) for one in found]
     rows += [row for one in found for row in _tenant_rows(one)]
-    rows += [_deadline_row(one) for one in found if has_deadlines(one)]
+    rows += [row for one in found for row in _deadline_rows(one)]
     rows += [_seconds_row(one) for one in found]
     return [*rows, *(row for one in found for row in _kind_rows(one))]
 
 
-def has_deadlines(one: ComparedPrograms) -> bool:
-    """Return whether the programs have deadlines."""
-    return one.by_seed[0][ARRIVAL][""].missed is not None
+def has_deadlines(one: ComparedPrograms, kind: str = "") -> bool:
+    """Return whether programs of a kind, or those that count, have deadlines."""
+    return kind in one.by_seed[0][ARRIVAL] and one.by_seed[0][ARRIVAL][kind].missed is not None
 
 
-def missed(one: ComparedPrograms, contestant: str) -> float:
+def missed(one: ComparedPrograms, contestant: str, kind: str = "") -> float:
     """Return the share of deadlines that a contestant misses over all seeds."""
-    counted = [seed[contestant][""] for seed in one.by_seed]
+    counted = [seed[contestant][kind] for seed in one.by_seed]
     total = sum(figures.count for figures in counted)
     return sum((figures.missed or 0.0) * figures.count for figures in counted) / total
 
@@ -85,8 +85,11 @@ def _tenant_rows(one: ComparedPrograms) -> Iterator[Row]:
         yield Row(TENANTS, f"{one.name}, {share}", values, "simulated")
 
 
-def _deadline_row(one: ComparedPrograms) -> Row:
-    return Row(DEADLINES, one.name, {name: missed(one, name) for name in one.contestants}, "simulated")
+def _deadline_rows(one: ComparedPrograms) -> Iterator[Row]:
+    for kind, name in (("", one.name), (BATCH, f"{one.name}, windows of offline work")):
+        if has_deadlines(one, kind):
+            values: dict[str, Value] = {each: missed(one, each, kind) for each in one.contestants}
+            yield Row(DEADLINES, name, values, "simulated")
 
 
 def _seconds_row(one: ComparedPrograms) -> Row:

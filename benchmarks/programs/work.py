@@ -57,6 +57,7 @@ class MixedProgram:
         at: time of arrival as a share of the time in which programs arrive, between 0 and 1.
         deadline: seconds from its arrival until its deadline, for each second that it takes alone; None
             without one.
+        window: the same, for each second in which programs arrive; None without one.
     """
 
     name: str
@@ -66,10 +67,22 @@ class MixedProgram:
     tenant: str = ""
     objective: Objective = "throughput"
     deadline: float | None = None
+    window: float | None = None
     is_counted: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_counted", self.objective != "offline")
+
+    def due_s(self, lone_s: float, duration_s: float) -> float | None:
+        """Return the seconds from its arrival until its deadline; None without one.
+
+        Args:
+            lone_s: seconds that it takes alone.
+            duration_s: seconds in which programs arrive.
+        """
+        if self.window is not None:
+            return self.window * duration_s
+        return None if self.deadline is None else self.deadline * lone_s
 
 
 def written_tokens(query: str, kind: str, step: str, item: int) -> int:

@@ -17,6 +17,7 @@ from benchmarks.programs.measures import by_kind, share_of_gain
 from benchmarks.programs.mixes import MIXES
 from benchmarks.programs.simulated import JudgedServers
 from benchmarks.programs.tables import DEADLINES, MEANS, SECONDS, TENANTS
+from benchmarks.programs.work import BATCH
 from benchmarks.registry import BenchmarkOptions
 
 TINY = 0.05
@@ -67,6 +68,18 @@ def test_twice_the_load_takes_half_the_time(tmp_path: Path) -> None:
     assert place.duration_s("pareto", 0.5, "0") == 2 * place.duration_s("pareto", 1.0, "0")
 
 
+def test_offline_work_has_a_window_and_does_not_count(tmp_path: Path) -> None:
+    place = arena(tmp_path)
+    offline = [one for one in place.programs("batch", "0") if not one.is_counted]
+    assert {one.kind for one in offline} == {BATCH}
+    assert {one.due_s(3.0, 100.0) for one in offline} == {150.0}
+    found = by_kind(
+        place.run(ARRIVAL, "batch", 1.1, "0"), place.lone("batch", "0"), place.programs("batch", "0")
+    )
+    assert found[""].missed is None
+    assert found[BATCH].missed is not None
+
+
 def test_a_share_is_counted_where_there_is_something_to_gain() -> None:
     assert share_of_gain(2.0, 1.5, 1.0) == pytest.approx(1 / 3)
     assert share_of_gain(1.04, 1.0, 1.0) is None
@@ -89,7 +102,7 @@ def test_a_report_on_all_mixes(tmp_path: Path) -> None:
     size = ProgramsSize(loads=(1.1,), seeds=1, scale=0.1, workers=1)
     report = measure(size, BenchmarkOptions(cells=tmp_path / "cells"))
     assert len(report.table(SECONDS)) == len(MIXES)
-    assert [*report.table(DEADLINES)] == ["deadlines, 110 %"]
+    assert [*report.table(DEADLINES)] == ["deadlines, 110 %", "batch, 110 %, windows of offline work"]
     assert [*report.table(TENANTS)] == [f"bursts, 110 %, {share}" for share in SHARES]
     assert len(report.goals) >= 6
     pytest.importorskip("matplotlib")
