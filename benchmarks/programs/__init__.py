@@ -1,1 +1,1 @@
-"""Whose turn it is, and who has room: mixtures of programs on simulated servers."""
+"""Benchmark of mixtures of programs on simulated servers: whose turn it is, and who has room."""

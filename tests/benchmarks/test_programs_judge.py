@@ -10,7 +10,7 @@ from benchmarks import plotting
 from benchmarks.fleet.cells import Cells
 from benchmarks.programs import try_one
 from benchmarks.programs.arena import SHARES, ProgramArena
-from benchmarks.programs.benchmark import ProgramsSize, measure
+from benchmarks.programs.benchmark import FIRST_REPORTED_SEED, ProgramsSize, measure
 from benchmarks.programs.contestants import ARRIVAL, ATTAINED, BEFORE, CLAIRVOYANT
 from benchmarks.programs.grid import ProgramGrid, ProgramScene
 from benchmarks.programs.measures import by_kind, share_of_gain
@@ -88,6 +88,11 @@ def test_a_share_is_counted_where_there_is_something_to_gain() -> None:
 def test_one_cell_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try_one.main(["chats", "0.9", "0", BEFORE, "--scale", "0.02", "--cells", str(tmp_path)])
     assert BEFORE in capsys.readouterr().out
+
+
+def test_a_seed_of_reports_is_not_tuned_with() -> None:
+    with pytest.raises(SystemExit):
+        try_one.main(["chats", "0.9", str(FIRST_REPORTED_SEED)])
 
 
 def test_a_report_has_its_tables_and_goals(tmp_path: Path) -> None:
