@@ -93,8 +93,10 @@ class ProgramArena:
 
     def duration_s(self, mix: str, load: float, seed: str) -> float:
         """Return the seconds in which the programs of a mix have to come for a load."""
-        counted = {query.name for one in self.programs(mix, seed) if one.is_counted for query in one.queries}
-        work_s = sum(s for (query, _, _), s in self.lone(mix, seed).work_s.items() if query in counted)
+        online = {
+            query.name for one in self.programs(mix, seed) if not one.is_offline for query in one.queries
+        }
+        work_s = sum(s for (query, _, _), s in self.lone(mix, seed).work_s.items() if query in online)
         return work_s / (load * self.capacity(mix))
 
     def run(self, name: str, mix: str, load: float, seed: str) -> ProgramRun:
@@ -161,7 +163,7 @@ class ProgramArena:
         """Return the work per second while more queries are there than run, until no program is left to
         come.
         """
-        programs = [one for one in self.programs(mix, _CAPACITY_SEED) if one.is_counted]
+        programs = [one for one in self.programs(mix, _CAPACITY_SEED) if not one.is_offline]
         work_s = self.lone(mix, _CAPACITY_SEED).work_s
         waiting = iter(programs)
         most = self._most_active

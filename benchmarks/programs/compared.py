@@ -45,8 +45,9 @@ class ComparedPrograms:
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The kinds of programs."""
-        return [kind for kind in self.by_seed[0][ARRIVAL] if kind]
+        """The kinds of programs that all seeds have."""
+        kinds = self.by_seed[0][ARRIVAL]
+        return [kind for kind in kinds if kind and all(kind in seed[ARRIVAL] for seed in self.by_seed)]
 
     def of(self, contestant: str, figure: FigureOf, kind: str = "") -> float:
         """Return the median over seeds of a figure."""

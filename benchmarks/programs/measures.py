@@ -17,7 +17,7 @@ LEAST_GAIN = 1.05
 
 @dataclass(frozen=True, slots=True)
 class KindFigures:
-    """Figures of the programs of one kind in one run, or of all that are counted.
+    """Figures of the programs of one kind in one run, or of all but offline ones.
 
     Attributes:
         slowdown: mean of latency over the latency alone.
@@ -40,8 +40,8 @@ class KindFigures:
 
 
 def figures_of(run: ProgramRun, lone: Lone, programs: Sequence[MixedProgram]) -> KindFigures:
-    """Return the figures of those of some programs that were in the run."""
-    chosen = [one for one in programs if one.name in run.times]
+    """Return the figures of those of some programs that count and were in the run."""
+    chosen = [one for one in programs if one.is_counted and one.name in run.times]
     times = [run.times[one.name] for one in chosen]
     latencies_s = [one.latency_s for one in times]
     queries = {query.name for one in chosen for query in one.queries}
@@ -65,9 +65,9 @@ def figures_of(run: ProgramRun, lone: Lone, programs: Sequence[MixedProgram]) ->
 
 
 def by_kind(run: ProgramRun, lone: Lone, programs: Sequence[MixedProgram]) -> Mapping[str, KindFigures]:
-    """Return the figures of each kind, under "" those of all programs that are counted."""
-    found = {"": figures_of(run, lone, [one for one in programs if one.is_counted])}
-    for kind in dict.fromkeys(one.kind for one in programs):
+    """Return the figures of each kind, under "" those of all programs but offline ones."""
+    found = {"": figures_of(run, lone, [one for one in programs if not one.is_offline])}
+    for kind in dict.fromkeys(one.kind for one in programs if one.is_counted):
         found[kind] = figures_of(run, lone, [one for one in programs if one.kind == kind])
     return found
 

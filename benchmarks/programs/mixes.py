@@ -163,17 +163,17 @@ _FOUR = {"chats": 55, "rag": 20, "agents": 15, "map_reduce": 10}
 MIXES: Mapping[str, ProgramMix] = {
     mix.name: mix
     for mix in (
-        ProgramMix("chats", {"chats": 100}, 800, "chats"),
-        ProgramMix("chats_agents", {"chats": 70, "agents": 30}, 500, "chats beside agents with tools"),
-        ProgramMix("four_apps", _FOUR, 500, "chats, RAG, agents and map-reduce"),
-        ProgramMix("pareto", {"map_reduce": 100}, 250, "map-reduce of Pareto widths"),
-        ProgramMix("bursts", {"steady": 45, "bursts": 55}, 300, "RAG beside bursts of another tenant"),
+        ProgramMix("chats", {"chats": 100}, 1000, "chats"),
+        ProgramMix("chats_agents", {"chats": 70, "agents": 30}, 900, "chats beside agents with tools"),
+        ProgramMix("four_apps", _FOUR, 600, "chats, RAG, agents and map-reduce"),
+        ProgramMix("pareto", {"map_reduce": 100}, 300, "map-reduce of Pareto widths"),
+        ProgramMix("bursts", {"steady": 45, "bursts": 55}, 360, "RAG beside bursts of another tenant"),
         ProgramMix(
             "deadlines",
             {"urgent_chats": 60, "urgent_rag": 25, "urgent_map_reduce": 15},
-            400,
+            500,
             "chats, RAG and map-reduce with deadlines",
         ),
-        ProgramMix("batch", {**_FOUR, "batch": 60}, 400, "offline work beside four apps"),
+        ProgramMix("batch", {**_FOUR, "batch": 60}, 480, "offline work beside four apps"),
     )
 }

@@ -6,7 +6,7 @@ its answers and the seconds of its tools. The schedulers learn of it only as it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from benchmarks.programs import recorded
@@ -16,6 +16,8 @@ from stretto.sim.synthetic_output import filler
 CHAT, AGENT, RAG, MAP_REDUCE, BATCH = "chat", "agent", "rag", "map_reduce", "batch"
 ONE_CALL_KINDS = (CHAT, AGENT, BATCH)
 """Kinds whose queries are one call of the LLM each."""
+WARM_SHARE = 0.2
+"""Share of the time in which programs arrive whose programs figures do not count."""
 FAN_IN = 8
 """Summaries that are merged by one call."""
 
@@ -68,10 +70,16 @@ class MixedProgram:
     objective: Objective = "throughput"
     deadline: float | None = None
     window: float | None = None
-    is_counted: bool = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "is_counted", self.objective != "offline")
+    @property
+    def is_offline(self) -> bool:
+        """Whether it takes what others leave; then it is no part of the load."""
+        return self.objective == "offline"
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether figures count it: servers are empty at first, and nothing has been learned yet."""
+        return self.is_offline or self.at >= WARM_SHARE
 
     def due_s(self, lone_s: float, duration_s: float) -> float | None:
         """Return the seconds from its arrival until its deadline; None without one.

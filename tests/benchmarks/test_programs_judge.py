@@ -17,7 +17,7 @@ from benchmarks.programs.measures import by_kind, share_of_gain
 from benchmarks.programs.mixes import MIXES
 from benchmarks.programs.simulated import JudgedServers
 from benchmarks.programs.tables import DEADLINES, MEANS, SECONDS, TENANTS
-from benchmarks.programs.work import BATCH
+from benchmarks.programs.work import BATCH, WARM_SHARE
 from benchmarks.registry import BenchmarkOptions
 
 TINY = 0.05
@@ -70,7 +70,7 @@ def test_twice_the_load_takes_half_the_time(tmp_path: Path) -> None:
 
 def test_offline_work_has_a_window_and_does_not_count(tmp_path: Path) -> None:
     place = arena(tmp_path)
-    offline = [one for one in place.programs("batch", "0") if not one.is_counted]
+    offline = [one for one in place.programs("batch", "0") if one.is_offline]
     assert {one.kind for one in offline} == {BATCH}
     assert {one.due_s(3.0, 100.0) for one in offline} == {150.0}
     found = by_kind(
@@ -78,6 +78,13 @@ def test_offline_work_has_a_window_and_does_not_count(tmp_path: Path) -> None:
     )
     assert found[""].missed is None
     assert found[BATCH].missed is not None
+
+
+def test_programs_of_the_beginning_are_not_counted(tmp_path: Path) -> None:
+    place = arena(tmp_path)
+    programs = place.programs("pareto", "0")
+    found = by_kind(place.run(ARRIVAL, "pareto", 0.9, "0"), place.lone("pareto", "0"), programs)
+    assert found[""].count == sum(one.at >= WARM_SHARE for one in programs) < len(programs)
 
 
 def test_a_share_is_counted_where_there_is_something_to_gain() -> None:
