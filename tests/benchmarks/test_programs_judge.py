@@ -82,8 +82,8 @@ def test_offline_work_has_a_window_and_does_not_count(tmp_path: Path) -> None:
 
 def test_programs_of_the_beginning_are_not_counted(tmp_path: Path) -> None:
     place = arena(tmp_path)
-    programs = place.programs("pareto", "0")
-    found = by_kind(place.run(ARRIVAL, "pareto", 0.9, "0"), place.lone("pareto", "0"), programs)
+    programs = place.programs("chats", "0")
+    found = by_kind(place.run(ARRIVAL, "chats", 0.9, "0"), place.lone("chats", "0"), programs)
     assert found[""].count == sum(one.at >= WARM_SHARE for one in programs) < len(programs)
 
 
