@@ -1,9 +1,9 @@
 """Runs of contestants at a share of the measured capacity. What has been computed is stored in cells.
 
 A *lone* run gives the programs to an idle server one after the other: so it measures what each takes alone,
-and the true work of each call. The *capacity* is the work per second that the servers do, with endless KV
-memory, while a new program comes whenever fewer queries are there than twice what can run. With the memory
-that there is, a server full of agents does less and less, and the measure would depend on the run's length.
+and the true work of each call. The *capacity* is the most work per second that the servers do by arrival
+order while a fixed number of programs is there, for the best of several numbers. With few, sequences are idle
+while agents wait for their tools; with all that come, the prefixes of agents that are there are evicted.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from typing import Any
 
 import stretto
 from benchmarks.fleet.cells import CellKey, Cells
-from benchmarks.programs.contestants import ARRIVAL, ENDLESS_FACTOR, ProgramContestant, contestant
+from benchmarks.programs.contestants import ARRIVAL, ProgramContestant, contestant
 from benchmarks.programs.mixes import MIXES
 from benchmarks.programs.orders import CallKey
 from benchmarks.programs.simulated import JudgedServers, ProgramRun, ProgramTimes, Simulation
-from benchmarks.programs.work import MixedProgram
+from benchmarks.programs.work import WARM_SHARE, MixedProgram
 from stretto.model.tasks import Usage
 
-_SATURATION = 2
-_LEAST_FILLINGS = 4
+_FILLINGS = (1.5, 2, 3, 4)
+_LEAST_FILLINGS = 8
 _CAPACITY_SEED = "capacity"
-_WARM_SHARE = 0.15
 _GAP_S = 1.0
 
 SHARES: Mapping[str, Callable[[JudgedServers], JudgedServers]] = {
@@ -62,13 +61,12 @@ class ProgramArena:
         """Return the programs of a mix."""
         scale = self.scale * self.servers.instances * self.servers.sequences / 16
         if seed == _CAPACITY_SEED:
-            scale = max(scale, _LEAST_FILLINGS * self._most_active / MIXES[mix].num_programs)
+            scale = max(scale, _LEAST_FILLINGS * self._num_sequences / MIXES[mix].num_programs)
         return _drawn(mix, seed, scale)
 
     @property
-    def _most_active(self) -> int:
-        """Number of queries that are there while the capacity is measured."""
-        return _SATURATION * self.servers.sequences * self.servers.instances
+    def _num_sequences(self) -> int:
+        return self.servers.sequences * self.servers.instances
 
     def lone(self, mix: str, seed: str) -> Lone:
         """Return what the programs of a mix take alone."""
@@ -85,7 +83,8 @@ class ProgramArena:
         """Return how many seconds of work of a mix the servers do in a second."""
 
         def run() -> Mapping[str, Any]:
-            return {"work_per_s": self._saturated(mix)}
+            numbers = [round(times * self._num_sequences) for times in _FILLINGS]
+            return {"work_per_s": max(self._saturated(mix, number) for number in numbers)}
 
         return float(
             self.cells.get(self._key("capacity", mix, 1.0, _CAPACITY_SEED, "scene"), run)["work_per_s"]
@@ -159,25 +158,21 @@ class ProgramArena:
         start_next()
         return simulation.finish()
 
-    def _saturated(self, mix: str) -> float:
-        """Return the work per second while more queries are there than run, until no program is left to
-        come.
-        """
+    def _saturated(self, mix: str, num_open: int) -> float:
+        """Return the work per second while so many programs are there, until none is left to come."""
         programs = [one for one in self.programs(mix, _CAPACITY_SEED) if not one.is_offline]
         work_s = self.lone(mix, _CAPACITY_SEED).work_s
         waiting = iter(programs)
-        most = self._most_active
 
         def start_more() -> None:
-            while simulation.num_active < most and (program := next(waiting, None)) is not None:
+            while simulation.num_open < num_open and (program := next(waiting, None)) is not None:
                 simulation.start(program, simulation.driver.now_s)
 
-        servers = replace(self.servers, kv_factor=ENDLESS_FACTOR)
-        simulation = Simulation(servers, programs, contestant(ARRIVAL).policy, on_reply=start_more)
+        simulation = Simulation(self.servers, programs, contestant(ARRIVAL).policy, on_reply=start_more)
         start_more()
         ends_s = simulation.finish().ends_s
         until_s = max(one.at_s for one in simulation.run.times.values())
-        since_s = _WARM_SHARE * until_s
+        since_s = WARM_SHARE * until_s
         done_s = sum(work_s[key] for key, end_s in ends_s.items() if since_s < end_s <= until_s)
         return done_s / (until_s - since_s)
 

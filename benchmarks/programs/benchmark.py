@@ -105,7 +105,7 @@ def _notes(size: ProgramsSize, grid: ProgramGrid) -> list[str]:
         "least true work left, which is no optimum; endless memory is 8 times the KV memory with our "
         "policy",
         "the load is the work of programs that are not offline over the seconds in which they come, as a "
-        f"share of what saturated servers with endless memory do; seconds of work a second: {capacities}",
+        f"share of what saturated servers do; seconds of work a second: {capacities}",
         "latencies and ratios are over all programs but offline ones and those of the first fifth of "
         "the time; a program that misses its deadline ends then",
         "slowdown is the latency over that of the same program alone on one server; the longest wait is"

@@ -164,7 +164,7 @@ MIXES: Mapping[str, ProgramMix] = {
     mix.name: mix
     for mix in (
         ProgramMix("chats", {"chats": 100}, 1000, "chats"),
-        ProgramMix("chats_agents", {"chats": 70, "agents": 30}, 900, "chats beside agents with tools"),
+        ProgramMix("chats_agents", {"chats": 80, "agents": 20}, 900, "chats beside agents with tools"),
         ProgramMix("four_apps", _FOUR, 600, "chats, RAG, agents and map-reduce"),
         ProgramMix("pareto", {"map_reduce": 100}, 300, "map-reduce of Pareto widths"),
         ProgramMix("bursts", {"steady": 45, "bursts": 55}, 360, "RAG beside bursts of another tenant"),

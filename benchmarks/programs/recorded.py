@@ -13,7 +13,7 @@ from random import Random
 
 SCALE = 16
 """Tokens and seconds of the recorded agents for one of ours."""
-MOST_FIRST_TOKENS = 2048
+MOST_FIRST_TOKENS = 1024
 """Longest first prompt of an agent, so that those of one server fit into its KV memory together."""
 
 _CALLS = (2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 13, 17, 23, 30, 42, 68)

@@ -179,8 +179,7 @@ class Simulation:
         on_reply: function that is called when a query has ended, and may start programs.
 
     Attributes:
-        num_open: number of programs that have not ended.
-        num_active: number of queries that the servers have to do now or soon, without those behind a pause.
+        num_open: number of programs that have been started and have not ended.
     """
 
     def __init__(
@@ -200,7 +199,7 @@ class Simulation:
         self._started_s: dict[str, float] = {}
         self._deadlines_s: dict[str, float | None] = {}
         self._on_reply = on_reply
-        self.num_open = self.num_active = 0
+        self.num_open = 0
         engines = servers.engines(policy if order is None else _JUDGED)
         self._profiles = tuple((one.name, one.profile) for one in engines)
         vocabulary = DEFAULT if order is None else DEFAULT.with_policy(_JUDGED, order)
@@ -218,7 +217,6 @@ class Simulation:
         self._started_s[program.name] = at_s
         self._deadlines_s[program.name] = None if deadline_s is None else at_s + deadline_s
         self.num_open += 1
-        self.num_active += 1
         self._submit(program, 0, at_s)
 
     def finish(self) -> ProgramRun:
@@ -232,7 +230,6 @@ class Simulation:
         query = program.queries[place]
 
         def arrive() -> Sequence[Event]:
-            self.num_active += place > 0
             graph = graph_of(query.kind, query.width, self._profiles)
             submit = Submit(
                 query.name,
@@ -253,7 +250,6 @@ class Simulation:
         now_s = self.driver.now_s
         if reply.error is not None and not isinstance(reply.error, DeadlineExceeded):
             raise reply.error
-        self.num_active -= 1
         if reply.error is None and place < len(program.queries):
             self._submit(program, place, now_s + program.queries[place].pause_s)
         else:
