@@ -1,8 +1,12 @@
-"""Draws a report as a picture: horizontal bars, one group for each table that its benchmark names."""
+"""Draws a report as a picture: horizontal bars, one group for each table that its benchmark names, or the
+picture that its benchmark draws itself.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks.registry import BENCHMARKS
 from benchmarks.report import Report, Value, show
@@ -20,9 +24,19 @@ def plot(report: Report, path: str | Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as cause:
         raise ConfigError("a plot needs matplotlib: pip install 'stretto[bench]'") from cause
-    charts = charts_of(report)
-    figure = Figure(figsize=(8, 1 + 4 * len(charts)), layout="constrained")
+    figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)
+    module = BENCHMARKS[report.name].picture
+    if module is None:
+        _draw_bars(figure, report)
+    else:
+        import_module(module).draw_into(figure, report)
+    figure.savefig(path, dpi=150)
+
+
+def _draw_bars(figure: Any, report: Report) -> None:
+    charts = charts_of(report)
+    figure.set_size_inches(8, 1 + 4 * len(charts))
     for place, (table, columns) in enumerate(charts.items(), start=1):
         axes = figure.add_subplot(len(charts), 1, place)
         rows = [row for row in report.table(table).values() if columns[0] in row.values]
@@ -44,7 +58,6 @@ def plot(report: Report, path: str | Path) -> None:
         if _is_wide([row.values[columns[0]] for row in rows]):
             axes.set_xscale("log")
         axes.margins(x=0.15)
-    figure.savefig(path, dpi=150)
 
 
 def charts_of(report: Report) -> dict[str, list[str]]:

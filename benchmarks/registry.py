@@ -23,12 +23,13 @@ class BenchmarkOptions:
         vllm: Python interpreter of an environment with vLLM; None for that of `make vllm-env`. The benchmark
             router is run on two servers of it, if it is named.
         checkpoint: folder of an LLM; None for the benchmark's own.
-        cells: folder that keeps finished runs, which are not repeated (fleet, placement, parrot); None for
-            `runs/` and the name of the benchmark.
+        cells: folder that keeps finished runs, which are not repeated (fleet, placement, parrot,
+            programs); None for `runs/` and the name of the benchmark.
         faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet, router).
-        virtual: run only what takes place in virtual time (fleet, placement).
+        virtual: run only what takes place in virtual time (fleet, placement, programs).
         fleet: compare routers before a fleet of emulated servers, instead of their cost (router); or run
             programs before such a fleet in real time, instead of in virtual time (parrot).
+        whole: run the whole grid, which takes days, instead of the part that fits into 20 minutes (programs).
     """
 
     quick: bool = False
@@ -41,19 +42,22 @@ class BenchmarkOptions:
     faults: bool = False
     virtual: bool = False
     fleet: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """One question, answered by `run_benchmark(options) -> Report` of `module`, which is imported when run.
 
-    `charts` are the (table, column) pairs that a plot shows.
+    `charts` are the (table, column) pairs that a plot shows as bars. A benchmark with a picture of its own
+    names the module in `picture`, which has `draw_into(figure, report)`.
     """
 
     name: str
     summary: str
     module: str
     charts: tuple[tuple[str, str], ...] = ()
+    picture: str | None = None
 
     def run(self, options: BenchmarkOptions) -> Report:
         """Run the benchmark."""
@@ -232,6 +236,12 @@ _ALL = (
             ("what could be won: mean seconds in virtual time", "clairvoyant"),
             ("faults of one of the LLM servers", "mean_s"),
         ),
+    ),
+    Benchmark(
+        "programs",
+        "Whose turn it is: orders of service on mixtures of programs, beside arrival order and a clairvoyant",
+        "benchmarks.programs.benchmark",
+        picture="benchmarks.programs.picture",
     ),
 )
 

@@ -1,1 +1,1 @@
-"""Mixtures of programs on simulated servers: whose turn it is, and who has room."""
+"""Benchmark of mixtures of programs on simulated servers: whose turn it is, and who has room."""

@@ -50,7 +50,7 @@ def bench(
         typer.Option(
             "--cells",
             help="Folder that keeps finished runs, so that an interrupted benchmark goes on (fleet, "
-            "placement, parrot). Default: runs/NAME.",
+            "placement, parrot, programs). Default: runs/NAME.",
             metavar="DIR",
         ),
     ] = None,
@@ -66,6 +66,9 @@ def bench(
         typer.Option(
             "--fleet", help="Compare routers, or programs, before emulated servers (router, parrot)."
         ),
+    ] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Run the whole grid, which takes days (programs).")
     ] = False,
 ) -> None:
     """Run a benchmark and say which goals it meets."""
@@ -97,6 +100,7 @@ def bench(
             faults=faults,
             virtual=virtual,
             fleet=fleet,
+            whole=whole,
         )
         result = registry.run(name, options)
     report.print_report(result, console)

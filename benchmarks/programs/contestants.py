@@ -1,0 +1,58 @@
+"""The contestants: orders of service by name, and servers with endless memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmarks.programs.orders import CallKey, least_attained, least_left
+from stretto.model.deployment import Engine
+from stretto.sched.orders.order import NewOrder
+
+ARRIVAL = "arrival"
+CLAIRVOYANT = "clairvoyant"
+ATTAINED = "least_attained"
+ENDLESS = "endless_memory"
+BEFORE = "least_work"
+"""The default order before programs had one of their own."""
+OURS = "ours"
+ENDLESS_FACTOR = 8
+"""KV memory that counts as endless, in times of what a server has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramContestant:
+    """One contestant.
+
+    Attributes:
+        policy: policy of all engines; None for an order of the judge's own.
+        kv_factor: KV memory of the servers, in times of what they have.
+    """
+
+    name: str
+    policy: str | None
+    kv_factor: int = 1
+
+    def order(self, work_s: Mapping[CallKey, float], programs: Mapping[str, str]) -> NewOrder | None:
+        """Return the order of the judge's own for one run; None if it has a policy."""
+        if self.policy is not None:
+            return None
+        return least_attained() if self.name == ATTAINED else least_left(work_s, programs)
+
+
+def contestant(name: str) -> ProgramContestant:
+    """Return a contestant by its name, or by the name of a policy."""
+    default = Engine("llm").policy
+    known = {
+        ARRIVAL: ProgramContestant(ARRIVAL, "throughput"),
+        ATTAINED: ProgramContestant(ATTAINED, None),
+        CLAIRVOYANT: ProgramContestant(CLAIRVOYANT, None),
+        ENDLESS: ProgramContestant(ENDLESS, default, ENDLESS_FACTOR),
+        OURS: ProgramContestant(OURS, default),
+    }
+    return known.get(name) or ProgramContestant(name, name)
+
+
+def all_names() -> tuple[str, ...]:
+    """Return the names of the contestants of a report, arrival order first."""
+    return ARRIVAL, BEFORE, ATTAINED, OURS, CLAIRVOYANT, ENDLESS
