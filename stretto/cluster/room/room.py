@@ -127,18 +127,18 @@ class Room:
     # --- requests
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether no context has room and none is held, so that a request that is the only one of its program
-        need not be made known.
+    def is_guarded(self) -> bool:
+        """Whether something is held, or likely to come back. If not, requests of programs that do not come
+        back need not be made known.
         """
-        return not self.held and len(self._index) == len(self._outside)
+        return bool(self.held) or any(room.num_protected for room in self.instances.values())
 
     @property
     def wants_blocks(self) -> bool:
         """Whether requests should tell their blocks. While there is much room, what prompts share does not
         matter, and the program that a request names is believed.
         """
-        if self._wants_blocks and self.is_quiet:
+        if self._wants_blocks and not self.is_guarded:
             self._wants_blocks = False
         return self._wants_blocks
 
@@ -232,7 +232,7 @@ class Room:
             self._leave(context)
         self._watch(context)
 
-    def finished(self, program: str) -> None:
+    def finished(self, program: Hashable) -> None:
         """Note that a program has ended: it makes no more requests."""
         found = self._index.programs.pop(program, None)
         if found is not None:
