@@ -163,11 +163,11 @@ class EngineTier:
         self.dirty[engine] = None
         return self.schedulers[engine].end_query(query)
 
-    def end_program(self, program: str) -> None:
-        """Tell the engines that a program makes no more queries."""
+    def end_program(self, program: str, tenant: str) -> None:
+        """Tell the engines that a tenant's program makes no more queries."""
         for name, scheduler in self.schedulers.items():
             if isinstance(scheduler, LLMScheduler):
-                scheduler.end_program(program)
+                scheduler.end_program(program, tenant)
                 self.dirty[name] = None
 
     # --- checks

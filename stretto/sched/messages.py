@@ -73,12 +73,13 @@ class Cancel:
 
 @record
 class EndProgram:
-    """Event to the schedulers: a program (`QueryRecord.program`) makes no more queries.
+    """Event to the schedulers: a program (`QueryRecord.program`) of a tenant makes no more queries.
 
     It frees room for others sooner, and need not be sent. Queries of the program that still run go on.
     """
 
     program: str
+    tenant: str = ""
 
 
 @record

@@ -207,8 +207,8 @@ class System:
             case Cancel(query, reason):
                 if query in self.queries:
                     self._end(query, None, reason or QueryCancelled("cancelled"))
-            case EndProgram(program):
-                self._engines.end_program(program)
+            case EndProgram(program, tenant):
+                self._engines.end_program(program, tenant)
             case Close(query):
                 if query in self.queries:
                     self._end(query, None, None)

@@ -82,7 +82,7 @@ class Machine:
     def inside(self) -> list[str]:
         """Programs with room."""
         rooms = self.room.instances.values()
-        return sorted(one.program.name for room in rooms for one in room.inside)
+        return sorted(str(one.program.name) for room in rooms for one in room.inside)
 
 
 def test_what_does_not_fit_beside_those_inside_is_held() -> None:

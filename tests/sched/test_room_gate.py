@@ -145,3 +145,30 @@ def test_nothing_is_held_where_it_is_switched_off_or_nothing_is_known() -> None:
 def test_a_limit_of_holds_is_not_negative() -> None:
     with pytest.raises(ConfigError, match="max_hold_s"):
         Machine(max_hold_s=-1.0)
+
+
+def test_programs_of_two_tenants_with_one_name_are_two() -> None:
+    machine = Machine()
+    for tenant in ("x", "y"):
+        text = filler(tenant, 4000)
+        event = Submit(
+            f"a of {tenant}", GRAPH, {"prompt": text}, is_streamed=False, program="a", tenant=tenant
+        )
+        assert machine.admitted(machine.handle(event)) == [f"a of {tenant}"]
+    assert machine.submit("b1", 3000, "b") == []
+    machine.end("a of x")
+    assert machine.admitted(machine.handle(EndProgram("a"))) == [], "nobody's"
+    assert machine.admitted(machine.handle(EndProgram("a", "x"))) == ["b1"]
+
+
+def test_an_old_program_has_a_limited_start_over_a_new_one() -> None:
+    machine = Machine()
+    machine.submit("old1", 1000, "old")
+    machine.end("old1")
+    machine.now_s = 5000.0
+    machine.submit("a1", 9000, "a")
+    machine.submit("new1", 6000, "new")
+    machine.now_s = 5400.0
+    machine.submit("old2", 6000, "old")
+    assert machine.admitted(machine.handle(EndProgram("a"))) == []
+    assert machine.end("a1") == ["new1"]

@@ -8,7 +8,7 @@ programs may have the same opening.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from stretto.cluster.room.contexts import Context, Program, RoomRequest
 from stretto.cluster.room.instance_room import InstanceRoom
@@ -25,7 +25,7 @@ class ContextIndex:
     """All contexts, by program and by number."""
 
     def __init__(self) -> None:
-        self.programs: dict[str, Program] = {}
+        self.programs: dict[Hashable, Program] = {}
         self._contexts: dict[int, Context] = {}
         self._kinds: OrderedDict[tuple[str, bool], Silences] = OrderedDict()
         self._num_added = 0

@@ -22,6 +22,7 @@ class RoomRequest:
 
     Attributes:
         key: name by which the client calls it.
+        program: name of its program, which no other one has.
         kind: name of what resembles it. Programs come back after answers of one kind in similar times.
         blocks: chained hashes of the prompt's full blocks, each of `block_tokens` tokens.
         num_output: tokens that it is expected to generate.
@@ -30,7 +31,7 @@ class RoomRequest:
     """
 
     key: Hashable
-    program: str
+    program: Hashable
     kind: str
     num_tokens: int
     blocks: Sequence[BlockHash] = ()
@@ -49,7 +50,7 @@ class Program:
         is_over: whether its end was said.
     """
 
-    name: str
+    name: Hashable
     start_s: float
     contexts: dict[Context, None] = field(default_factory=dict)
     is_over: bool = False

@@ -15,6 +15,7 @@ from stretto.model.record import record
 from stretto.model.sorted_queue import SortedQueue
 
 _FACTOR = 1.25
+_MOST_CREDIT_S = 300.0
 
 
 @record
@@ -30,6 +31,13 @@ class Holding:
     context: Context
     need: float
     since_s: float
+
+    @property
+    def aged_from_s(self) -> float:
+        """Time from which its age counts: since its program began, but no longer than `_MOST_CREDIT_S` before
+        it was held, so that programs that live for hours leave room for others.
+        """
+        return max(self.context.program.start_s, self.since_s - _MOST_CREDIT_S)
 
 
 class Held:
@@ -89,7 +97,7 @@ class Held:
         best, most = None, -math.inf
         for of_class in self._classes.values():
             holding = of_class.first
-            per_token_s = (now_s - holding.context.program.start_s) / max(1.0, holding.need)
+            per_token_s = (now_s - holding.aged_from_s) / max(1.0, holding.need)
             if holding.need <= most_need and per_token_s > most:
                 best, most = holding, per_token_s
         return best
@@ -107,4 +115,4 @@ def _class_of(holding: Holding) -> int:
 
 
 def _age_key(holding: Holding) -> tuple[float, float, int]:
-    return holding.context.program.start_s, holding.since_s, holding.context.number
+    return holding.aged_from_s, holding.since_s, holding.context.number

@@ -33,10 +33,10 @@ _NO_KEY = PromptKey((), 1)
 class RoomGate:
     """The requests of an LLM engine that wait for room in KV memory, by query and step.
 
-    Requests whose queries make no other one are not even made known while no program has room: where all are
-    such, the gate costs nothing. Neither are any while the sizes of all memories are unknown and prompts have
-    no keys, from which it could be told what is missing in a cache; nor offline requests, which give way to
-    others anyway.
+    Requests that nobody continues (of queries that make no other one, and of steps that are applied to lists)
+    are not even made known while nothing is held or likely to come back: where all are such, the gate costs
+    nothing. Neither are any while the sizes of all memories are unknown and prompts have no keys, from which
+    it could be told what is missing in a cache; nor offline requests, which give way to others anyway.
 
     Attributes:
         now_s: present time, which its owner sets before other calls.
@@ -83,7 +83,7 @@ class RoomGate:
         is_known = bool(self._sized) or self._keys.has_spaces
         if not (self._engine.holds_programs and is_known) or request.record.criteria == "offline":
             return [entry]
-        if is_last and self._room.is_quiet:
+        if (is_last or entry.hi > entry.lo + 1) and not self._room.is_guarded:
             return [entry]
         going = []
         for item in range(entry.lo, entry.hi):
@@ -138,9 +138,9 @@ class RoomGate:
             self._end(key)
         self._room.finished(query)
 
-    def end_program(self, program: str) -> None:
-        """Note that a program has ended: it makes no more requests."""
-        self._room.finished(program)
+    def end_program(self, program: str, tenant: str) -> None:
+        """Note that a program of a tenant has ended: it makes no more requests."""
+        self._room.finished(_program_key(tenant, program))
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Note how urgently the results of held requests are needed now."""
@@ -224,7 +224,7 @@ class RoomGate:
             found = next(iter(keys.values()), None) or bytes_key(prompt, record.tenant)
         return RoomRequest(
             key,
-            entry.program,
+            _program_key(record.tenant, record.program) if record.program else entry.query,
             f"{record.tenant}/{record.kind}/{request.step}",
             entry.num_units(entry.lo, entry.lo + 1),
             found.blocks,
@@ -233,3 +233,8 @@ class RoomGate:
             bool(record.program),
             is_last,
         )
+
+
+def _program_key(tenant: str, program: str) -> tuple[str, str]:
+    """Return the name of a tenant's program that is not the name of any query."""
+    return tenant, program

@@ -422,9 +422,9 @@ class LLMScheduler:
         self._retains = [one for one in self._retains if one.reuse.query != query]
         return actions
 
-    def end_program(self, program: str) -> None:
-        """Free the room that a program has in KV memory: it makes no more queries."""
-        self._gate.end_program(program)
+    def end_program(self, program: str, tenant: str) -> None:
+        """Free the room that a tenant's program has in KV memory: it makes no more queries."""
+        self._gate.end_program(program, tenant)
 
     def held(self, query: str) -> list[HeldPicture]:
         """Return the requests of a query (run of an app) that are held, as its program has no room."""

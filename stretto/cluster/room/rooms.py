@@ -1,0 +1,108 @@
+"""The instances of one model, and which of them has room for a context."""
+
+from __future__ import annotations
+
+import math
+
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.room.call_means import CallMeans
+from stretto.cluster.room.contexts import Context
+from stretto.cluster.room.instance_room import InstanceRoom
+
+_RESERVE = 0.10
+"""Part of the memory that newcomers leave free."""
+_LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.05
+"""Parts of the memory that one request by the lane may take, and all of them together."""
+_PRESSED = 0.5
+
+
+class Rooms:
+    """The memories of all instances."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[InstanceId, InstanceRoom] = {}
+        self.means = CallMeans()
+
+    def of(self, context: Context) -> InstanceRoom | None:
+        """Return the instance where a context was last; None if there is none any more."""
+        return None if context.instance is None else self.by_id.get(context.instance)
+
+    def around(self, context: Context) -> InstanceRoom:
+        """Return the instance where a context has room."""
+        assert context.is_inside
+        assert context.instance is not None
+        return self.by_id[context.instance]
+
+    @property
+    def serving(self) -> list[InstanceRoom]:
+        """Instances where contexts may enter."""
+        return [room for room in self.by_id.values() if room.is_serving]
+
+    @property
+    def is_any_protected(self) -> bool:
+        """Whether a context inside is likely to come back."""
+        return any(room.num_protected for room in self.by_id.values())
+
+    def claims(self, room: InstanceRoom) -> float:
+        """Return the tokens that the contexts inside an instance take, with what their next calls add."""
+        return room.claims(self.means.per_call)
+
+    def adds(self, context: Context, room: InstanceRoom) -> float:
+        """Return the tokens that a context outside would add to those inside an instance."""
+        return room.adds(context, self.means.per_call)
+
+    def is_pressed(self, room: InstanceRoom) -> bool:
+        """Whether so much of a memory is taken that it matters what prompts share, and where requests go."""
+        return self.claims(room) > _PRESSED * room.belief.tokens
+
+    def least_need(self, context: Context) -> float:
+        """Return how many tokens a context outside adds where it adds the fewest."""
+        return min(self.adds(context, room) for room in self.by_id.values())
+
+    def cached_at(self, context: Context) -> InstanceRoom | None:
+        """Return the instance whose memory holds what a context outside adds, and where its program has room
+        with another context, or its own prefix is probably still in the cache; None if there is none.
+        """
+        inside = [one.instance for one in context.program.contexts if one.is_inside]
+        for instance in dict.fromkeys((context.instance, *inside)):
+            room = None if instance is None else self.by_id.get(instance)
+            if room is None or not room.is_serving:
+                continue
+            taken = self.claims(room) + self.adds(context, room)
+            since = room.computed - context.used_at
+            is_held = context.is_computed and not context.in_lane and taken + since <= room.belief.tokens
+            if (is_held or instance in inside) and taken <= room.belief.tokens:
+                return room
+        return None
+
+    def roomiest(self, context: Context) -> tuple[float, InstanceRoom | None]:
+        """Return how many tokens a context that is outside adds where it adds the fewest, and the instance
+        where it should enter: where it was, or where most room is left beside it; None if it fits nowhere.
+        """
+        least, best, most = math.inf, None, 0.0
+        serving = self.serving
+        largest = max(room.belief.tokens for room in serving)
+        for room in serving:
+            adds = self.adds(context, room)
+            least = min(least, adds)
+            left = (1.0 - _RESERVE) * room.belief.tokens - self.claims(room) - adds
+            if left < 0.0 and (room.num_protected or room.belief.tokens < min(adds, largest)):
+                continue
+            if room.id == context.instance and context.is_computed:
+                return adds, room
+            if best is None or left > most:
+                best, most = room, left
+        return least, best
+
+    def emptiest_lane(self) -> tuple[InstanceRoom, float]:
+        """Return the instance with the emptiest lane, and how many tokens a request there may take."""
+
+        def free(room: InstanceRoom) -> float:
+            return _LANE_IN_FLIGHT * room.belief.tokens - room.lane_tokens
+
+        room = max(self.serving, key=free)
+        return room, min(free(room), _LANE_SIZE * room.belief.tokens)
+
+    def claimed(self) -> dict[InstanceId, int]:
+        """Return how many tokens the contexts inside take of each instance's memory."""
+        return {room.id: round(self.claims(room)) for room in self.by_id.values()}

@@ -1,0 +1,105 @@
+"""The contexts that are silent: when to look at each again, and which are remembered though they have no
+room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from stretto.cluster.room.context_index import ContextIndex
+from stretto.cluster.room.contexts import Context, RoomRequest
+from stretto.cluster.room.rooms import Rooms
+from stretto.cluster.room.silences import bin_of, end_s
+
+_MOST_OUTSIDE = 10_000
+_LONG_AGO = 2.0
+"""Memories that an instance has computed since a context was used, from which on its prefix is gone for sure.
+"""
+
+
+class SilentContexts:
+    """The silent contexts of all programs.
+
+    A context without room is remembered as long as its prefix may be in a cache, and at most `_MOST_OUTSIDE`.
+    """
+
+    def __init__(self, index: ContextIndex, rooms: Rooms) -> None:
+        self._index = index
+        self._rooms = rooms
+        self._edges: list[tuple[float, int, float]] = []
+        self._outside: OrderedDict[Context, None] = OrderedDict()
+
+    @property
+    def next_s(self) -> float | None:
+        """Time at which a context may have been silent for too long; None if there is none."""
+        return self._edges[0][0] if self._edges else None
+
+    def patience(self, context: Context) -> int:
+        """Return the bin of silences with whose begin a context inside leaves."""
+        return context.silences.patience(self._rooms.around(context).keeps_for_s())
+
+    def begin(self, context: Context, now_s: float) -> None:
+        """Begin to wait for the next request of a context."""
+        context.last_s, context.bin = now_s, 0
+        self._watch(context)
+
+    def end(self, context: Context, request: RoomRequest, common: int, now_s: float) -> None:
+        """Learn from a context that goes on with a request, which has `common` blocks of the last prompt."""
+        self._outside.pop(context, None)
+        is_useful = 2 * common >= len(context.blocks)
+        number = bin_of(now_s - context.last_s)
+        for passed in range(context.bin, number):
+            context.silences.pass_bin(passed)
+        context.silences.end_in(number, is_useful=is_useful)
+        growth = request.num_tokens - context.num_tokens
+        if is_useful and growth >= 0:
+            self._rooms.means.note_growth(growth)
+
+    def overdue(self, now_s: float) -> Iterator[Context]:
+        """Count the silences that have lasted until the end of a bin by now, and yield the contexts inside
+        for which that is too long. The caller lets each leave before it asks for the next.
+        """
+        while self._edges and self._edges[0][0] <= now_s:
+            at_s, number, last_s = heappop(self._edges)
+            context = self._index.get(number)
+            if context is None or context.request is not None or context.last_s != last_s:
+                continue
+            while context.last_s + end_s(context.bin) <= at_s:
+                context.silences.pass_bin(context.bin)
+                context.bin += 1
+            if context.is_inside and context.bin >= self.patience(context):
+                yield context
+            self._watch(context)
+
+    def remember(self, context: Context) -> Context | None:
+        """Remember a silent context without room; return another one that is to be forgotten, if there is
+        one.
+        """
+        self._outside[context] = None
+        self._outside.move_to_end(context)
+        oldest = next(iter(self._outside))
+        room = self._rooms.of(oldest)
+        is_gone = room is None or room.computed - oldest.used_at > _LONG_AGO * room.belief.tokens
+        is_forgotten = len(self._outside) > _MOST_OUTSIDE or (is_gone and oldest is not context)
+        return oldest if is_forgotten else None
+
+    def forget(self, context: Context) -> None:
+        """Forget a context that was remembered, if it was."""
+        self._outside.pop(context, None)
+
+    def check_invariants(self) -> None:
+        """Check that what is remembered has no room. For tests."""
+        assert all(one.request is None and not one.is_inside for one in self._outside)
+
+    def _watch(self, context: Context) -> None:
+        """Look at a silent context again when it has been silent for too long to keep its room, or, if it has
+        none, at the end of the bin that it is in.
+        """
+        number = context.bin
+        if context.is_inside:
+            number = max(number, self.patience(context) - 1)
+        if (edge_s := end_s(number)) < math.inf:
+            heappush(self._edges, (context.last_s + edge_s, context.number, context.last_s))
