@@ -181,8 +181,8 @@ class LearnedWork:
         return None if found is None or not found.num_ways else found.way_s
 
     def find(self, source: Source, done_s: float) -> WorkLeft | None:
-        """Return the distribution for a program that has asked for `done_s` seconds of work; None if nothing is
-        known of its source, nor of its kind.
+        """Return the distribution for a program that has asked for `done_s` seconds of work; None if nothing
+        is known of its source, nor of its kind.
         """
         for one in (source, source[:1]):
             found = self._sources.get(one)
