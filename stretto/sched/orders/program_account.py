@@ -19,10 +19,15 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from stretto.costs.learned_work import LearnedWork, Source, WorkLeft
+from stretto.model.errors import ConfigError
 from stretto.model.tasks import Usage
 from stretto.sched.queries.request import StepRequest
+
+NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
+"""Weights by which all tenants have equal shares."""
 
 _MAX_PROGRAMS = 8192
 _MAX_GROUPS = 256
@@ -103,14 +108,19 @@ class ProgramAccount:
         self,
         unit_s: float = 0.0,
         output_s: float = 0.0,
-        weights: Mapping[str, float] | None = None,
+        weights: Mapping[str, float] = NO_WEIGHTS,
         learned: LearnedWork | None = None,
     ) -> None:
         self.learned = LearnedWork() if learned is None else learned
         self.virtual_s = 0.0
         self._unit_s = unit_s
         self._output_s = output_s
-        self._weights = weights or {}
+        for tenant, weight in weights.items():
+            if not 0 < weight < math.inf:
+                raise ConfigError(
+                    f"the weight of tenant {tenant!r} is {weight!r}; it must be positive and finite"
+                )
+        self._weights = weights
         self._programs: OrderedDict[str, Program] = OrderedDict()
         self._of_query: dict[str, str] = {}
         self._served: dict[str, float] = {}
