@@ -48,7 +48,8 @@ class EngineTier:
             away.
 
     Raises:
-        ConfigError: two engines have one name, a policy or a placement is unknown, or a weight is not positive.
+        ConfigError: two engines have one name, a policy or a placement is unknown, or a weight of a tenant is
+            not positive.
     """
 
     def __init__(

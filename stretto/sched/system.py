@@ -79,7 +79,7 @@ class System:
 
         Args:
             space_of: returns the space in which the instances of a replica report what they hold.
-            tenant_weights: shares of tenants relative to each other, positive; 1 for a tenant that is not there.
+            tenant_weights: shares of tenants relative to each other; 1 for a tenant that is not there.
 
         Raises:
             ConfigError: two engines have one name, or a policy or a placement is unknown.
