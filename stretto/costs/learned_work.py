@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, TypeAlias
 
 from stretto.model.errors import ConfigError
@@ -102,14 +102,39 @@ class WorkLeft:
 
 
 @dataclass(slots=True)
+class _Fresh:
+    """Tokens of prompts that are not cached: as a number, and as a share of the prompt. Of the two, the one
+    that has predicted better is used: histories that grow have a new end, and documents are new as a whole.
+    """
+
+    tokens: float = 0.0
+    share: float = 1.0
+    error_of_tokens: float = 0.0
+    error_of_share: float = 0.0
+    num: int = 0
+
+    def observe(self, num_known: float, num_fresh: float) -> None:
+        self.num += 1
+        weight = max(_LEAST_WEIGHT, 1 / self.num)
+        self.error_of_tokens += weight * (abs(num_fresh - self.tokens) - self.error_of_tokens)
+        self.error_of_share += weight * (abs(num_fresh - self.share * num_known) - self.error_of_share)
+        self.tokens += weight * (num_fresh - self.tokens)
+        self.share += weight * (num_fresh / num_known - self.share)
+
+    def expected(self, num_known: float) -> float:
+        if self.num and self.error_of_tokens < self.error_of_share:
+            return self.tokens
+        return self.share * num_known
+
+
+@dataclass(slots=True)
 class _OfSource:
     """What was learned of one source: later work by bins of the work so far, how fresh prompts are, and how
     long programs went on.
     """
 
     cells: dict[int, WorkLeft] = field(default_factory=dict)
-    fresh: float = 1.0
-    num_fresh: int = 0
+    fresh: _Fresh = field(default_factory=lambda: _Fresh())
     way_s: float = 0.0
     num_ways: int = 0
 
@@ -162,16 +187,16 @@ class LearnedWork:
                 cell = one.cells[place] = WorkLeft()
             cell.count(left_s)
 
-    def observe_fresh(self, source: Source, share: float) -> None:
-        """Count a prompt of which this share of the tokens had to be computed."""
-        found = self._source(source)
-        found.num_fresh += 1
-        found.fresh += max(_LEAST_WEIGHT, 1 / found.num_fresh) * (share - found.fresh)
+    def observe_fresh(self, source: Source, num_known: float, num_fresh: float) -> None:
+        """Count a prompt of `num_known` tokens of which `num_fresh` had to be computed."""
+        self._source(source).fresh.observe(num_known, num_fresh)
 
-    def fresh(self, source: Source) -> float:
-        """Return the share of a prompt's tokens that is expected not to be cached; 1 if nothing is known."""
+    def fresh(self, source: Source, num_known: float) -> float:
+        """Return how many of the `num_known` tokens of a prompt are expected not to be cached; all if nothing
+        is known.
+        """
         found = self._sources.get(source)
-        return 1.0 if found is None else found.fresh
+        return num_known if found is None else found.fresh.expected(num_known)
 
     def way_s(self, source: Source) -> float | None:
         """Return the mean time from the start of work of this source to the end of its program; None if no
@@ -209,7 +234,7 @@ class LearnedWork:
         return [
             {
                 "source": list(source),
-                "fresh": [found.fresh, found.num_fresh],
+                "fresh": list(astuple(found.fresh)),
                 "way": [found.way_s, found.num_ways],
                 "cells": [
                     [place, [[one, cell.weights[one], cell.sums_s[one]] for one in sorted(cell.weights)]]
@@ -226,7 +251,8 @@ class LearnedWork:
         try:
             for one in state:
                 found = learned._source(tuple(map(str, one["source"])))
-                found.fresh, found.num_fresh = float(one["fresh"][0]), int(one["fresh"][1])
+                tokens, share, of_tokens, of_share, num = one["fresh"]
+                found.fresh = _Fresh(float(tokens), float(share), float(of_tokens), float(of_share), int(num))
                 found.way_s, found.num_ways = float(one["way"][0]), int(one["way"][1])
                 for place, bins in one["cells"]:
                     weights = {int(at): float(weight) for at, weight, _ in bins}
@@ -241,9 +267,9 @@ class LearnedWork:
         """Check that numbers of sources and bins keep within their limits, and that sums agree."""
         assert len(self._sources) <= _MAX_SOURCES
         for found in self._sources.values():
-            assert found.fresh >= 0
+            assert all(0 <= value < math.inf for value in astuple(found.fresh))
             assert found.way_s >= 0
-            assert min(found.num_fresh, found.num_ways) >= 0
+            assert found.num_ways >= 0
             assert all(0 <= place <= _BINS // 2 for place in found.cells)
             for cell in found.cells.values():
                 assert cell.weights.keys() == cell.sums_s.keys()

@@ -55,6 +55,7 @@ from stretto.sched.messages import (
     Submit,
 )
 from stretto.sched.observer import Observer, Observers
+from stretto.sched.orders.program_account import NO_WEIGHTS
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.system import System
 from stretto.sched.vocabulary import Vocabulary
@@ -87,6 +88,8 @@ class Runtime:
         ray_address: host and port of the head of the Ray cluster where replicas with runs_in "ray" run. This
             machine must be one of its nodes.
         machine: devices that replicas may name, and their memory; None checks nothing.
+        tenant_weights: shares of engines that tenants get relative to each other while they all have work;
+            1 for a tenant that is not there.
 
     Use it with `async with`: entering starts every replica and waits until all are ready, leaving
     cancels what still runs and closes every engine. In code that is not asynchronous, use it with `with` and
@@ -106,6 +109,7 @@ class Runtime:
         max_queries: int = 256,
         machine: Machine | None = None,
         ray_address: str = "",
+        tenant_weights: Mapping[str, float] = NO_WEIGHTS,
     ) -> None:
         given = _checked(deployments)
         self.deployments = {deployment.name: deployment for deployment in given}
@@ -113,7 +117,7 @@ class Runtime:
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
         self.vocabulary = vocabulary
         self.plan_cache = PlanCache(profiles, vocabulary, idle_conditions(given), lambda: len(self._queries))
-        self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space)
+        self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space, tenant_weights)
         self.machine = machine
         self.ray_address = ray_address
         for deployment in given:

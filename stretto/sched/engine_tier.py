@@ -28,6 +28,8 @@ from stretto.sched.messages import (
     LLMReport,
     Suspended,
 )
+from stretto.sched.orders.order import prices_s
+from stretto.sched.orders.program_account import NO_WEIGHTS, ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import StepRequest
 from stretto.sched.queries.results import Report
@@ -46,10 +48,17 @@ class EngineTier:
             away.
 
     Raises:
-        ConfigError: two engines have one name, or a policy or a placement is unknown.
+        ConfigError: two engines have one name, a policy or a placement is unknown, or a weight of a tenant is
+            not positive.
     """
 
-    def __init__(self, deployments: Iterable[Deployment], vocabulary: Vocabulary, space_of: SpaceOf) -> None:
+    def __init__(
+        self,
+        deployments: Iterable[Deployment],
+        vocabulary: Vocabulary,
+        space_of: SpaceOf,
+        tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+    ) -> None:
         policies, placements = vocabulary.policies, vocabulary.placements
         self.schedulers: dict[str, BatchScheduler | LLMScheduler] = {}
         self.dirty: dict[str, None] = {}
@@ -61,10 +70,13 @@ class EngineTier:
             if engine.policy not in policies:
                 raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(policies)}")
             check_placement(engine.placement, placements)
+            account = ProgramAccount(*prices_s(engine, profile), tenant_weights)
             self.schedulers[engine.name] = (
-                LLMScheduler(engine, profile, placements[engine.placement](), ids, policies, space_of)
+                LLMScheduler(
+                    engine, profile, placements[engine.placement](), ids, policies, space_of, account
+                )
                 if engine.is_llm
-                else BatchScheduler(engine, profile, ids, policies)
+                else BatchScheduler(engine, profile, ids, policies, account)
             )
 
     def mark_dirty(self, engine: str) -> None:

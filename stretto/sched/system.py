@@ -41,6 +41,7 @@ from stretto.sched.messages import (
     WakeAt,
     Want,
 )
+from stretto.sched.orders.program_account import NO_WEIGHTS
 from stretto.sched.queries.attempts import Attempts
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.one_call import OneCall
@@ -77,16 +78,18 @@ class System:
         expand: ExpandWith | None = None,
         vocabulary: Vocabulary = STANDARD,
         space_of: SpaceOf = no_space,
+        tenant_weights: Mapping[str, float] = NO_WEIGHTS,
     ) -> None:
         """Start no instance yet: `AddInstance` events do, for the deployments' replicas and for others.
 
         Args:
             space_of: returns the space in which the instances of a replica report what they hold.
+            tenant_weights: shares of tenants relative to each other; 1 for a tenant that is not there.
 
         Raises:
             ConfigError: two engines have one name, or a policy or a placement is unknown.
         """
-        self._engines = EngineTier(deployments, vocabulary, space_of)
+        self._engines = EngineTier(deployments, vocabulary, space_of, tenant_weights)
         self.schedulers = self._engines.schedulers
         self.queries: dict[str, SessionMachine | OneCall] = {}
         self._expand = expand

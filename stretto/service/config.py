@@ -49,17 +49,23 @@ class TenantConfig:
         name: name for traces and engines.
         keys: API keys of the tenant's clients.
         limits: limits in place of those of the service.
+        weight: share of the engines that it gets relative to other tenants, while they all have work.
     """
 
     name: str
     keys: tuple[str, ...]
     limits: Limits | None = None
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ConfigError("a tenant needs a name")
         if not self.keys or not all(key and key.isascii() and key.isprintable() for key in self.keys):
             raise ConfigError(f"tenant {self.name!r}: keys must be one or more texts of printable ASCII")
+        if not 0 < self.weight < math.inf:
+            raise ConfigError(
+                f"tenant {self.name!r}: weight is {self.weight!r}; it must be positive and finite"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

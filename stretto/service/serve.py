@@ -51,7 +51,11 @@ def run_service(
         places = LastInstances()
         async with (
             Runtime(
-                deployments, observers=[places], max_queries=config.max_queries, machine=machine
+                deployments,
+                observers=[places],
+                max_queries=config.max_queries,
+                machine=machine,
+                tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
             ) as runtime,
             Service(runtime, config, apps, places) as service,
         ):

@@ -71,7 +71,7 @@ def test_memory_is_bounded() -> None:
     for number in range(5000):
         source = (f"kind {number % 1500}", "step")
         learned.observe(source, draw.lognormvariate(0, 4), draw.lognormvariate(0, 4), draw.random())
-        learned.observe_fresh(source, draw.random())
+        learned.observe_fresh(source, 100, draw.randint(0, 100))
     learned.check_invariants()
     assert len({row.source for row in learned.rows()}) <= 1024
 
@@ -81,12 +81,23 @@ def test_it_can_be_saved_and_loaded() -> None:
     for _ in range(500):
         left_s = draw.choice((0.0, draw.lognormvariate(0, 1)))
         learned.observe(AGENT, draw.lognormvariate(0, 1), left_s, 2.0)
-        learned.observe_fresh(AGENT, 0.25)
+        learned.observe_fresh(AGENT, 100, 25)
     loaded = LearnedWork.of_state(json.loads(json.dumps(learned.state())))
     assert list(loaded.rows()) == list(learned.rows())
     assert loaded.index_s(AGENT, 1.0, 0.5) == learned.index_s(AGENT, 1.0, 0.5)
-    assert loaded.fresh(AGENT) == 0.25
+    assert loaded.fresh(AGENT, 200) == learned.fresh(AGENT, 200)
     assert loaded.way_s(AGENT) == 2.0
     for wrong in ([{}], [{"source": ["a"], "fresh": [1], "way": [0, 0], "cells": []}], [3]):
         with pytest.raises(ConfigError, match="learned work is not of the form"):
             LearnedWork.of_state(wrong)  # type: ignore[arg-type]
+
+
+def test_new_ends_of_histories_are_numbers_and_new_documents_are_shares() -> None:
+    learned, draw = LearnedWork(), random.Random(2)
+    assert learned.fresh(CHAT, 500) == 500
+    for _ in range(50):
+        length = draw.randint(100, 4000)
+        learned.observe_fresh(CHAT, length, 90)
+        learned.observe_fresh(AGENT, length, 0.8 * length)
+    assert learned.fresh(CHAT, 3000) == pytest.approx(90)
+    assert learned.fresh(AGENT, 3000) == pytest.approx(2400)

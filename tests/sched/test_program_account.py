@@ -158,3 +158,16 @@ def test_memory_is_bounded() -> None:
         request = turn(number, "agent 8999")
         ledger.arrived(request, 10, 1.0 + number)
     ledger.check_invariants()
+
+
+def test_a_program_of_several_queries_never_goes_by_less_than_it_has_had() -> None:
+    """It may go on after each turn, however likely its end is."""
+    ledger = account()
+    for number in range(12):
+        run_turns(ledger, f"agent {number}", 5)
+        ledger.program_ended(f"agent {number}")
+    run_turns(ledger, "long", 6)
+    program = ledger.find("long")
+    assert program is not None
+    assert program.is_open_ended
+    assert ledger.index_s(program, 0.01) >= program.done_s

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from support.machines import batch_request, llm_engine, llm_request
+from support.machines import batch_engine, batch_request, llm_engine, llm_request
 
+from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.sched.engines.queue import EngineQueue
@@ -18,6 +19,7 @@ from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.orders.programs_first import ProgramsFirst
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
+from stretto.sched.system import System
 
 
 class Line:
@@ -278,3 +280,18 @@ def test_what_is_wanted_for_latency_keeps_most_places_when_other_work_is_aged() 
     queue = queue_of([*batch, *chats])
     went = [next_of(queue, 60.0) for _ in range(17)]
     assert went == ["throughput", *["latency"] * 7, "throughput", *["latency"] * 7, "throughput"]
+
+
+def test_weights_of_tenants_reach_all_engines_and_are_checked() -> None:
+    profile = Profile(per_unit_s=0.5)
+    engines = [llm_engine(profile=profile), batch_engine(profile=profile)]
+    for scheduler in System(engines, tenant_weights={"paying": 3.0}).schedulers.values():
+        for tenant in ("paying", "other"):
+            request = batch_request(tenant, "e", "xyz", record=QueryRecord(tenant, arrival_s=0.0))
+            scheduler.account.arrived(request, 0, 0.0)
+            scheduler.account.sent(request, 0.0, 3)
+        assert scheduler.account.served_s("other") == pytest.approx(1.5)
+        assert scheduler.account.served_s("paying") == pytest.approx(0.5)
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match="the weight of tenant 'x' is"):
+            System([llm_engine()], tenant_weights={"x": wrong})

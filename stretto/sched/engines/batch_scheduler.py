@@ -68,12 +68,17 @@ class BatchScheduler:
     """
 
     def __init__(
-        self, engine: Engine, profile: Profile, ids: count[int], orders: Mapping[str, NewOrder] = ORDERS
+        self,
+        engine: Engine,
+        profile: Profile,
+        ids: count[int],
+        orders: Mapping[str, NewOrder] = ORDERS,
+        account: ProgramAccount | None = None,
     ) -> None:
         self.engine = engine
         self.instances = EngineInstances(engine)
-        self._account = ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self._account, self._num_serving)
+        self.account = account or ProgramAccount(*prices_s(engine, profile))
+        self.queue = EngineQueue(engine, profile, orders, self.account, self._num_serving)
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, _Batch] = OrderedDict()  # the one begun first is first
@@ -91,7 +96,7 @@ class BatchScheduler:
 
     def add(self, request: StepRequest, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
-        self._account.arrived(request, 0, now_s)
+        self.account.arrived(request, 0, now_s)
         self.queue.add(QueueEntry(request, now_s))
 
     def observe(self, instance: InstanceId, batch_id: int, now_s: float) -> None:
@@ -129,7 +134,7 @@ class BatchScheduler:
             return []
         self.instances.answered(instance)
         for entry, lo, hi in batch.parts:
-            self._account.ended(entry.request, batch.started_s, hi - lo)
+            self.account.ended(entry.request, batch.started_s, hi - lo)
         try:
             results = checked_results(results, len(batch.tasks))
         except BadReply as error:
@@ -297,7 +302,7 @@ class BatchScheduler:
         because their results are no longer wanted. Work that runs goes on.
         """
         self.queue.withdraw(query, node, items)
-        self._account.withdrawn(query, node, items)
+        self.account.withdrawn(query, node, items)
         return []
 
     def queries(self) -> list[str]:
@@ -320,7 +325,7 @@ class BatchScheduler:
         later.
         """
         self.queue.end_query(query)
-        self._account.query_ended(query)
+        self.account.query_ended(query)
         self._leaving.add(query)
         if query not in self._num_running:
             self._left.append(query)
@@ -373,7 +378,7 @@ class BatchScheduler:
         For tests.
         """
         assert all(entry.lo < entry.hi for entry in self.queue)
-        self._account.check_invariants()
+        self.account.check_invariants()
         for instance, batch in self._running.items():
             units = sum(entry.units_of(lo, hi) for entry, lo, hi in batch.parts)
             single = len(batch.parts) == 1 and batch.parts[0][2] - batch.parts[0][1] == 1
@@ -439,7 +444,7 @@ class BatchScheduler:
         num_running, keeps_state = self._num_running, self.engine.keeps_state
         for entry, lo, hi in parts:
             query = entry.query
-            self._account.sent(entry.request, now_s, hi - lo)
+            self.account.sent(entry.request, now_s, hi - lo)
             num_running[query] = num_running.get(query, 0) + 1
             if keeps_state:
                 self._touched.setdefault(query, set()).add(instance)

@@ -62,12 +62,13 @@ class LLMScheduler:
         ids: count[int],
         orders: Mapping[str, NewOrder] = ORDERS,
         space_of: SpaceOf = no_space,
+        account: ProgramAccount | None = None,
     ) -> None:
         self.engine = engine
         self.follows_prefixes = placement.uses_keys == "always"
         self.instances = EngineInstances(engine)
-        self._account = ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self._account, self._num_serving)
+        self.account = account or ProgramAccount(*prices_s(engine, profile))
+        self.queue = EngineQueue(engine, profile, orders, self.account, self._num_serving)
         self._ids = ids
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
@@ -82,7 +83,7 @@ class LLMScheduler:
             self._loads,
             self._shown,
             PlacementRequests(self._outputs, self._ahead, keys, engine.age_limit_s),
-            lambda: EngineQueue(engine, profile, orders, self._account),
+            lambda: EngineQueue(engine, profile, orders, self.account),
         )
         self._handed_over = HandedOver(engine.name)
         self._num_changes: dict[str, int] = {}
@@ -242,7 +243,7 @@ class LLMScheduler:
             self._reuse.arrived(request, now_s)
         self._gate.now_s = now_s
         entry = QueueEntry(request, now_s, self._outputs.expected(request))
-        entry.fresh = self._account.arrived(request, entry.num_output, now_s)
+        entry.fresh = self.account.arrived(request, entry.num_output, now_s)
         if slow := self._too_slow.get(request.query):
             entry.avoids = frozenset(slow.get(request.node.id, ()))
         self._queue(entry)
@@ -277,7 +278,7 @@ class LLMScheduler:
                 self._ahead.end(request.query, request.node.id)
                 self.instances.answered(instance)
                 self._outputs.observe(request, num_output)
-                self._account.answered(request, usage, num_output, now_s)
+                self.account.answered(request, usage, num_output, now_s)
                 self._forecast(running, event, now_s)
                 return [completed(running, event)]
             case Failed(error=error):
@@ -288,7 +289,7 @@ class LLMScheduler:
                 ):
                     return self._retry([running], error, now_s)
                 self._reuse.withdrawn(request.query, request.node.id)
-                self._account.withdrawn(request.query, request.node.id, {running.item})
+                self.account.withdrawn(request.query, request.node.id, {running.item})
                 return [failed(request, running.item, running.item + 1, error)]
         return []
 
@@ -313,7 +314,7 @@ class LLMScheduler:
         num_waiting = self.queue.withdraw(query, node, items) + self._placing.withdraw(query, node, items)
         num_waiting += self._gate.withdraw(query, node, items)
         self._reuse.withdrawn(query, node, None if items is None else num_waiting + len(tasks))
-        self._account.withdrawn(query, node, items)
+        self.account.withdrawn(query, node, items)
         actions: list[Action] = []
         for running in sorted(tasks, key=lambda one: (one.instance, one.task)):
             started_s = running.started_s
@@ -418,7 +419,7 @@ class LLMScheduler:
         self._too_slow.pop(query, None)
         self._ahead.forget(query)
         self._reuse.forget(query)
-        self._account.query_ended(query)
+        self.account.query_ended(query)
         self._retains = [one for one in self._retains if one.reuse.query != query]
         return actions
 
@@ -454,7 +455,7 @@ class LLMScheduler:
         """
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
-        self._account.check_invariants()
+        self.account.check_invariants()
         of_query = {
             one.task for of in self._of_query.values() for many in of.values() for one in many.values()
         }
@@ -490,7 +491,7 @@ class LLMScheduler:
         num_tokens = placed.request.num_tokens
         prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
         queue.take(entry, 1)
-        self._account.sent(request, now_s)
+        self.account.sent(request, now_s)
         running = Running(task.id, instance, entry, item, prompt, queue, placed.request, prefill_s, now_s)
         running.output_key = output_key
         running.slot = self.instances.fleet.slot(instance)
@@ -616,7 +617,7 @@ class LLMScheduler:
             attempt = entry.attempt + was_attempt
             if attempt >= self.engine.max_attempts or entry.is_refused_too_long(self.engine.recover_s, now_s):
                 self._reuse.withdrawn(entry.query, entry.request.node.id)
-                self._account.withdrawn(entry.query, entry.request.node.id, {item})
+                self.account.withdrawn(entry.query, entry.request.node.id, {item})
                 reports.append(failed(entry.request, item, item + 1, error))
             else:
                 again = entry.again(item, item + 1, attempt=attempt, alone=False)

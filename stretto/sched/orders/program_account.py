@@ -19,10 +19,15 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from stretto.costs.learned_work import LearnedWork, Source, WorkLeft
+from stretto.model.errors import ConfigError
 from stretto.model.tasks import Usage
 from stretto.sched.queries.request import StepRequest
+
+NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
+"""Weights by which all tenants have equal shares."""
 
 _MAX_PROGRAMS = 8192
 _MAX_GROUPS = 256
@@ -55,11 +60,13 @@ class _Open:
     """Items of one request that have arrived and not ended, and the expected seconds of each.
 
     Attributes:
-        fresh_source: source by which the share of the prompt that is not cached is learned.
+        fresh_source: source by which it is learned how much of a prompt is not cached.
+        fresh: share of the prompt that was expected not to be.
     """
 
     group: _Group
     fresh_source: Source
+    fresh: float
     item_s: float
     num_left: int
     hi: int
@@ -70,6 +77,7 @@ class Program:
     """What one program has asked of an engine.
 
     Attributes:
+        is_open_ended: whether it is several queries, so that it may go on after each of them.
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
         done_s: `asked_s` at its last arrival.
@@ -78,6 +86,7 @@ class Program:
     """
 
     name: str
+    is_open_ended: bool
     asked_s: float = 0.0
     done_s: float = 0.0
     left: WorkLeft | None = None
@@ -103,14 +112,19 @@ class ProgramAccount:
         self,
         unit_s: float = 0.0,
         output_s: float = 0.0,
-        weights: Mapping[str, float] | None = None,
+        weights: Mapping[str, float] = NO_WEIGHTS,
         learned: LearnedWork | None = None,
     ) -> None:
         self.learned = LearnedWork() if learned is None else learned
         self.virtual_s = 0.0
         self._unit_s = unit_s
         self._output_s = output_s
-        self._weights = weights or {}
+        for tenant, weight in weights.items():
+            if not 0 < weight < math.inf:
+                raise ConfigError(
+                    f"the weight of tenant {tenant!r} is {weight!r}; it must be positive and finite"
+                )
+        self._weights = weights
         self._programs: OrderedDict[str, Program] = OrderedDict()
         self._of_query: dict[str, str] = {}
         self._served: dict[str, float] = {}
@@ -129,7 +143,7 @@ class ProgramAccount:
         name = record.program or request.query
         program = self._programs.get(name)
         if program is None:
-            program = self._programs[name] = Program(name, heard_s=now_s)
+            program = self._programs[name] = Program(name, name != request.query, heard_s=now_s)
             if len(self._programs) > _MAX_PROGRAMS:
                 self._conclude(next(iter(self._programs)))
         else:
@@ -142,13 +156,14 @@ class ProgramAccount:
         if of_node is None:
             of_node = program.open[key] = {}
         elif (part := of_node.get(request.lo)) is not None:  # it is tried again
-            return self.learned.fresh(part.fresh_source)
+            return part.fresh
         num_items = request.hi - request.lo
         group = program.groups[-1] if program.groups else None
         is_first = group is None or (group.at_s == now_s and len(program.groups) == 1)
         fresh_source = request.source if is_first else (*request.source, _LATER)
-        fresh = self.learned.fresh(fresh_source)
-        seconds = self._unit_s * fresh * _num_units(request) + self._output_s * num_output * num_items
+        num_known = _num_units(request) / num_items
+        fresh = self.learned.fresh(fresh_source, num_known) / num_known if num_known else 1.0
+        seconds = (self._unit_s * fresh * num_known + self._output_s * num_output) * num_items
         source = (*request.source, str(request.node.depth))
         program.asked_s += seconds
         program.done_s, program.heard_s = program.asked_s, now_s
@@ -158,7 +173,7 @@ class ProgramAccount:
             program.groups.append(group)
         elif group.at_s == now_s:
             group.source, group.done_s = source, program.asked_s
-        of_node[request.lo] = _Open(group, fresh_source, seconds / num_items, num_items, request.hi)
+        of_node[request.lo] = _Open(group, fresh_source, fresh, seconds / num_items, num_items, request.hi)
         return fresh
 
     def sent(self, request: StepRequest, now_s: float, num_items: int = 1) -> None:
@@ -188,13 +203,13 @@ class ProgramAccount:
         found = self._find(request)
         if found is None:
             return
-        source = found[1].fresh_source
+        part = found[1]
         num_known = _num_units(request) / (request.hi - request.lo)
-        num_fresh = self.learned.fresh(source) * num_known
+        num_fresh = part.fresh * num_known
         if usage.num_prompt_tokens:
             num_fresh = max(0, usage.num_prompt_tokens - usage.num_cached_tokens)
             if num_known:
-                self.learned.observe_fresh(source, num_fresh / num_known)
+                self.learned.observe_fresh(part.fresh_source, num_known, num_fresh)
         self._end(found, request, now_s, 1, self._unit_s * num_fresh + self._output_s * num_output)
 
     def withdrawn(self, query: str, node: int, items: Set[int] | None = None) -> None:
@@ -246,13 +261,15 @@ class ProgramAccount:
         """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait.
 
         Where nothing is known of its kind, it is the work that it has asked for: the least attained service
-        goes first.
+        goes first. It is at least that for a program of several queries, which may go on after each of them.
+        Else the turns of long agents overtake chats, and more agents are begun whose prefixes are evicted.
         """
         if program is None:
             return waiting_s
         if program.left is None:
             return max(program.done_s, waiting_s)
-        return program.left.index_s(waiting_s)
+        index_s = program.left.index_s(waiting_s)
+        return max(index_s, program.done_s) if program.is_open_ended else index_s
 
     def start_by_s(self, request: StepRequest) -> float:
         """Return the time by which a request must start so that its program can keep its deadline, if it goes
