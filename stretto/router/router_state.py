@@ -523,7 +523,9 @@ class RouterState:
         """Note when the first rest of a worker for the key of a request that waits ends."""
         if key := client.request.client_key:
             ends_s = (worker.key_rests.until_s(key) for worker in self._workers)
-            self._rest_ends_s = min(self._rest_ends_s, *(end_s for end_s in ends_s if end_s > now_s), math.inf)
+            self._rest_ends_s = min(
+                self._rest_ends_s, *(end_s for end_s in ends_s if end_s > now_s), math.inf
+            )
 
     def _end_key_rests(self, now_s: float) -> list[RouterAction]:
         """Send what waits and fits now, when the rest of a worker for a key has ended."""
