@@ -72,7 +72,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._unread_s = unread_s
         self._unread: asyncio.TimerHandle | None = None
         self._num_bytes = 0
-        self._num_body = 0
+        self._num_left = 0  # bytes that are to come of the present body, where that is known
         self._is_in_head = True
         self._too_late: asyncio.TimerHandle | None = None
         self._unparsed = bytearray()
@@ -105,7 +105,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if not self._unparsed and (len(data) <= _MAX_PARSED_BYTES or len(data) <= self._rest_of_body()):
+        if not self._unparsed and (len(data) <= _MAX_PARSED_BYTES or len(data) <= self._num_left):
             self._parse(data)
             return
         self._unparsed += data
@@ -134,17 +134,20 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._is_in_head = True
+        self._num_left = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._num_bytes = self._num_body = 0
+        self._num_bytes = 0
         self._is_in_head = False
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        self._num_left = int(length.lstrip(b"0") or b"0")  # Python refuses numbers of thousands of digits
         self._stop_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._num_bytes = 0
-        self._num_body += len(body)
+        self._num_left -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -172,15 +175,14 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._is_parsing = False
         if self.transport.is_closing():
             self._unparsed.clear()
-        rest = 0
         while self._unparsed and not self._is_busy():
-            num_bytes = max(rest, _MAX_PARSED_BYTES)
+            num_bytes = max(self._num_left, _MAX_PARSED_BYTES)
             piece = bytes(self._unparsed[:num_bytes])
             del self._unparsed[:num_bytes]
             self._parse(piece)
             if self.transport.is_closing():
                 self._unparsed.clear()
-            if (rest := self._rest_of_body()) <= 0:
+            if self._num_left <= 0:
                 break
         if self._is_busy():
             return
@@ -191,13 +193,6 @@ class _BoundedProtocol(HttpToolsProtocol):
                 self._close_if_done()
             else:
                 self._source.resume_reading()
-
-    def _rest_of_body(self) -> int:
-        """Return the number of bytes that are to come of the present body; 0 where that is not known."""
-        if self._is_in_head:
-            return 0
-        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        return int(length) - self._num_body
 
     def _is_busy(self) -> bool:
         """Return whether what has been parsed is enough for now."""

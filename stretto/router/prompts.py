@@ -34,6 +34,8 @@ _MODEL_FIELD = re.compile(
 )
 _MAX_KEYED = 2**20 * _BYTES_PER_TOKEN
 """Characters, or token ids, of a prompt that its key covers: a million tokens or more."""
+_MAX_NAME = 2048
+"""Characters of the name of a model; the rest of a longer one is left out, as no worker lists it."""
 _MAX_FIELDS = 64
 """Fields of a form among which its model is searched."""
 _MAX_FIELD_HEAD = 4096
@@ -86,6 +88,7 @@ def read_request(
     model_name = fields.get("model") or ""
     if not isinstance(model_name, str):
         raise malformed("model", "must be a text")
+    model_name = model_name[:_MAX_NAME]
     try:
         text = _READERS.get(path.rsplit("/", 1)[-1], _no_prompt)(fields)
     except RecursionError as error:
@@ -130,7 +133,7 @@ def _form_model(body: bytes, boundary: str) -> str:
         if (at := body.find(b"\r\n\r\n", begin, begin + _MAX_FIELD_HEAD)) < 0:
             break
         if _MODEL_FIELD.search(body[begin:at].replace(b"\r\n", b"\n")):
-            return body[at + 4 : at + 4 + _MAX_PART].partition(b"\r\n")[0].decode("utf-8", "replace")
+            return body[at + 4 : at + 4 + _MAX_NAME].partition(b"\r\n")[0].decode("utf-8", "replace")
     return ""
 
 

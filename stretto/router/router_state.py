@@ -24,6 +24,7 @@ come. Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
@@ -97,6 +98,7 @@ class RouterState:
         self._waiting = Waiting(config.max_wait_s)
         self._clients: dict[Ticket, _Client] = {}
         self._by_worker: dict[WorkerId, dict[Ticket, None]] = {}
+        self._rest_ends_s = math.inf
         self._tickets = count()
 
     # --- requests
@@ -117,6 +119,7 @@ class RouterState:
         queue_name = self._queue_name(client, now_s) if self._waiting else ""
         if self._waiting and next(self._waiting.queue(queue_name), None) is not None:
             self._waiting.add(queue_name, ticket, now_s)
+            self._note_rest(client, now_s)
         else:
             actions = self._place(ticket, now_s)
         if ticket in self._waiting:
@@ -242,8 +245,10 @@ class RouterState:
         return self._after(worker, now_s)
 
     def expire(self, now_s: float) -> list[RouterAction]:
-        """Refuse requests that have waited too long."""
+        """Refuse requests that have waited too long, and send those for whose key a worker rests no more."""
         actions: list[RouterAction] = []
+        if now_s >= self._rest_ends_s:
+            actions += self._end_key_rests(now_s)
         for ticket in self._waiting.overdue(now_s):
             waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
             actions.append(self._refuse(ticket, 503, waited, None))
@@ -252,7 +257,8 @@ class RouterState:
     @property
     def next_due_s(self) -> float | None:
         """Time at which `expire` is to be called; None while nothing waits."""
-        return self._waiting.next_due_s
+        due_s = self._waiting.next_due_s
+        return None if due_s is None else min(due_s, self._rest_ends_s)
 
     # --- workers
 
@@ -388,6 +394,7 @@ class RouterState:
         choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
         if choice is None:
             self._waiting.add(self._queue_name(client, now_s), ticket, client.arrived_s)
+            self._note_rest(client, now_s)
             return []
         return self._take(ticket, choice, now_s)
 
@@ -396,6 +403,7 @@ class RouterState:
         if self._placement.binds == "late" or self._can_start(choice, ticket):
             return [self._send(ticket, choice, now_s)]
         self._bind(ticket, choice)
+        self._note_rest(self._clients[ticket], now_s)
         return []
 
     def _can_start(self, choice: Choice, ticket: Ticket) -> bool:
@@ -509,6 +517,25 @@ class RouterState:
             elif name == worker.id if is_bound else name != self._queue_name(client, now_s):
                 self._dequeue(ticket)
                 actions += self._place(ticket, now_s)
+        return actions
+
+    def _note_rest(self, client: _Client, now_s: float) -> None:
+        """Note when the first rest of a worker for the key of a request that waits ends."""
+        if key := client.request.client_key:
+            ends_s = (worker.key_rests.until_s(key) for worker in self._workers)
+            self._rest_ends_s = min(
+                self._rest_ends_s, *(end_s for end_s in ends_s if end_s > now_s), math.inf
+            )
+
+    def _end_key_rests(self, now_s: float) -> list[RouterAction]:
+        """Send what waits and fits now, when the rest of a worker for a key has ended."""
+        self._rest_ends_s = math.inf
+        actions: list[RouterAction] = []
+        for worker in self._workers:
+            if worker.state == "serving":
+                actions += self._fill(worker.id, now_s)
+        for ticket in self._waiting.queues():
+            self._note_rest(self._clients[ticket], now_s)
         return actions
 
     def _fill(self, worker: WorkerId, now_s: float) -> list[RouterAction]:

@@ -100,7 +100,8 @@ class ServiceRequest:
             Refused: the body is too large, or takes too long.
         """
         max_bytes = self._config.max_body_bytes
-        if (length := self.header(b"content-length")).isdecimal() and int(length) > max_bytes:
+        length = self.header(b"content-length").lstrip("0")  # Python refuses numbers of thousands of digits
+        if length.isdecimal() and int(length) > max_bytes:
             raise too_large(max_bytes)
         try:
             async with asyncio.timeout(self._config.max_body_s):

@@ -246,6 +246,21 @@ def test_a_key_may_have_a_line_break_behind_it_but_none_within(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(status=401, raw=b'{"error": {"message": "Incorrect API key provided: sk-4711-abcd."}}'),
+        Reply(status=429, raw=b"too many requests of sk-4711-abcd"),
+        Reply(raw=b"You are sk-4711-abcd. Sign in!", headers={"Content-Type": "text/html"}),
+    ],
+)
+def test_a_key_that_a_server_repeats_is_not_told(reply: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-4711-abcd")
+    error = failure(ending(task(), reply))
+    assert "(the key)" in error.message
+    assert "4711" not in str(error)
+
+
+@pytest.mark.parametrize(
     ("name", "value"), [("ALL_PROXY", "socks9://x"), ("SSL_CERT_FILE", "/no/such/file"), ("ALL_PROXY", None)]
 )
 def test_a_bad_environment_is_a_config_error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -153,6 +154,27 @@ def test_a_request_that_waits_for_another_worker_than_its_limited_one_delays_nob
     actions = router_state.refused(mine, 429, 1.4, retry_after_s=30.0)
     refused = [action.ticket for action in actions if isinstance(action, Refuse)]
     assert sorted(refused) == sorted((mine, mine_too)), "nothing is left that could take them"
+    router_state.check_invariants()
+
+
+@pytest.mark.parametrize("placement", [RoundRobin, SoonestStart])
+def test_what_waits_meanwhile_goes_to_a_worker_when_its_rest_for_the_key_ends(
+    placement: Callable[[], Placement],
+) -> None:
+    router_state = _router_state(3, placement(), num_slots=1)
+    mine, actions = router_state.arrive(MINE, 0.0)
+    (limited,) = _sent(actions)
+    for _ in range(2):
+        router_state.arrive(YOURS, 0.0)
+    router_state.refused(mine, 429, 0.1, retry_after_s=1.0)
+    waiting, actions = router_state.arrive(MINE, 0.2)
+    assert not actions
+    assert router_state.next_due_s == 1.1
+    assert not router_state.expire(1.0)
+    (sent,) = router_state.expire(1.1)
+    assert isinstance(sent, Send)
+    assert (sent.ticket, sent.worker) == (waiting, limited)
+    assert router_state.next_due_s == 60.0, "nothing more is to come but the end of all waiting"
     router_state.check_invariants()
 
 

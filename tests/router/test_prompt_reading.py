@@ -189,6 +189,12 @@ def test_a_large_event_in_small_parts_takes_time_in_proportion() -> None:
     assert filter_.rest() == b"next"
 
 
+def test_of_an_endless_name_of_a_model_only_the_beginning_is_kept() -> None:
+    """It enters tables, keys and the record, which are written on the event loop."""
+    body = json.dumps({"model": "m" * 3_000_000, "prompt": "a"}).encode()
+    assert read_request("/v1/completions", "", body, uses_keys=True, is_repeatable=True).model == "m" * 2048
+
+
 def test_counts_are_read_from_the_end_of_an_answer() -> None:
     reader = UsageReader()
     text = json.dumps('"usage": {"prompt_tokens": 1, "cached_tokens": 2}').encode()

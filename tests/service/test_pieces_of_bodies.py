@@ -5,6 +5,7 @@ pipelined behind it still takes turns.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from unittest.mock import MagicMock
 
@@ -86,3 +87,16 @@ def test_a_long_text_for_a_known_prompt_is_read_without_a_thread(monkeypatch: py
         assert not in_threads
         assert http.post("/v1/submit", json=body(session, ["word"] * 10_000)).status_code == 200
         assert in_threads
+
+
+def test_a_length_of_thousands_of_zeros_is_a_length() -> None:
+    zeros = b"0" * 5000
+    body = b'{"objective": "latency"}' + b" " * 60_000
+    with (
+        served([desk_llm(Desk()), transforms_engine()], ServiceConfig(port=0)) as (_, url),
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60) as client,
+    ):
+        client.sendall(b"POST /v1/sessions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n")
+        client.sendall(b"content-length: %b%d\r\n\r\n%b" % (zeros, len(body), body))
+        with client.makefile("rb") as answer:
+            assert answer.readline() == b"HTTP/1.1 201 Created\r\n"

@@ -103,6 +103,7 @@ class Http:
         headers = {"Accept-Encoding": "identity"}  # nobody is to hold events back to compress them
         if not key.isprintable():
             raise ConfigError(f"the key in {config.api_key_env} has control characters in it")
+        self._key = key.encode()
         if key:
             headers["Authorization"] = f"Bearer {key}"
         try:
@@ -175,7 +176,7 @@ class Http:
         ) as answer:
             kind = answer.header("content-type") or "untyped"
             if not kind.lower().startswith(sse.CONTENT_TYPE):
-                found = await self._read(answer)
+                found = self._without_key(await self._read(answer))
                 _raise_for_error(found)
                 problem = f"{self.name} answered with {kind}, not with a stream of events: {found[:200]!r}"
                 raise BadServer(problem)
@@ -266,7 +267,7 @@ class Http:
         if 200 <= answer.status < 300:
             return answer
         try:
-            refused = await self._read(answer)
+            refused = self._without_key(await self._read(answer))
         finally:
             await answer.aclose()
         reason = read_reason(refused)
@@ -306,6 +307,12 @@ class Http:
             if len(body) > _MAX_BODY_BYTES:
                 raise BadServer(f"{self.name} sent more than {_MAX_BODY_BYTES} bytes")
         return bytes(body)
+
+    def _without_key(self, refusal: bytes) -> bytes:
+        """Return what a server says of a request in place of an answer, without the key if it repeats that:
+        people without the key may read it.
+        """
+        return refusal.replace(self._key, b"(the key)") if self._key else refusal
 
     async def _events(self, answer: HttpAnswer, is_complete: Callable[[], bool]) -> AsyncIterator[Any]:
         """Yield the events up to `[DONE]`, or to the end of an answer that is complete.
