@@ -123,12 +123,15 @@ class RoomGate:
         """Drop the items of a node, or some of them, whether they are held or wait in the queue; return how
         many were held.
         """
-        keys = [one for one in self._of_query.get(query, ()) if one[1] == node]
+        of_query = self._of_query.get(query, {})
+        if items is None:
+            keys = [key for key in of_query if key[1] == node]
+        else:
+            keys = [key for item in sorted(items) if (key := (query, node, item)) in of_query]
         num_held = 0
         for key in keys:
-            if items is None or key[2] in items:
-                num_held += self._held.pop(key, None) is not None
-                self._end(key)
+            num_held += self._held.pop(key, None) is not None
+            self._end(key)
         return num_held
 
     def end_query(self, query: str) -> None:
