@@ -423,7 +423,10 @@ class System:
         instances, queue = scheduler.instances, scheduler.queue
         try:
             if instances.may_fail_waiting:
-                self._apply(instances.fail_waiting(queue, now_s, self._has_deadline), now_s)
+                late = instances.fail_waiting(queue, now_s, self._has_deadline)
+                for one in late:
+                    self._actions += scheduler.withdraw(one.query, one.node, now_s, one.items)
+                self._apply(late, now_s)
             self._actions += scheduler.schedule(now_s)
             if (not_before_s := scheduler.not_before_s) is not None:
                 self._arm(not_before_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -293,6 +294,16 @@ def test_open_silences_count() -> None:
         for number in range(bin_of(10.0)):
             silences.pass_bin(number)
     assert silences.chance(0.0, 10.0) < 0.5
+
+
+@pytest.mark.parametrize("within_s", [10.0, math.inf])
+def test_patience_is_found_anew_only_when_counts_change(
+    within_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silences = Silences(is_named=True)
+    patience = silences.patience(within_s)
+    monkeypatch.setattr(silences, "chance", None)
+    assert silences.patience(within_s) == patience
 
 
 def test_bins_follow_each_other() -> None:

@@ -171,3 +171,20 @@ def test_a_program_of_several_queries_never_goes_by_less_than_it_has_had() -> No
     assert program is not None
     assert program.is_open_ended
     assert ledger.index_s(program, 0.01) >= program.done_s
+
+
+def test_nothing_is_learned_from_programs_that_are_forgotten_while_they_wait() -> None:
+    ledger = account()
+    for number in range(9000):
+        ledger.arrived(turn(0, f"agent {number}"), 10, 0.001 * number)
+    assert not list(ledger.learned.rows())
+
+
+def test_a_tenant_that_is_forgotten_does_not_begin_at_zero() -> None:
+    ledger = account()
+    for tenant in ("old", *(f"tenant {number}" for number in range(5000))):
+        ledger.lift(tenant, 1000.0)
+        ledger.arrived(turn(0, tenant, tenant=tenant), 10, 0.0)
+        ledger.sent(turn(0, tenant, tenant=tenant), 0.0)
+    ledger.check_invariants()
+    assert 1000.0 < ledger.served_s("old") < 1001.0

@@ -248,6 +248,11 @@ def next_of(queue: EngineQueue, now_s: float) -> str:
     return chosen.entry.request.step
 
 
+def test_each_head_of_a_queue_is_named_once_though_a_deadline_is_near() -> None:
+    queue = queue_of([(call("tight", "tight", 10, deadline_s=10.0), 0.0), (call("x", "other", 20), 0.0)])
+    assert [entry.request.step for entry in queue.heads(8, 9.0)] == ["tight", "other"]
+
+
 def offline(name: str, deadline_s: float) -> StepRequest:
     record = QueryRecord(criteria="offline", deadline_s=deadline_s, arrival_s=0.0)
     return llm_request(name, name, 110, decode=Decode(100), record=record, demand=Demand("offline"))

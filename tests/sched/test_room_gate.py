@@ -8,7 +8,7 @@ from stretto.engines.scripted.fake import FakeLLM
 from stretto.model.deployment import deploy
 from stretto.model.errors import ConfigError, NoRoom
 from stretto.model.profile import Profile
-from stretto.model.tasks import Done, Usage
+from stretto.model.tasks import Done, QueryRecord, Usage
 from stretto.sched.messages import (
     Action,
     AddInstance,
@@ -16,9 +16,14 @@ from stretto.sched.messages import (
     Cancel,
     EndProgram,
     Event,
+    Extend,
     InstanceReady,
+    InstanceSuspected,
     LLMReport,
+    Open,
+    Provide,
     Reply,
+    Settled,
     Submit,
     Wake,
 )
@@ -130,6 +135,23 @@ def test_holds_may_have_a_limit() -> None:
     assert isinstance(reply.error, NoRoom)
     assert reply.error.retry_after_s >= 1.0
     assert not machine.system.snapshot().engines[0].held
+
+
+def test_requests_of_a_session_that_fail_as_nothing_serves_give_their_room_back() -> None:
+    machine = Machine(max_running=1, recover_s=5.0)
+    machine.handle(Open("s", QueryRecord()))
+    (output, *_), *_ = GRAPH.outputs
+    for number in range(3):
+        prompt = Provide("s", f"p{number}", filler(f"{number}", 3000))
+        machine.handle(Extend("s", GRAPH, {"prompt": f"p{number}", output: f"o{number}"}), prompt)
+    (instance,) = machine.system.snapshot().engines[0].instances
+    assert instance.claimed_tokens > 9000
+    machine.handle(InstanceSuspected("llm", 0, "silent"))
+    machine.now_s = 1000.0
+    failures = [action for action in machine.handle(Wake()) if isinstance(action, Settled)]
+    assert len(failures) == 2, "one still runs"
+    (instance,) = machine.system.snapshot().engines[0].instances
+    assert instance.claimed_tokens == 3010
 
 
 def test_nothing_is_held_where_it_is_switched_off_or_nothing_is_known() -> None:

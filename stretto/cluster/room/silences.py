@@ -62,7 +62,8 @@ class Silences:
         It is found anew when the counts have changed by a sixteenth, or the time has changed much.
         """
         is_old = _REFRESH * self._num_changes > self._num_counted
-        if is_old or not 0.8 < within_s / self._patient_within_s < 1.25:
+        is_same = within_s == self._patient_within_s  # also where both are endless
+        if is_old or not (is_same or 0.8 < within_s / self._patient_within_s < 1.25):
             self._num_changes, self._patient_within_s = 0, within_s
             begins_s = (0.0, *_ENDS_S[:-1])
             chances = (self.chance(begin_s, within_s) for begin_s in begins_s)

@@ -223,7 +223,8 @@ class EngineQueue:
         found: list[QueueEntry] = []
 
         def note(entry: QueueEntry) -> int:
-            found.append(entry)
+            if entry not in found:  # an order may ask twice, as about what is urgent
+                found.append(entry)
             return int(len(found) == limit)
 
         self.choose(0, note, now_s)

@@ -49,7 +49,7 @@ class RoomGate:
         self.now_s = 0.0
         self._sized: dict[InstanceId, None] = {}
         self._held: dict[_Key, QueueEntry] = {}
-        self._of_query: dict[str, dict[_Key, None]] = {}
+        self._of_query: dict[str, dict[int, dict[_Key, None]]] = {}  # by node
 
     def __len__(self) -> int:
         return len(self._held)
@@ -94,7 +94,7 @@ class RoomGate:
             )
             key = entry.query, request.node.id, item
             self._room.ended(key, self.now_s)
-            self._of_query.setdefault(entry.query, {})[key] = None
+            self._of_query.setdefault(entry.query, {}).setdefault(request.node.id, {})[key] = None
             entered = self._room.arrive(self._described(one, key, is_last=is_last), self.now_s)
             if entered is None:
                 self._held[key] = one
@@ -123,17 +123,20 @@ class RoomGate:
         """Drop the items of a node, or some of them, whether they are held or wait in the queue; return how
         many were held.
         """
-        keys = [one for one in self._of_query.get(query, ()) if one[1] == node]
+        of_node = self._of_query.get(query, {}).get(node, {})
+        if items is None:
+            keys = list(of_node)
+        else:
+            keys = [key for item in sorted(items) if (key := (query, node, item)) in of_node]
         num_held = 0
         for key in keys:
-            if items is None or key[2] in items:
-                num_held += self._held.pop(key, None) is not None
-                self._end(key)
+            num_held += self._held.pop(key, None) is not None
+            self._end(key)
         return num_held
 
     def end_query(self, query: str) -> None:
         """Drop all items of a query that has ended. If it was a program by itself, that has ended too."""
-        for key in list(self._of_query.get(query, ())):
+        for key in self._keys_of(query):
             self._held.pop(key, None)
             self._end(key)
         self._room.finished(query)
@@ -144,9 +147,11 @@ class RoomGate:
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Note how urgently the results of held requests are needed now."""
-        for key in self._of_query.get(query, ()):
-            if key in self._held and key[1] in demands:
-                self._held[key].demand = self._held[key].sorted_as = demands[key[1]]
+        of_query = self._of_query.get(query, {})
+        for node in [node for node in demands if node in of_query]:
+            for key in of_query[node]:
+                if key in self._held:
+                    self._held[key].demand = self._held[key].sorted_as = demands[node]
 
     def clear(self) -> None:
         """Drop all that is held."""
@@ -168,7 +173,7 @@ class RoomGate:
 
     def held_of(self, query: str) -> list[HeldPicture]:
         """Return snapshots of the requests of a query that are held."""
-        found = (self._room.held.get(key) for key in self._of_query.get(query, ()))
+        found = (self._room.held.get(key) for key in self._keys_of(query))
         return [self._picture(holding) for holding in found if holding is not None]
 
     def _picture(self, holding: Holding) -> HeldPicture:
@@ -208,12 +213,18 @@ class RoomGate:
         assert {holding.key for holding in self._room.held} == set(self._held)
 
     def _end(self, key: _Key, usage: Usage | None = None) -> None:
-        of_query = self._of_query.get(key[0])
-        if of_query is not None and key in of_query:
-            del of_query[key]
+        query, node, _ = key
+        of_query = self._of_query.get(query, {})
+        if key in of_query.get(node, ()):
+            del of_query[node][key]
+            if not of_query[node]:
+                del of_query[node]
             if not of_query:
-                del self._of_query[key[0]]
+                del self._of_query[query]
             self._room.ended(key, self.now_s, usage)
+
+    def _keys_of(self, query: str) -> list[_Key]:
+        return [key for of_node in self._of_query.get(query, {}).values() for key in of_node]
 
     def _described(self, entry: QueueEntry, key: Hashable, *, is_last: bool) -> RoomRequest:
         request, record = entry.request, entry.request.record

@@ -207,7 +207,10 @@ class LLMScheduler:
         Returns reports of the requests that failed for good, and the actions to carry out.
         """
         self._gate.now_s = now_s
-        reports: list[Report] = [*self._shown.overdue(now_s), *self._gate.overdue()]
+        late = [*self._shown.overdue(now_s), *self._gate.overdue()]
+        for one in late:
+            self.withdraw(one.query, one.node, now_s, one.items)
+        reports: list[Report] = [*late]
         actions: list[Action] = [*self.instances.expire(now_s)]
         timeout_s = self.engine.timeout_s
         if timeout_s is None:

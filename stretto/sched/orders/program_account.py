@@ -128,6 +128,7 @@ class ProgramAccount:
         self._programs: OrderedDict[str, Program] = OrderedDict()
         self._of_query: dict[str, str] = {}
         self._served: dict[str, float] = {}
+        self._forgotten_s = 0.0  # virtual time at least of tenants that are not in `_served`
         self._longest_s = 0.0
 
     # --- what the scheduler says
@@ -145,7 +146,7 @@ class ProgramAccount:
         if program is None:
             program = self._programs[name] = Program(name, name != request.query, heard_s=now_s)
             if len(self._programs) > _MAX_PROGRAMS:
-                self._conclude(next(iter(self._programs)))
+                self._forget_oldest()
         else:
             self._programs.move_to_end(name)
             if not program.open and record.program:
@@ -185,7 +186,7 @@ class ProgramAccount:
         if part.group.sent_s is None:
             part.group.sent_s = now_s
         tenant = request.record.tenant
-        self.virtual_s = self._served.get(tenant, 0.0)
+        self.virtual_s = self.served_s(tenant)
         self._charge(tenant, part.item_s * num_items)
 
     def ended(
@@ -282,11 +283,11 @@ class ProgramAccount:
 
     def served_s(self, tenant: str) -> float:
         """Return the virtual time of a tenant: seconds of service over its weight."""
-        return self._served.get(tenant, 0.0)
+        return self._served.get(tenant, self._forgotten_s)
 
     def lift(self, tenant: str, floor_s: float) -> None:
         """Let a tenant that had nothing waiting begin at `floor_s` at least: idle time gives no credit."""
-        if self._served.get(tenant, 0.0) < floor_s:
+        if self.served_s(tenant) < floor_s:
             self._served[tenant] = floor_s
 
     def check_invariants(self) -> None:
@@ -336,9 +337,10 @@ class ProgramAccount:
 
     def _charge(self, tenant: str, seconds: float) -> None:
         served = self._served
-        served[tenant] = served.get(tenant, 0.0) + seconds / self._weights.get(tenant, 1.0)
+        served[tenant] = self.served_s(tenant) + seconds / self._weights.get(tenant, 1.0)
         if len(served) > _MAX_TENANTS:
-            least = sorted(served, key=served.__getitem__)[: _MAX_TENANTS // 2]
+            least = sorted(served, key=served.__getitem__)[: len(served) - _MAX_TENANTS // 2]
+            self._forgotten_s = served[least[-1]]
             for one in least:
                 del served[one]
 
@@ -353,6 +355,14 @@ class ProgramAccount:
                 waited_s += group.sent_s - group.at_s
             self.learned.observe(group.source, group.done_s, later_s, way_s)
             later_s += group.took_s
+
+    def _forget_oldest(self) -> None:
+        """Forget the program heard of longest ago. Nothing is learned from one that still has work."""
+        name = next(iter(self._programs))
+        if self._programs[name].open:
+            del self._programs[name]
+        else:
+            self._conclude(name)
 
     def _note_silence(self, seconds: float) -> None:
         self._longest_s = max(seconds, self._longest_s * _FORGETS)

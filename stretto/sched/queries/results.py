@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import field
 from types import NoneType
 from typing import TypeAlias
@@ -38,6 +38,11 @@ class Completed:
     results: Sequence[object]
     usage: Usage | None = field(default=None, compare=False)
     ending: Ending | None = field(default=None, compare=False)
+
+    @property
+    def items(self) -> Set[int]:
+        """The items that it is about."""
+        return frozenset(range(self.lo, self.lo + len(self.results)))
 
 
 @record
