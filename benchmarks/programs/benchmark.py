@@ -38,6 +38,7 @@ class ProgramsSize:
     loads: tuple[float, ...] = REPORTED_LOADS
     seeds: int = 5
     layouts: tuple[tuple[int, int], ...] = ((1, 16),)
+    contestants: tuple[str, ...] = all_names()
     scale: float = 1.0
     workers: int | None = None
 
@@ -79,7 +80,7 @@ def order_part(size: ProgramsSize, options: BenchmarkOptions) -> tuple[list[Row]
         for seed in range(first, first + size.seeds)
         for load in size.loads
     )
-    grid = ProgramGrid(scenes, all_names(), options.cells or DEFAULT_CELLS, size.scale)
+    grid = ProgramGrid(scenes, size.contestants, options.cells or DEFAULT_CELLS, size.scale)
     grid.run(options.say, size.workers)
     found = [*compared(grid)]
     return all_rows(found), order_goals(found), _notes(size, grid)
