@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
+from stretto.graph.compile import ExecutionGraph
 from stretto.model.deployment import Engine
 from stretto.model.foreign import bug_of, raised, typed
 from stretto.model.references import load, load_inputs
@@ -54,6 +55,8 @@ _MAX_STEPS = 128
 """Largest number of steps that begin or go on at one instant, but for those of one graph: some ms of work."""
 _STEP_INPUTS = 16
 """Number of inputs of a graph that are as much work as a step."""
+_STEP_PARTS = 128
+"""Number of parts of the prompts of a graph that are as much work as a step."""
 _MAX_EVENTS = 512
 """Largest number of events that are handled at one instant: some ms of work."""
 _MAX_ACTIONS = 256
@@ -188,7 +191,7 @@ class Pump:
         num_steps = 0
         for place, event in enumerate(events):
             if isinstance(event, Extend):
-                num_steps += len(event.egraph.nodes) + len(event.egraph.inputs) // _STEP_INPUTS
+                num_steps += _num_steps(event.egraph)
             elif isinstance(event, LLMReport):
                 num_steps += 1
             if (num_steps > _MAX_STEPS and place) or place >= _MAX_EVENTS:
@@ -264,3 +267,9 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
             return replace(action, value=Failure(typed(error)))
         return Reply(action.query, None, typed(error))
     return action
+
+
+def _num_steps(egraph: ExecutionGraph) -> int:
+    """Return the number of usual steps that adding a graph to a session is as much work as."""
+    num_parts = sum([len(node.prompt) for node in egraph.nodes])
+    return len(egraph.nodes) + len(egraph.inputs) // _STEP_INPUTS + num_parts // _STEP_PARTS

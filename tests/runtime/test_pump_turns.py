@@ -1,0 +1,68 @@
+"""What the loop hands to the schedulers at one instant is some ms of work, whatever the graphs are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.text import parse_graph
+from stretto.runtime.pump import Pump
+from stretto.sched.messages import Extend
+from stretto.sched.observer import Observers
+
+
+class Noting:
+    """Schedulers that note how many events they are handed at each instant, and do nothing."""
+
+    follows_prefixes: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.handed: list[int] = []
+
+    def handle(self, events: Sequence[object], now_s: float) -> list[object]:
+        self.handed.append(len(events))
+        return []
+
+
+def call_of(num_parts: int) -> ExecutionGraph:
+    """A call whose prompt has so many parts, all of them one input."""
+    prompt = ", ".join(["%x"] * num_parts)
+    lines = f"graph g(%x: any)\n%k = prefill([{prompt}]) : kv @llm\n%y = decode(%k) : text @llm\nreturn %y"
+    return compile_graph(parse_graph(lines), {})
+
+
+def handed(egraph: ExecutionGraph, number: int) -> list[int]:
+    """Return how many of so many graphs that are added to a session are handed on at each instant."""
+
+    async def main() -> list[int]:
+        noting = Noting()
+        pump = Pump(
+            noting,  # type: ignore[arg-type]
+            {},
+            Observers(()),
+            asyncio.get_running_loop(),
+            answer=lambda _: None,
+            break_down=lambda error: pytest.fail(str(error)),
+            watch=lambda _: None,
+        )
+        for _ in range(number):
+            pump.post(Extend("s", egraph))
+        pump.drain()
+        await pump.close()
+        return noting.handed
+
+    return asyncio.run(main())
+
+
+def test_short_graphs_are_added_together() -> None:
+    assert handed(call_of(1), 20) == [20]
+
+
+def test_graphs_with_long_prompts_are_added_in_turns() -> None:
+    """Each of 3,600 parts is more than a ms of work."""
+    found = handed(call_of(3600), 20)
+    assert sum(found) == 20
+    assert max(found) <= 5
