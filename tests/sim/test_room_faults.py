@@ -20,7 +20,7 @@ from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineFailure, QueryEnded
 from stretto.model.profile import Profile
-from stretto.model.tasks import Decode, LLMTask
+from stretto.model.tasks import Decode, LLMTask, Objective
 from stretto.sched.messages import Admit, EndProgram, Event, Reply, Submit
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
@@ -56,9 +56,13 @@ TWO = compile_graph(
 
 @dataclass
 class Agents:
-    """Agents whose every turn is a query, with names of programs that may be wrong."""
+    """Agents whose every turn is a query, with names of programs that may be wrong.
+
+    With `is_rough`, queries are of all classes, have deadlines and are cancelled.
+    """
 
     draw: random.Random
+    is_rough: bool
     driver: VirtualDriver | None = None
     texts: dict[str, str] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
@@ -86,7 +90,25 @@ class Agents:
         self.names.add(program)
         query, graph = f"{agent}/{self.num_sent}", self.draw.choice((ONE, ONE, TWO))
         streamed = self.draw.random() < 0.5
-        return Submit(query, graph, {"x": self.texts[agent]}, is_streamed=streamed, program=program)
+        assert self.driver is not None
+        now_s = self.driver.now_s
+        objective: Objective = "throughput"
+        deadline_s = None
+        if self.is_rough:
+            if self.draw.random() < 0.2:
+                self.driver.cancel(query, now_s + self.draw.choice((0.05, 1.0, 5.0)))
+            deadline_s = self.draw.choice((None, None, None, now_s + 8.0))
+            objective = self.draw.choice(("throughput", "throughput", "latency", "offline"))
+        inputs = {"x": self.texts[agent]}
+        return Submit(
+            query,
+            graph,
+            inputs,
+            deadline_s,
+            objective=objective,
+            is_streamed=streamed,
+            program=program,
+        )
 
     def on_reply(self, reply: Reply) -> None:
         """Plan the next turn."""
@@ -136,7 +158,7 @@ def run(seed: int, *, has_faults: bool) -> tuple[VirtualDriver, Agents]:
     def length(task: LLMTask, decode: Decode) -> int:
         return 1 + sum(f"{task.query}{task.step}{seed}".encode()) % 20
 
-    agents = Agents(draw)
+    agents = Agents(draw, has_faults)
     instances = {"llm": len(llm.replicas)}
     faults = (
         draw_faults(seed, instances, [f"a{n}/{n + 1}" for n in range(5)], 30.0) if has_faults else FaultPlan()
@@ -161,7 +183,7 @@ def run(seed: int, *, has_faults: bool) -> tuple[VirtualDriver, Agents]:
                     driver.lose("llm", slot, at_s)
                 case "finish" | "suspend" as how:
                     driver.drain("llm", slot, at_s, how)
-    agents.begin(driver, draw.randint(2, 12))
+    agents.begin(driver, draw.randint(6, 20) if has_faults else draw.randint(2, 12))
     driver.run()
     return driver, agents
 
