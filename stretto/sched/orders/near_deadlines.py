@@ -17,8 +17,8 @@ class NearDeadlines:
     """The waiting entries of an order that have to start by a time, and those of them whose time is near.
 
     An entry is urgent from `HURRY_S` before that time until that time. The one with the least slack goes
-    first. Urgent entries get a share of places, not all: under overload, all deadlines come near, and an
-    order by slack alone would miss most of them.
+    first. Urgent entries get a share of places, not all: under overload most deadlines come near, and the
+    order would be one by slack.
     """
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ from stretto.sched.orders.earliest import Earliest
 from stretto.sched.queries.request import QueueEntry
 
 EVERY = 32
-"""While the oldest entry is overdue, at least one of so many choices is the oldest. With 8, a third of what
-an order wins is lost under overload, where the oldest entry is always overdue.
+"""While the oldest entry is overdue, at least one of so many choices is the oldest. With 8, much of what an
+order wins is lost under overload, where the oldest entry is always overdue.
 """
 
 
