@@ -78,6 +78,12 @@ def check_tenant(tenant: object) -> None:
         raise UserError(f"tenant must be a Unicode text, got {reprlib.repr(tenant)}")
 
 
+def check_program(program: object) -> None:
+    """Check that `program` is a text. Raises UserError."""
+    if not is_text(program):
+        raise UserError(f"program must be a Unicode text, got {reprlib.repr(program)}")
+
+
 def check_objective(objective: Objective) -> None:
     """Check that `objective` is one of `Objective`. Raises UserError."""
     _check_one_of("objective", objective, _OBJECTIVES)

@@ -27,6 +27,9 @@ class QueryOptions(TypedDict, total=False):
         objective: "latency" has its requests served before those for "throughput" (the default), and keeps
             LLM instances that serve it less crowded, as they are configured. "offline" gives way to both: it
             gets what they leave, even within a step of an LLM.
+        program: name of the program that the query is a part of, such as the session of an agent each of
+            whose turns is a query. Its queries share a place in the order and room in KV memory. It is one
+            among those of the tenant. Without a name, the query is a program by itself.
     """
 
     configuration: Configuration | None
@@ -34,6 +37,7 @@ class QueryOptions(TypedDict, total=False):
     deadline_s: float | None
     tenant: str
     objective: Objective
+    program: str
 
 
 class Query:

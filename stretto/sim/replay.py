@@ -121,7 +121,16 @@ def replay(
             plans[key] = _plan(plan_cache, recorded, passes, changes_passes=change.passes is not None)
         inputs = _inputs(recorded.graph, query)
         deadline_s = None if query.deadline_s is None else query.arrival_s + query.deadline_s
-        submit = Submit(query.query, plans[key], inputs, deadline_s, passes, query.tenant, query.objective)
+        submit = Submit(
+            query.query,
+            plans[key],
+            inputs,
+            deadline_s,
+            passes,
+            query.tenant,
+            query.objective,
+            program=query.program,
+        )
         driver.send(submit, query.arrival_s)
     replies = driver.run()
     replayed = []

@@ -9,7 +9,7 @@ something begins that a replay leaves out, a key of `NOT_REPEATED`:
     {"graph": "advanced_rag", "text": "graph advanced_rag(…", "is_optimised": false}
     {"query": "q1", "graph": 0, "arrival_s": 0.0, "latency_s": 1.9, "error": null,
      "passes": ["prune_order"], "spans": […], "tenant": "", "objective": "latency", "deadline_s": 5.0,
-     "inputs": {"question": {"chars": 31, "id": "9f3c…"}, "files": [[1200, 800]]}}
+     "program": "", "inputs": {"question": {"chars": 31, "id": "9f3c…"}, "files": [[1200, 800]]}}
     {"not_repeated": "sessions"}
 
 The seconds of a deadline count from the query's arrival. The size of a text is its characters, of a document
@@ -128,6 +128,7 @@ class RecordedQuery:
     tenant: str = ""
     objective: Objective = "throughput"
     deadline_s: float | None = None
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +356,7 @@ class RunRecorder(Observer):
                 "tenant": submit.tenant,
                 "objective": submit.objective,
                 "deadline_s": deadline_s,
+                "program": submit.program,
             }
         )
 

@@ -85,7 +85,7 @@ _PROFILE_DEFAULTS = {
     "reads_shared_once": False,
 }
 _PLACEMENT = "least_seconds"
-_QUERY_DEFAULTS = {"tenant": "", "objective": "throughput", "deadline_s": None}
+_QUERY_DEFAULTS = {"tenant": "", "objective": "throughput", "deadline_s": None, "program": ""}
 _GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}
 _QUERY = {
     "query": TEXT,
@@ -99,6 +99,7 @@ _QUERY = {
     "tenant": TEXT,
     "objective": one_of(get_args(Objective)),
     "deadline_s": or_null(_AGE),
+    "program": TEXT,
 }
 _SPAN = {
     "engine": TEXT,

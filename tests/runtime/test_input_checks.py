@@ -55,7 +55,7 @@ FITTING = {
 
 @pytest.mark.parametrize(
     "argument",
-    ["app", "inputs", "text", "configuration", "passes", "deadline_s", "tenant", "objective"],
+    ["app", "inputs", "text", "configuration", "passes", "deadline_s", "tenant", "objective", "program"],
 )
 def test_what_is_no_argument_is_refused_and_others_go_on(argument: str) -> None:
     async def run() -> None:
