@@ -403,7 +403,7 @@ def test_an_engine_that_fails_is_exit_code_one(stretto: CommandLine, doc: Path) 
         (Reply(("no JSON at all",)), "BadReply: step 'queries': "),
         (Reply(("[1, 2]",)), "BadReply: step 'queries': "),
         (Reply(('["cut', " short")), "BadReply: step 'queries': "),
-        (Reply(raw=b"<html>"), "BadReply: step 'queries': "),
+        (Reply(raw=b"<html>"), "BadServer: step 'queries': "),
         (Reply(status=404), "NotFound: step 'queries': "),
     ):
         with serving(lambda request, reply=replies: reply) as url:

@@ -412,7 +412,7 @@ def test_options_that_cannot_be_are_refused(
             ("--engines", file, *at_server, "--device", "cuda"),
             "--device is for models that run on this machine, and none does beside those of the engines file",
         ),
-        (("--policy", "best"), "there is no policy 'best'; there are topology_aware, "),
+        (("--policy", "best"), "there is no policy 'best'; there are programs_first, "),
         ((*model, "--dtype", "int4"), "there is no dtype 'int4'; there are float32, bfloat16, float16"),
         ((*model, "--device", "gpu"), "--device 'gpu' is unknown; it must be 'cpu', 'cuda', 'auto', "),
         ((*model, "--device", "cpu:0"), "--device 'cpu:0' is one core, which takes a process: add --runs-in"),
