@@ -103,8 +103,12 @@ def test_a_hung_worker_is_left_when_its_health_checks_fail() -> None:
     async def main() -> None:
         settings = {"health_interval_s": 0.05, "health_timeout_s": 0.1, **ROUND_ROBIN}
         async with routing("well", "well", **settings) as at:
-            at.servers[0].mode = "silent"
-            replies = await asyncio.gather(*(at.ask() for _ in range(6)))
+            hung = at.servers[0]
+            hung.mode = "waits"
+            asks = asyncio.gather(*(at.ask() for _ in range(6)))
+            await until(lambda: bool(hung.asked))
+            hung.mode = "silent"
+            replies = await asks
             assert {reply.content for reply in replies} == {WHOLE}
             assert "did not answer /health" in at.router_state.worker(0).reason
             assert (await at.samples())['stretto_router_failures_total{worker="0"}'] >= 1

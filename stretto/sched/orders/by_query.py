@@ -21,6 +21,9 @@ from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, Rank, Take, first_
 from stretto.sched.orders.overdue import Overdue
 from stretto.sched.queries.request import QueueEntry
 
+_MOST_MOVED = 64
+"""Number of queries that may wait to be put in order, small enough that ordering them is quick."""
+
 PlaceKey: TypeAlias = tuple[float, ...]
 Places: TypeAlias = Iterator[tuple[PlaceKey, Iterable[QueueEntry]]]
 
@@ -115,6 +118,8 @@ class ByQuery:
         self._waiting.add(entry)
         query.add(entry)
         self._moved[name] = None
+        if len(self._moved) >= _MOST_MOVED:
+            self._put_moved()
 
     def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
