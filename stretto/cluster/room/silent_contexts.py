@@ -41,6 +41,14 @@ class SilentContexts:
         """Return the bin of silences with whose begin a context inside leaves."""
         return context.silences.patience(self._rooms.around(context).keeps_for_s())
 
+    def is_worth_room(self, context: Context) -> bool:
+        """Return whether a context is likely to come back after its next answer while it is worth to keep
+        it, where it is or, if it has no room, wherever that is longest.
+        """
+        rooms = (self._rooms.around(context),) if context.is_inside else self._rooms.by_id.values()
+        within_s = max((room.keeps_for_s() for room in rooms), default=math.inf)
+        return context.silences.patience(within_s) > 0
+
     def begin(self, context: Context, now_s: float) -> None:
         """Begin to wait for the next request of a context."""
         context.last_s, context.bin = now_s, 0

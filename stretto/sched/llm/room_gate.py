@@ -236,12 +236,12 @@ class RoomGate:
         return RoomRequest(
             key,
             _program_key(record.tenant, record.program) if record.program else entry.query,
-            f"{record.tenant}/{record.kind}/{request.step}",
+            "/".join((record.tenant, *request.source)),
             entry.num_units(entry.lo, entry.lo + 1),
             found.blocks,
             found.block_tokens,
             entry.num_output,
-            bool(record.program),
+            bool(record.program) and (request.is_continued or not request.each),
             is_last,
         )
 
