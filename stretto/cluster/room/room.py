@@ -153,7 +153,7 @@ class Room:
             context.goes_on_with(request)
         self._rooms.means.expect(request.num_output)
         self._may_admit = True
-        if request.is_last or not self._silent.is_worth_room(context):
+        if request.is_last or not self._silent.is_worth_room(context.silences):
             if context.is_inside:
                 self._rooms.around(context).leave(context)
             return Entered(request.key)
@@ -222,7 +222,7 @@ class Room:
             return
         if not context.is_inside:
             self._remember(context)
-        elif not self._silent.is_worth_room(context):
+        elif not self._silent.patience(context):
             self._leave(context)
         self._silent.begin(context, now_s)
 
@@ -280,7 +280,7 @@ class Room:
         entered already take no more room.
         """
         for silences, contexts in list(self._unsent.items()):
-            if not self._silent.is_worth_room(next(iter(contexts))):
+            if not self._silent.is_worth_room(silences):
                 del self._unsent[silences]
                 for context in contexts:
                     if context.is_inside:
