@@ -48,9 +48,7 @@ class Machine:
         number = self.num_calls[program] = self.num_calls.get(program, 0) + 1
         key = f"{program}{number}"
         hashes = blocks(content or program, num_blocks, opening)
-        request = RoomRequest(
-            key, program, kind, BLOCK * num_blocks, hashes, BLOCK, 0, not is_last, is_last
-        )
+        request = RoomRequest(key, program, kind, BLOCK * num_blocks, hashes, BLOCK, 0, not is_last, is_last)
         self.entered = self.room.arrive(request, self.now_s)
         self.check()
         return key

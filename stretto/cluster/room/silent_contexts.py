@@ -45,7 +45,7 @@ class SilentContexts:
         """Return whether contexts of a kind are likely to come back after an answer while it is worth to keep
         them, wherever that is longest.
         """
-        within_s = max((room.keeps_for_s() for room in self._rooms.by_id.values()), default=math.inf)
+        within_s = max([room.keeps_for_s() for room in self._rooms.by_id.values()], default=math.inf)
         return silences.patience(within_s) > 0
 
     def begin(self, context: Context, now_s: float) -> None:

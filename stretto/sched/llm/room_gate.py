@@ -105,6 +105,8 @@ class RoomGate:
 
     def released(self) -> Iterator[QueueEntry]:
         """Yield the queue entries that may go out now."""
+        if not self._held:
+            return
         for entered in self._room.admit(self.now_s):
             entry = self._held.pop(entered.key)  # type: ignore[call-overload]
             entry.room_at, entry.held_s = entered.instance, entered.held_s
@@ -184,10 +186,12 @@ class RoomGate:
 
     def due_s(self) -> float | None:
         """Return the time at which `released` or `overdue` should be asked even if nothing happens."""
+        if not self._held:
+            return None
         due_s, limit_s = self._room.due_s(), self._engine.max_hold_s
-        oldest = next(iter(self._room.held), None)
-        if oldest is None or limit_s == math.inf:
+        if limit_s == math.inf:
             return due_s
+        oldest = next(iter(self._room.held))
         return min(oldest.since_s + limit_s, math.inf if due_s is None else due_s)
 
     def overdue(self) -> list[Completed]:
