@@ -34,7 +34,7 @@ class RoomGate:
     """The requests of an LLM engine that wait for room in KV memory, by query and step.
 
     Requests that nobody continues (of queries that make no other one, and of steps that are applied to lists)
-    are not even made known while nothing is held or likely to come back: where all are such, the gate costs
+    are not even made known while nothing is held and nothing has room: where all are such, the gate costs
     nothing. Neither are any while the sizes of all memories are unknown and prompts have no keys, from which
     it could be told what is missing in a cache; nor offline requests, which give way to others anyway.
 
