@@ -35,15 +35,20 @@ class Machine:
             self.room.join(instance, kv_tokens, 0.001)
 
     def call(
-        self, program: str, num_blocks: int, *, content: str = "", opening: int = 0, is_last: bool = False
+        self,
+        program: str,
+        num_blocks: int,
+        *,
+        content: str = "",
+        opening: int = 0,
+        is_last: bool = False,
+        kind: str = "agent",
     ) -> str:
         """Let a request arrive; return its key."""
         number = self.num_calls[program] = self.num_calls.get(program, 0) + 1
         key = f"{program}{number}"
         hashes = blocks(content or program, num_blocks, opening)
-        request = RoomRequest(
-            key, program, "agent", BLOCK * num_blocks, hashes, BLOCK, 0, not is_last, is_last
-        )
+        request = RoomRequest(key, program, kind, BLOCK * num_blocks, hashes, BLOCK, 0, not is_last, is_last)
         self.entered = self.room.arrive(request, self.now_s)
         self.check()
         return key
@@ -168,9 +173,9 @@ def test_small_requests_do_not_wait_behind_large_ones() -> None:
     machine.calls("a", 60)
     machine.calls("b", 29)
     assert machine.calls("c", 60) == []
-    assert machine.calls("chat", 2, is_last=True) == ["chat1"]
-    assert machine.calls("chat", 2, is_last=True) == ["chat2"]
-    assert machine.calls("chat", 2, is_last=True) == [], "the lane is full"
+    assert machine.calls("chat", 2) == ["chat1"]
+    assert machine.calls("chat", 2) == ["chat2"]
+    assert machine.calls("chat", 2) == [], "the lane is full"
     assert machine.end("chat1") == ["chat3"]
 
 
@@ -200,6 +205,39 @@ def test_nothing_is_held_where_nothing_comes_back() -> None:
     machine = Machine()
     for number in range(1, 20):
         assert machine.calls("chat", 30, is_last=True) == [f"chat{number}"]
+
+
+def test_what_does_not_come_back_takes_no_room_and_is_not_held() -> None:
+    machine = Machine()
+    for number in range(10):
+        machine.calls(f"map {number}", 1, kind="map")
+        machine.end(f"map {number}1")
+    machine.wait(60.0)
+    machine.calls("a", 60)
+    machine.calls("b", 25)
+    assert machine.calls("held", 60) == []
+    assert machine.calls("map", 30, kind="map") == ["map1"]
+    assert machine.calls("chat", 30, is_last=True) == ["chat1"]
+    assert machine.inside == ["a", "b"]
+    machine.room.finished("a")
+    assert machine.end("a1") == ["held1"]
+
+
+def test_a_kind_that_turns_out_not_to_come_back_gives_the_room_of_all_in_the_queue_to_others() -> None:
+    """Requests of a burst enter, and wait in their instance's queue, before the first of their kind end."""
+    machine = Machine()
+    for number in range(8):
+        machine.calls(f"done {number}", 1, kind="map")
+    for number in range(12):
+        machine.call(f"queued {number}", 10, kind="map")
+    queued = {one.key for one in machine.room.admit(0.0)}
+    assert len(queued) == 8
+    assert machine.calls("agent", 50) == []
+    for number in range(8):
+        machine.end(f"done {number}1")
+    found = machine.wait(10.0)
+    assert {*found} == {"agent1", *(f"queued {number}1" for number in range(12))} - queued
+    assert machine.inside == ["agent"]
 
 
 def test_a_request_that_names_a_new_program_goes_on_with_what_it_begins_with() -> None:

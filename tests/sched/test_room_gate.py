@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stretto.engines.scripted.fake import FakeLLM
+from stretto.graph.compile import compile_graph
+from stretto.graph.text import parse_graph
 from stretto.model.deployment import deploy
 from stretto.model.errors import ConfigError, NoRoom
 from stretto.model.profile import Profile
@@ -32,6 +34,24 @@ from stretto.sim.synthetic_output import filler
 from stretto.sim.synthetic_workloads import request_graph
 
 GRAPH = request_graph(10)
+MAP = compile_graph(
+    parse_graph("""
+    graph request(%texts: list[text])
+      %kv   = prefill([each %texts]) : list[kv] @llm
+      %text = decode(each %kv) {max_tokens=10} : list[text] @llm
+      return %text
+"""),
+    {},
+)
+SECOND = compile_graph(
+    parse_graph("""
+    graph request(%prompt: text)
+      %kv.2 = prefill([%prompt]) : kv @llm
+      %text.2 = decode(%kv.2) {max_tokens=10} : text @llm
+      return %text.2
+"""),
+    {},
+)
 KV = 10_000
 
 
@@ -111,6 +131,31 @@ def test_queries_of_one_call_are_held_by_nobody_who_does_not_come_back() -> None
     assert machine.system.snapshot().engines[0].instances[0].claimed_tokens == 0
 
 
+def test_the_items_of_a_list_take_no_room_from_programs_that_come_back() -> None:
+    """A wide map that waits in the queue is not what the memory is full of."""
+    machine = Machine(max_running=4)
+    machine.submit("a1", 3000, "a")
+    texts = [filler(f"{number}", 1000) for number in range(20)]
+    machine.handle(Submit("map", MAP, {"texts": texts}, is_streamed=False, program="map"))
+    assert machine.system.snapshot().engines[0].instances[0].claimed_tokens == 3010
+    machine.submit("b1", 3000, "b")
+    assert not machine.system.snapshot().engines[0].held
+
+
+def test_steps_of_one_name_are_learned_together() -> None:
+    """What is known of `merged` holds for `merged.2`, which no query has had before."""
+    machine = Machine(max_running=100)
+    for number in range(10):
+        machine.submit(f"q{number}", 10, f"q{number}")
+        machine.end(f"q{number}")
+    machine.now_s = 60.0
+    machine.submit("a1", 9000, "a")
+    inside = machine.system.snapshot().engines[0].instances[0].claimed_tokens
+    assert inside == 0, "no query of the kind has come back"
+    machine.handle(Submit("b1", SECOND, {"prompt": filler("b", 9000)}, is_streamed=False, program="b"))
+    assert machine.system.snapshot().engines[0].instances[0].claimed_tokens == 0
+
+
 def test_a_held_query_that_is_cancelled_is_gone() -> None:
     machine = Machine()
     machine.submit("a1", 8000, "a")
@@ -139,7 +184,7 @@ def test_holds_may_have_a_limit() -> None:
 
 def test_requests_of_a_session_that_fail_as_nothing_serves_give_their_room_back() -> None:
     machine = Machine(max_running=1, recover_s=5.0)
-    machine.handle(Open("s", QueryRecord()))
+    machine.handle(Open("s", QueryRecord(program="p")))
     (output, *_), *_ = GRAPH.outputs
     for number in range(3):
         prompt = Provide("s", f"p{number}", filler(f"{number}", 3000))

@@ -64,9 +64,7 @@ class Context:
         number: number that no other context has.
         blocks: hashes of the blocks of its last prompt, which has `num_tokens` tokens.
         instance: where it was computed last, or is going to be; None before that is known.
-        is_inside: whether it has room at `instance`.
-        is_protected: whether it has room there and is likely to come back, so that what it holds is worth
-            keeping.
+        is_inside: whether it has room at `instance`. Only what is likely to come back has.
         in_lane: whether its last request went by the lane.
         is_computed: whether one of its requests was sent.
         request: key of its request that waits or runs; None while it is silent.
@@ -83,7 +81,6 @@ class Context:
     num_tokens: int = 0
     instance: InstanceId | None = None
     is_inside: bool = False
-    is_protected: bool = False
     in_lane: bool = False
     is_computed: bool = False
     request: Hashable | None = None

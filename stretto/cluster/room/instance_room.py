@@ -17,7 +17,6 @@ class InstanceRoom:
         prefill_s: predicted seconds of the prefill of a token.
         lane_tokens: tokens of the requests that run by the lane.
         computed: tokens that it has computed so far: prompts, as far as they were not cached, and answers.
-        num_protected: number of contexts inside that are likely to come back.
         is_serving: whether further contexts may enter.
     """
 
@@ -27,7 +26,6 @@ class InstanceRoom:
         self.prefill_s = prefill_s
         self.lane_tokens = 0
         self.computed = 0
-        self.num_protected = 0
         self.is_serving = True
         self.inside: dict[Context, None] = {}
         self._tokens = 0
@@ -67,11 +65,6 @@ class InstanceRoom:
         """
         return self.belief.tokens * self.prefill_s
 
-    def protect(self, context: Context, *, is_protected: bool) -> None:
-        """Note whether a context inside is likely to come back."""
-        self.num_protected += is_protected - context.is_protected
-        context.is_protected = is_protected
-
     def enter(self, context: Context) -> None:
         """Give room to a context, which is nowhere inside."""
         assert not context.is_inside
@@ -82,7 +75,6 @@ class InstanceRoom:
 
     def leave(self, context: Context) -> None:
         """Take the room of a context away."""
-        self.protect(context, is_protected=False)
         context.is_inside = False
         del self.inside[context]
         self._tokens -= context.tail_tokens
@@ -113,7 +105,6 @@ class InstanceRoom:
         assert users == self._users
         assert tokens == self._tokens
         assert self._numbers.keys() == users.keys()
-        assert self.num_protected == sum(context.is_protected for context in self.inside)
 
     def _take(self, context: Context, blocks: Sequence[BlockHash]) -> None:
         users, numbers, number = self._users, self._numbers, context.number

@@ -14,7 +14,8 @@ beside those inside; what does not fit is *held*. The rules:
   (`context_index.py`).
 - Of those that are held, the oldest for its need enters first, and nobody overtakes it (`held.py`). Only
   small requests do, by a lane of their own, so that chats do not wait behind agents.
-- Where nothing inside is likely to come back, nothing is lost, so that everything enters.
+- What is not likely to come back has nothing to lose. It takes no room and is not held, whatever waits in the
+  queue, for an instance runs no more at once than its memory holds.
 
 The machine is pure. Its client says what arrives, is sent and ends, by keys of its own, and asks `admit` what
 may go out. A wrong belief costs time and never changes an answer.
@@ -31,6 +32,7 @@ from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.held import Held, Holding
 from stretto.cluster.room.instance_room import InstanceRoom
 from stretto.cluster.room.rooms import Rooms
+from stretto.cluster.room.silences import Silences
 from stretto.cluster.room.silent_contexts import SilentContexts
 from stretto.model.record import record
 from stretto.model.tasks import Usage
@@ -73,6 +75,8 @@ class Room:
         self._index = ContextIndex()
         self._silent = SilentContexts(self._index, self._rooms)
         self._requests: dict[Hashable, _Request] = {}
+        self._unsent: dict[Silences, dict[Context, None]] = {}
+        """The contexts whose requests are held, or have entered and were not sent yet."""
         self._rate = EnteredRate()
         self._wants_blocks = self._may_admit = False
         self._admitted_s = 0.0
@@ -120,7 +124,7 @@ class Room:
         """Whether something is held, or likely to come back. If not, requests of programs that do not come
         back need not be made known.
         """
-        return bool(self.held) or self._rooms.is_any_protected
+        return bool(self.held) or self._rooms.is_any_inside
 
     @property
     def wants_blocks(self) -> bool:
@@ -149,7 +153,12 @@ class Room:
             context.goes_on_with(request)
         self._rooms.means.expect(request.num_output)
         self._may_admit = True
-        if (entered := self._going_on(context, arrived)) is not None:
+        if request.is_last or not self._silent.is_worth_room(context.silences):
+            if context.is_inside:
+                self._rooms.around(context).leave(context)
+            return Entered(request.key)
+        self._unsent.setdefault(context.silences, {})[context] = None
+        if (entered := self._going_on(context)) is not None:
             return entered
         if context.is_inside:
             self._rooms.around(context).leave(context)
@@ -159,17 +168,18 @@ class Room:
     def admit(self, now_s: float) -> list[Entered]:
         """Return the requests that may go out now."""
         self._leave_overdue(now_s)
+        entered = [*self._admit_unlikely(now_s)] if self.held else []
         if not self._may_admit or not self.held:
-            return []
+            return entered
         self._may_admit, self._admitted_s = False, now_s
         if self._rooms.serving:
-            entered = [*self._admit_small(now_s), *self._admit_oldest(now_s)]
+            entered += [*self._admit_small(now_s), *self._admit_oldest(now_s)]
             self._wants_blocks = self._wants_blocks or bool(self.held)
             return entered
         everyone = list(self.held)
         for holding in everyone:
             self.held.remove(holding.key)
-        return [Entered(holding.key, None, now_s - holding.since_s) for holding in everyone]
+        return [*entered, *(Entered(one.key, None, now_s - one.since_s) for one in everyone)]
 
     def sent(self, key: Hashable, instance: InstanceId) -> None:
         """Note that a request was sent to an instance, which need not be the one where it has room."""
@@ -177,17 +187,16 @@ class Room:
         if arrived is None:
             return
         context, room = arrived.context, self.instances.get(instance)
+        self._note_sent(context)
         if context.instance != instance:
             if arrived.lane_tokens:
                 self._leave_lane(arrived)
                 self._take_lane(arrived, room)
             if context.is_inside:
-                is_protected = context.is_protected
                 self._rooms.around(context).leave(context)
                 self._may_admit = True
                 if room is not None:
                     room.enter(context)
-                    room.protect(context, is_protected=is_protected)
             context.instance = instance
             arrived.common_tokens = 0
         context.is_computed = True
@@ -202,6 +211,7 @@ class Room:
         self._may_admit = True
         context = arrived.context
         context.request = None
+        self._note_sent(context)
         if self.held.get(key) is not None:
             self.held.remove(key)
         self._leave_lane(arrived)
@@ -212,9 +222,7 @@ class Room:
             return
         if not context.is_inside:
             self._remember(context)
-        elif self._silent.patience(context) > 0:
-            self._rooms.around(context).protect(context, is_protected=True)
-        else:
+        elif not self._silent.patience(context):
             self._leave(context)
         self._silent.begin(context, now_s)
 
@@ -253,7 +261,7 @@ class Room:
 
     # --- who enters
 
-    def _going_on(self, context: Context, arrived: _Request) -> Entered | None:
+    def _going_on(self, context: Context) -> Entered | None:
         """Let a request go out at once if its context has room, or is probably still in the cache, or its
         program has room with another context, and the whole memory holds what it adds. None if it may not.
         """
@@ -261,12 +269,33 @@ class Room:
             return Entered(context.request)
         if not context.is_inside:
             there = self._rooms.cached_at(context)
-            return None if there is None else self._go(context, arrived, there)
+            return None if there is None else self._go(context, there)
         room = self._rooms.around(context)
-        fits = self._rooms.claims(room) <= room.belief.tokens
-        if fits or room.num_protected - context.is_protected == 0:
-            return self._go(context, arrived, room)
+        if self._rooms.claims(room) <= room.belief.tokens or len(room.inside) == 1:
+            return self._go(context, room)
         return None
+
+    def _admit_unlikely(self, now_s: float) -> Iterator[Entered]:
+        """Let requests go whose kind has turned out not to come back since they arrived. Those that have
+        entered already take no more room.
+        """
+        for silences, contexts in list(self._unsent.items()):
+            if not self._silent.is_worth_room(silences):
+                del self._unsent[silences]
+                for context in contexts:
+                    if context.is_inside:
+                        self._leave(context)
+                    elif (holding := self.held.get(context.request)) is not None:
+                        self.held.remove(holding.key)
+                        yield Entered(holding.key, None, now_s - holding.since_s)
+
+    def _note_sent(self, context: Context) -> None:
+        """Note that the request of a context was sent or has ended."""
+        unsent = self._unsent.get(context.silences)
+        if unsent is not None and context in unsent:
+            del unsent[context]
+            if not unsent:
+                del self._unsent[context.silences]
 
     def _admit_small(self, now_s: float) -> Iterator[Entered]:
         """Let small requests that are held go by the lane, as far as it has room."""
@@ -275,13 +304,12 @@ class Room:
             holding = self.held.best(now_s, most)
             if holding is None:
                 return
-            arrived = self._requests[holding.key]
             self.held.remove(holding.key)
             if (inside := self._rooms.roomiest(holding.context)[1]) is not None:
-                yield self._go(holding.context, arrived, inside, now_s - holding.since_s)
+                yield self._go(holding.context, inside, now_s - holding.since_s)
             else:
                 holding.context.instance = room.id
-                self._take_lane(arrived, room)
+                self._take_lane(self._requests[holding.key], room)
                 yield Entered(holding.key, room.id, now_s - holding.since_s)
 
     def _admit_oldest(self, now_s: float) -> Iterator[Entered]:
@@ -295,18 +323,15 @@ class Room:
                 return
             self.held.remove(holding.key)
             self._rate.note(need, now_s)
-            arrived = self._requests[holding.key]
-            yield self._go(holding.context, arrived, room, now_s - holding.since_s)
+            yield self._go(holding.context, room, now_s - holding.since_s)
 
-    def _go(self, context: Context, arrived: _Request, room: InstanceRoom, held_s: float = 0.0) -> Entered:
+    def _go(self, context: Context, room: InstanceRoom, held_s: float = 0.0) -> Entered:
         """Send a request out to an instance where its context has room from now on."""
         if not context.is_inside:
             room.enter(context)
         context.in_lane = False
-        room.protect(context, is_protected=not arrived.is_last and self._silent.patience(context) > 0)
         self._wants_blocks = self._wants_blocks or self._rooms.is_pressed(room)
-        is_pressed = room.num_protected > 0 and self._wants_blocks
-        is_bound = is_pressed and len(self.instances) > 1
+        is_bound = self._wants_blocks and len(self.instances) > 1
         return Entered(context.request, room.id if is_bound else None, held_s)
 
     def _take_lane(self, arrived: _Request, room: InstanceRoom | None) -> None:
@@ -367,6 +392,9 @@ class Room:
             assert arrived.context.request == key
             if arrived.lane_tokens:
                 lanes[arrived.context.instance] += arrived.lane_tokens  # type: ignore[index]
+        for silences, contexts in self._unsent.items():
+            assert contexts
+            assert all(one.silences is silences and one.request in self._requests for one in contexts)
         for room in self.instances.values():
             room.check_invariants()
             assert room.lane_tokens == lanes[room.id]

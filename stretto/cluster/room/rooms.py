@@ -39,9 +39,9 @@ class Rooms:
         return [room for room in self.by_id.values() if room.is_serving]
 
     @property
-    def is_any_protected(self) -> bool:
-        """Whether a context inside is likely to come back."""
-        return any(room.num_protected for room in self.by_id.values())
+    def is_any_inside(self) -> bool:
+        """Whether a context has room somewhere."""
+        return any(room.inside for room in self.by_id.values())
 
     def claims(self, room: InstanceRoom) -> float:
         """Return the tokens that the contexts inside an instance take, with what their next calls add."""
@@ -86,7 +86,7 @@ class Rooms:
             adds = self.adds(context, room)
             least = min(least, adds)
             left = (1.0 - _RESERVE) * room.belief.tokens - self.claims(room) - adds
-            if left < 0.0 and (room.num_protected or room.belief.tokens < min(adds, largest)):
+            if left < 0.0 and (room.inside or room.belief.tokens < min(adds, largest)):
                 continue
             if room.id == context.instance and context.is_computed:
                 return adds, room

@@ -8,11 +8,15 @@ programs could not be told from long silences.
 from __future__ import annotations
 
 import math
+from bisect import bisect
+from collections.abc import Sequence
+from itertools import accumulate
 
 _FIRST_S = 0.1
 _FACTOR = math.sqrt(2.0)
 _NUM_BINS = 40
 _ENDS_S = tuple(_FIRST_S * _FACTOR**number for number in range(_NUM_BINS))
+_BEGINS_S = (0.0, *_ENDS_S[:-1])
 _MOST_COUNTED = 512.0
 """Silences in a bin from which on all counts are halved, so that new ones tell more than old ones."""
 _LIKELY_TO_RETURN, _UNLIKELY_TO_RETURN = 0.25, 0.02
@@ -65,8 +69,8 @@ class Silences:
         is_same = within_s == self._patient_within_s  # also where both are endless
         if is_old or not (is_same or 0.8 < within_s / self._patient_within_s < 1.25):
             self._num_changes, self._patient_within_s = 0, within_s
-            begins_s = (0.0, *_ENDS_S[:-1])
-            chances = (self.chance(begin_s, within_s) for begin_s in begins_s)
+            stays = self._stays()
+            chances = (_chance(stays, begin_s, within_s) for begin_s in _BEGINS_S)
             self._patience = next((n for n, chance in enumerate(chances) if chance < _LIKELY), _NUM_BINS)
         return self._patience
 
@@ -82,17 +86,15 @@ class Silences:
         """Return the chance that a program that has been silent for `silent_s` seconds comes back with its
         prefix within the next `within_s` seconds.
         """
-        number, end = bin_of(silent_s), silent_s + within_s
-        begin_s = _ENDS_S[number - 1] if number else 0.0
-        stays = 1.0
-        while begin_s < end and number < _NUM_BINS:
-            length_s = _ENDS_S[number] - begin_s
-            covered_s = min(end, _ENDS_S[number]) - max(begin_s, silent_s)
-            returns = (self._returned[number] + self._prior) / (self._passed[number] + 1.0)
-            stays *= (1.0 - returns) ** (max(0.0, covered_s) / length_s)
-            begin_s = _ENDS_S[number]
-            number += 1
-        return 1.0 - stays
+        return _chance(self._stays(), silent_s, within_s)
+
+    def _stays(self) -> list[float]:
+        """Return the logarithms of the chances to be still silent at the begin of each bin, and at the end of
+        the last.
+        """
+        counts = zip(self._returned, self._passed, strict=True)
+        logs = (math.log(1.0 - (returned + self._prior) / (passed + 1.0)) for returned, passed in counts)
+        return [0.0, *accumulate(logs)]
 
     def _count(self, number: int, returned: float) -> None:
         self._num_changes += 1
@@ -102,3 +104,16 @@ class Silences:
         if self._passed[number] > _MOST_COUNTED:
             self._passed = [0.5 * count for count in self._passed]
             self._returned = [0.5 * count for count in self._returned]
+
+
+def _chance(stays: Sequence[float], silent_s: float, within_s: float) -> float:
+    return 1.0 - math.exp(_stays_until(stays, silent_s + within_s) - _stays_until(stays, silent_s))
+
+
+def _stays_until(stays: Sequence[float], until_s: float) -> float:
+    """Return the logarithm of the chance to be still silent at a time since the answer."""
+    number = bisect(_ENDS_S, until_s)
+    if number == _NUM_BINS:
+        return stays[-1]
+    part = (until_s - _BEGINS_S[number]) / (_ENDS_S[number] - _BEGINS_S[number])
+    return stays[number] + part * (stays[number + 1] - stays[number])

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from stretto.cluster.room.context_index import ContextIndex
 from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.rooms import Rooms
-from stretto.cluster.room.silences import bin_of, end_s
+from stretto.cluster.room.silences import Silences, bin_of, end_s
 
 _MOST_OUTSIDE = 10_000
 _LONG_AGO = 2.0
@@ -40,6 +40,13 @@ class SilentContexts:
     def patience(self, context: Context) -> int:
         """Return the bin of silences with whose begin a context inside leaves."""
         return context.silences.patience(self._rooms.around(context).keeps_for_s())
+
+    def is_worth_room(self, silences: Silences) -> bool:
+        """Return whether contexts of a kind are likely to come back after an answer while it is worth to keep
+        them, wherever that is longest.
+        """
+        within_s = max([room.keeps_for_s() for room in self._rooms.by_id.values()], default=math.inf)
+        return silences.patience(within_s) > 0
 
     def begin(self, context: Context, now_s: float) -> None:
         """Begin to wait for the next request of a context."""

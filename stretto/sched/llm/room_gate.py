@@ -34,7 +34,7 @@ class RoomGate:
     """The requests of an LLM engine that wait for room in KV memory, by query and step.
 
     Requests that nobody continues (of queries that make no other one, and of steps that are applied to lists)
-    are not even made known while nothing is held or likely to come back: where all are such, the gate costs
+    are not even made known while nothing is held and nothing has room: where all are such, the gate costs
     nothing. Neither are any while the sizes of all memories are unknown and prompts have no keys, from which
     it could be told what is missing in a cache; nor offline requests, which give way to others anyway.
 
@@ -105,6 +105,8 @@ class RoomGate:
 
     def released(self) -> Iterator[QueueEntry]:
         """Yield the queue entries that may go out now."""
+        if not self._held:
+            return
         for entered in self._room.admit(self.now_s):
             entry = self._held.pop(entered.key)  # type: ignore[call-overload]
             entry.room_at, entry.held_s = entered.instance, entered.held_s
@@ -184,10 +186,12 @@ class RoomGate:
 
     def due_s(self) -> float | None:
         """Return the time at which `released` or `overdue` should be asked even if nothing happens."""
+        if not self._held:
+            return None
         due_s, limit_s = self._room.due_s(), self._engine.max_hold_s
-        oldest = next(iter(self._room.held), None)
-        if oldest is None or limit_s == math.inf:
+        if limit_s == math.inf:
             return due_s
+        oldest = next(iter(self._room.held))
         return min(oldest.since_s + limit_s, math.inf if due_s is None else due_s)
 
     def overdue(self) -> list[Completed]:
@@ -236,12 +240,12 @@ class RoomGate:
         return RoomRequest(
             key,
             _program_key(record.tenant, record.program) if record.program else entry.query,
-            f"{record.tenant}/{record.kind}/{request.step}",
+            "/".join((record.tenant, *request.source)),
             entry.num_units(entry.lo, entry.lo + 1),
             found.blocks,
             found.block_tokens,
             entry.num_output,
-            bool(record.program),
+            bool(record.program) and (request.is_continued or not request.each),
             is_last,
         )
 
