@@ -143,7 +143,7 @@ class RoomGate:
 
     def end_program(self, program: str, tenant: str) -> None:
         """Note that a program of a tenant has ended: it makes no more requests."""
-        self._room.finished(_program_key(tenant, program))
+        self._room.finished((tenant, program))
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Note how urgently the results of held requests are needed now."""
@@ -235,7 +235,7 @@ class RoomGate:
             found = next(iter(keys.values()), None) or bytes_key(prompt, record.tenant)
         return RoomRequest(
             key,
-            _program_key(record.tenant, record.program) if record.program else entry.query,
+            request.program_key,
             f"{record.tenant}/{record.kind}/{request.step}",
             entry.num_units(entry.lo, entry.lo + 1),
             found.blocks,
@@ -244,8 +244,3 @@ class RoomGate:
             bool(record.program),
             is_last,
         )
-
-
-def _program_key(tenant: str, program: str) -> tuple[str, str]:
-    """Return the name of a tenant's program that is not the name of any query."""
-    return tenant, program
