@@ -7,8 +7,8 @@ account, so that a program counts as one wherever its requests wait.
 Work is counted as expected when it arrives, and as what really ran when it ends: prompt tokens that were not
 cached, and tokens that were generated. What arrives at one instant is one *group*. When a program has ended,
 each of its groups is a sample of what programs of this kind ask for later (`costs/learned_work.py`). Programs
-of several queries need not say that they have ended. One that is silent for much longer than programs have been
-before they went on counts as ended.
+of several queries need not say that they have ended. One that is silent for much longer than programs have
+been before they went on counts as ended.
 
 The requests of a session are no programs: sessions live long, for several callers.
 """
@@ -256,8 +256,8 @@ class ProgramAccount:
             self._conclude(program.name)
 
     def program_ended(self, program: str, tenant: str = "") -> None:
-        """Note that a tenant's program of several queries has ended, where somebody says so. The account learns
-        from it when its last query has ended, so that its tenant is charged for those that still run.
+        """Note that a tenant's program of several queries has ended, where somebody says so. The account
+        learns from it when its last query has ended, so that its tenant is charged for those that still run.
         """
         found = self._programs.get((tenant, program))
         if found is not None:
