@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stretto.cluster.room.contexts import RoomRequest
+from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.kv_belief import KVBelief
 from stretto.cluster.room.room import Entered, Room
 from stretto.cluster.room.silences import Silences, bin_of, end_s
@@ -233,6 +233,58 @@ def test_an_equal_opening_makes_no_equal_program() -> None:
     machine.end("a1")
     assert machine.calls("b", 40, opening=30) == ["b1"]
     assert machine.inside == ["a", "b"]
+
+
+def one_call(room: Room, program: str, content: str, number: int, num_blocks: int = 2) -> None:
+    """Let a request come, go out and end at an instance where there is room for it."""
+    hashes = blocks(content, num_blocks)
+    request = RoomRequest(number, program, "agent", BLOCK * num_blocks, hashes, BLOCK, 0, True, False)
+    assert room.arrive(request, 0.001 * number) or room.admit(0.001 * number)
+    room.sent(number, 0)
+    room.ended(number, 0.001 * number, Usage(BLOCK * num_blocks, 0, 0))
+
+
+def test_a_program_of_many_contexts_costs_no_more_per_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session is one program, whose calls need not resemble each other."""
+    room = Room()
+    room.join(0, None, 0.001)
+    for number in range(300):
+        one_call(room, "session", f"call {number}", number)
+    room.check_invariants()
+    assert len(room._index) <= 256, "the oldest were forgotten"
+    compared = []
+    common = Context.common
+    monkeypatch.setattr(Context, "common", lambda self, others: compared.append(self) or common(self, others))
+    one_call(room, "session", "another call", 300)
+    assert len(compared) <= 16
+
+
+def test_of_many_contexts_of_a_program_that_which_goes_on_is_found() -> None:
+    room = Room()
+    room.join(0, None, 0.001)
+    for number in range(40):
+        one_call(room, "session", f"agent {number}", number)
+    one_call(room, "session", "agent 3", 40, 3)
+    assert len(room._index) == 40
+    assert sum(len(instance.inside) for instance in room.instances.values()) == 40
+
+
+def test_a_silent_context_is_looked_at_at_one_time() -> None:
+    """However often an agent comes back, it takes no more memory."""
+    room = Room()
+    room.join(0, None, 0.001)
+    for number in range(200):
+        one_call(room, "agent", "agent", number)
+    assert len(room._silent._edges) <= 1
+
+
+def test_endless_memory_has_a_limited_number_of_contexts() -> None:
+    room = Room()
+    room.join(0, None, 0.001)
+    for number in range(4200):
+        one_call(room, f"agent {number}", f"agent {number}", number)
+    room.check_invariants()
+    assert len(room._index) == sum(len(one.inside) for one in room.instances.values()) == 4096
 
 
 def test_a_new_program_enters_where_most_room_is() -> None:

@@ -216,7 +216,8 @@ class Room:
             self._rooms.around(context).protect(context, is_protected=True)
         else:
             self._leave(context)
-        self._silent.begin(context, now_s)
+        if (forgotten := self._silent.begin(context, now_s)) is not None:
+            self._forget(forgotten)
 
     def finished(self, program: Hashable) -> None:
         """Note that a program has ended: it makes no more requests."""

@@ -63,7 +63,7 @@ class Rooms:
         """Return the instance whose memory holds what a context outside adds, and where its program has room
         with another context, or its own prefix is probably still in the cache; None if there is none.
         """
-        inside = [one.instance for one in context.program.contexts if one.is_inside]
+        inside = context.program.inside
         for instance in dict.fromkeys((context.instance, *inside)):
             room = None if instance is None else self.by_id.get(instance)
             if room is None or not room.is_serving:
