@@ -12,8 +12,10 @@ beside those inside; what does not fit is *held*. The rules:
   while keeping its tokens costs less than computing them again.
 - Nothing that clients say is relied on: ends (`silences.py`), sizes (`kv_belief.py`), names
   (`context_index.py`).
-- Of those that are held, the oldest for its need enters first, and nobody overtakes it (`held.py`). Only
-  small requests do, by a lane of their own, so that chats do not wait behind agents.
+- Of those that are held, the oldest for its need is next (`held.py`). While it does not fit, smaller ones pass
+  for as long as it takes to compute the whole memory. Then nobody does, and the reserve is not kept from it.
+  In the end an instance is cleared for it: who comes back there is held behind it, as agents may live for ever.
+- Small requests go by a lane of their own, so that chats do not wait behind agents.
 - Where nothing inside is likely to come back, nothing is lost, so that everything enters.
 
 The machine is pure. Its client says what arrives, is sent and ends, by keys of its own, and asks `admit` what
@@ -22,6 +24,7 @@ may go out. A wrong belief costs time and never changes an answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 
 from stretto.cluster.messages import InstanceId
@@ -53,7 +56,7 @@ class Entered:
 class _Request:
     """A request that has arrived and not ended."""
 
-    __slots__ = ("common_tokens", "context", "is_last", "lane_tokens", "num_output")
+    __slots__ = ("common_tokens", "context", "is_last", "lane_tokens", "next_s", "num_output")
 
     def __init__(self, context: Context, request: RoomRequest, common_tokens: int) -> None:
         self.context = context
@@ -62,6 +65,8 @@ class _Request:
         self.common_tokens = common_tokens
         """Tokens of its beginning that it should find in the cache."""
         self.lane_tokens = 0
+        self.next_s = math.inf
+        """Time from which it is the next to enter and does not fit."""
 
 
 class Room:
@@ -76,6 +81,8 @@ class Room:
         self._rate = EnteredRate()
         self._wants_blocks = self._may_admit = False
         self._admitted_s = 0.0
+        self._changes_s = math.inf
+        """Time at which more may enter though nothing happens, because who is next has waited for long."""
 
     @property
     def instances(self) -> Mapping[InstanceId, InstanceRoom]:
@@ -99,6 +106,7 @@ class Room:
         """Let nothing more enter at an instance, which may be down, until it joins again."""
         if instance in self.instances:
             self._rooms.by_id[instance].is_serving = False
+            self._rooms.let_others_enter()
             self._may_admit = True
 
     def leave(self, instance: InstanceId) -> None:
@@ -111,6 +119,7 @@ class Room:
                 if arrived.context.instance == instance:
                     arrived.lane_tokens = 0
             del self._rooms.by_id[instance]
+            self._rooms.let_others_enter()
             self._may_admit = True
 
     # --- requests
@@ -159,16 +168,16 @@ class Room:
     def admit(self, now_s: float) -> list[Entered]:
         """Return the requests that may go out now."""
         self._leave_overdue(now_s)
-        if not self._may_admit or not self.held:
+        if not self.held or not (self._may_admit or now_s >= self._changes_s):
             return []
-        self._may_admit, self._admitted_s = False, now_s
+        self._may_admit, self._admitted_s, self._changes_s = False, now_s, math.inf
         if self._rooms.serving:
             entered = [*self._admit_small(now_s), *self._admit_oldest(now_s)]
             self._wants_blocks = self._wants_blocks or bool(self.held)
             return entered
         everyone = list(self.held)
         for holding in everyone:
-            self.held.remove(holding.key)
+            self._hold_no_more(holding.key)
         return [Entered(holding.key, None, now_s - holding.since_s) for holding in everyone]
 
     def sent(self, key: Hashable, instance: InstanceId) -> None:
@@ -203,7 +212,7 @@ class Room:
         context = arrived.context
         context.request = None
         if self.held.get(key) is not None:
-            self.held.remove(key)
+            self._hold_no_more(key)
         self._leave_lane(arrived)
         if usage is not None:
             self._learn(arrived, usage)
@@ -231,7 +240,10 @@ class Room:
 
     def due_s(self) -> float | None:
         """Return the time at which `admit` should be called even if nothing happens, or None."""
-        return self._silent.next_s if self.held else None
+        if not self.held:
+            return None
+        due_s = min(self._changes_s, math.inf if self._silent.next_s is None else self._silent.next_s)
+        return due_s if due_s < math.inf else None
 
     def claimed(self) -> dict[InstanceId, int]:
         """Return how many tokens the contexts inside take of each instance's memory."""
@@ -265,6 +277,8 @@ class Room:
             return None if there is None else self._go(context, arrived, there)
         room = self._rooms.around(context)
         fits = self._rooms.claims(room) <= room.belief.tokens
+        if room is self._rooms.cleared:
+            return None
         if fits or room.num_protected - context.is_protected == 0:
             return self._go(context, arrived, room)
         return None
@@ -277,7 +291,7 @@ class Room:
             if holding is None:
                 return
             arrived = self._requests[holding.key]
-            self.held.remove(holding.key)
+            self._hold_no_more(holding.key)
             if (inside := self._rooms.roomiest(holding.context)[1]) is not None:
                 yield self._go(holding.context, arrived, inside, now_s - holding.since_s)
             else:
@@ -286,18 +300,57 @@ class Room:
                 yield Entered(holding.key, room.id, now_s - holding.since_s)
 
     def _admit_oldest(self, now_s: float) -> Iterator[Entered]:
-        """Let requests that are held enter, the oldest for its need first, until one does not fit."""
-        while (holding := self.held.best(now_s)) is not None:
-            need, room = self._rooms.roomiest(holding.context)
+        """Let requests that are held enter, the oldest for its need first, until one does not fit; then those
+        that may pass it.
+        """
+        while (holding := self._next(now_s)) is not None:
+            need, room = self._roomiest(holding, now_s)
             if need > _CLASS * holding.need:
                 self.held.replace(holding, need)
-                continue
-            if room is None:
+            elif room is not None:
+                yield self._enter(holding, need, room, now_s)
+            elif not self._gives_way(holding, now_s):
+                break
+        while holding is not None and now_s < self._rooms.waits_until_s(self._requests[holding.key].next_s):
+            passing = self.held.best(now_s, self._rooms.free())
+            if passing is None:
                 return
-            self.held.remove(holding.key)
-            self._rate.note(need, now_s)
-            arrived = self._requests[holding.key]
-            yield self._go(holding.context, arrived, room, now_s - holding.since_s)
+            need, room = self._rooms.roomiest(passing.context)
+            if need > _CLASS * passing.need:
+                self.held.replace(passing, need)
+            elif room is not None:
+                yield self._enter(passing, need, room, now_s)
+            else:
+                return
+
+    def _next(self, now_s: float) -> Holding | None:
+        """Return what should enter next: what an instance is cleared for, or the oldest for its need."""
+        first = self._rooms.cleared_for
+        return self.held.best(now_s) if first is None else self.held.get(first.request)
+
+    def _roomiest(self, holding: Holding, now_s: float) -> tuple[float, InstanceRoom | None]:
+        waits_until_s = self._rooms.waits_until_s(self._requests[holding.key].next_s)
+        return self._rooms.roomiest(holding.context, keeps_reserve=now_s < waits_until_s)
+
+    def _gives_way(self, holding: Holding, now_s: float) -> bool:
+        """Note that what is next does not fit. Return whether an instance is cleared for it from now on."""
+        arrived = self._requests[holding.key]
+        arrived.next_s = min(arrived.next_s, now_s)
+        times_s = self._rooms.waits_until_s(arrived.next_s), self._rooms.clears_s(arrived.next_s)
+        self._changes_s = min((one_s for one_s in times_s if one_s > now_s), default=math.inf)
+        if now_s < times_s[1] or self._rooms.cleared is not None:
+            return False
+        self._rooms.clear_for(holding.context)
+        return True
+
+    def _enter(self, holding: Holding, need: float, room: InstanceRoom, now_s: float) -> Entered:
+        self._hold_no_more(holding.key)
+        self._rate.note(need, now_s)
+        return self._go(holding.context, self._requests[holding.key], room, now_s - holding.since_s)
+
+    def _hold_no_more(self, key: Hashable) -> None:
+        if self.held.remove(key).context is self._rooms.cleared_for:
+            self._rooms.let_others_enter()
 
     def _go(self, context: Context, arrived: _Request, room: InstanceRoom, held_s: float = 0.0) -> Entered:
         """Send a request out to an instance where its context has room from now on."""
@@ -373,5 +426,6 @@ class Room:
             assert room.lane_tokens == lanes[room.id]
         assert all(one.key in self._requests and not one.context.is_inside for one in self.held)
         self._silent.check_invariants()
-        if not self._may_admit and (first := self.held.best(self._admitted_s)) is not None:
-            assert self._rooms.roomiest(first.context)[1] is None, "it is held though there is room"
+        assert self._rooms.cleared_for is None or self._next(self._admitted_s) is not None
+        if not self._may_admit and (first := self._next(self._admitted_s)) is not None:
+            assert self._roomiest(first, self._admitted_s)[1] is None, "it is held though there is room"

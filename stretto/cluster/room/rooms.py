@@ -11,17 +11,27 @@ from stretto.cluster.room.instance_room import InstanceRoom
 
 _RESERVE = 0.10
 """Part of the memory that newcomers leave free."""
+_MOST_WAITS, _CLEARS_AFTER = 1.0, 4.0
+"""Seconds for which a context is next and does not fit, in multiples of the time that it takes to compute the
+whole memory: after the first, the reserve is not kept from it; after the second, those inside give way to it.
+"""
 _LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.05
 """Parts of the memory that one request by the lane may take, and all of them together."""
 _PRESSED = 0.5
 
 
 class Rooms:
-    """The memories of all instances."""
+    """The memories of all instances.
+
+    Attributes:
+        cleared: instance where nothing enters or goes on but `cleared_for`, which has been next for too long.
+    """
 
     def __init__(self) -> None:
         self.by_id: dict[InstanceId, InstanceRoom] = {}
         self.means = CallMeans()
+        self.cleared: InstanceRoom | None = None
+        self.cleared_for: Context | None = None
 
     def of(self, context: Context) -> InstanceRoom | None:
         """Return the instance where a context was last; None if there is none any more."""
@@ -66,7 +76,7 @@ class Rooms:
         inside = context.program.inside
         for instance in dict.fromkeys((context.instance, *inside)):
             room = None if instance is None else self.by_id.get(instance)
-            if room is None or not room.is_serving:
+            if room is None or not room.is_serving or room is self.cleared:
                 continue
             taken = self.claims(room) + self.adds(context, room)
             since = room.computed - context.used_at
@@ -75,7 +85,36 @@ class Rooms:
                 return room
         return None
 
-    def roomiest(self, context: Context) -> tuple[float, InstanceRoom | None]:
+    def waits_until_s(self, next_s: float) -> float:
+        """Return the time until which a context, which is next since `next_s`, leaves the reserve free, and
+        lets others pass.
+        """
+        return next_s + _MOST_WAITS * self._keeps_for_s()
+
+    def clears_s(self, next_s: float) -> float:
+        """Return the time from which those inside give way to a context, which is next since `next_s`."""
+        return next_s + _CLEARS_AFTER * self._keeps_for_s()
+
+    def clear_for(self, context: Context) -> None:
+        """Let nothing but a context enter or go on at the instance where the fewest others have to leave."""
+        largest = max(room.belief.tokens for room in self.serving)
+
+        def left(room: InstanceRoom) -> tuple[bool, float]:
+            adds = self.adds(context, room)
+            is_large = room.belief.tokens >= min(adds, largest)
+            return is_large, room.belief.tokens - self.claims(room) - adds
+
+        self.cleared, self.cleared_for = max(self.serving, key=left), context
+
+    def let_others_enter(self) -> None:
+        """Clear no instance any more."""
+        self.cleared = self.cleared_for = None
+
+    def free(self) -> float:
+        """Return the tokens that newcomers may add to those inside where they may add most."""
+        return max((1.0 - _RESERVE) * room.belief.tokens - self.claims(room) for room in self.serving)
+
+    def roomiest(self, context: Context, *, keeps_reserve: bool = True) -> tuple[float, InstanceRoom | None]:
         """Return how many tokens a context that is outside adds where it adds the fewest, and the instance
         where it should enter: where it was, or where most room is left beside it; None if it fits nowhere.
         """
@@ -85,7 +124,10 @@ class Rooms:
         for room in serving:
             adds = self.adds(context, room)
             least = min(least, adds)
-            left = (1.0 - _RESERVE) * room.belief.tokens - self.claims(room) - adds
+            reserve = _RESERVE if keeps_reserve else 0.0
+            left = (1.0 - reserve) * room.belief.tokens - self.claims(room) - adds
+            if room is self.cleared and context is not self.cleared_for:
+                continue
             if left < 0.0 and (room.num_protected or room.belief.tokens < min(adds, largest)):
                 continue
             if room.id == context.instance and context.is_computed:
@@ -102,6 +144,9 @@ class Rooms:
 
         room = max(self.serving, key=free)
         return room, min(free(room), _LANE_SIZE * room.belief.tokens)
+
+    def _keeps_for_s(self) -> float:
+        return max((room.keeps_for_s() for room in self.serving), default=0.0)
 
     def claimed(self) -> dict[InstanceId, int]:
         """Return how many tokens the contexts inside take of each instance's memory."""
