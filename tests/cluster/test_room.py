@@ -184,6 +184,54 @@ def test_nobody_overtakes_a_large_program_that_is_next() -> None:
     assert machine.end("a1") == ["big1"]
 
 
+def agents_for_ever(machine: Machine, names: str, num_blocks: int, until_s: float) -> list[str]:
+    """Let agents come back a second after each answer; return which requests of others went out."""
+    others = []
+    while machine.now_s < until_s:
+        gone = [key for name in names for key in machine.calls(name, num_blocks)]
+        others += [key for key in gone if key[0] not in names]
+        running = [key for key, one in machine.room._requests.items() if not machine.room.held.get(key)]
+        machine.now_s += 1.0
+        for key in running:
+            others += [one for one in machine.end(key) if one[0] not in names]
+            if key[0] not in names:
+                machine.room.finished(key[:-1])
+        others += machine.wait(1.0)
+        names = "".join(
+            name for name in names if not machine.room.held.get(f"{name}{machine.num_calls[name]}")
+        )
+    return others
+
+
+def test_agents_that_live_for_ever_do_not_keep_out_a_large_program() -> None:
+    """They leave the reserve alone, into which it would fit only."""
+    machine = Machine()
+    agents_for_ever(machine, "ab", 25, 4.0)
+    assert machine.calls("large", 45) == []
+    assert "large1" not in agents_for_ever(machine, "ab", 25, 40.0)
+    assert "large1" in agents_for_ever(machine, "ab", 25, 60.0)
+
+
+def test_agents_that_live_for_ever_give_way_in_the_end() -> None:
+    machine = Machine()
+    agents_for_ever(machine, "abc", 25, 4.0)
+    assert machine.calls("large", 60) == []
+    assert "large1" not in agents_for_ever(machine, "abc", 25, 40.0)
+    assert "large1" in agents_for_ever(machine, "abc", 25, 60.0)
+
+
+def test_small_programs_pass_one_that_does_not_fit_for_a_while() -> None:
+    machine = Machine()
+    machine.calls("a", 60)
+    machine.calls("large", 70)
+    machine.now_s = 1.0
+    assert machine.calls("b", 25) == ["b1"]
+    machine.room.finished("b")
+    machine.end("b1")
+    machine.wait(60.0)
+    assert machine.calls("c", 25) == [], "large has been next for longer than 40 s"
+
+
 def test_the_older_for_its_need_enters_first() -> None:
     machine = Machine()
     machine.calls("a", 90)

@@ -12,9 +12,9 @@ beside those inside; what does not fit is *held*. The rules:
   while keeping its tokens costs less than computing them again.
 - Nothing that clients say is relied on: ends (`silences.py`), sizes (`kv_belief.py`), names
   (`context_index.py`).
-- Of those that are held, the oldest for its need is next (`held.py`). While it does not fit, smaller ones pass
-  for as long as it takes to compute the whole memory. Then nobody does, and the reserve is not kept from it.
-  In the end an instance is cleared for it: who comes back there is held behind it, as agents may live for ever.
+- Of those that are held, the oldest for its need is next (`held.py`). While it does not fit, smaller ones
+  pass, but not for longer than four times the time to compute the whole memory. Then the reserve is not kept
+  from it, and an instance is cleared for it: nobody enters there, and who comes back is held behind it.
 - Small requests go by a lane of their own, so that chats do not wait behind agents.
 - Where nothing inside is likely to come back, nothing is lost, so that everything enters.
 
@@ -82,7 +82,7 @@ class Room:
         self._wants_blocks = self._may_admit = False
         self._admitted_s = 0.0
         self._changes_s = math.inf
-        """Time at which more may enter though nothing happens, because who is next has waited for long."""
+        """Time at which others give way to what is next and does not fit; infinite if they do already."""
 
     @property
     def instances(self) -> Mapping[InstanceId, InstanceRoom]:
@@ -277,9 +277,8 @@ class Room:
             return None if there is None else self._go(context, arrived, there)
         room = self._rooms.around(context)
         fits = self._rooms.claims(room) <= room.belief.tokens
-        if room is self._rooms.cleared:
-            return None
-        if fits or room.num_protected - context.is_protected == 0:
+        is_cleared = room is self._rooms.cleared
+        if not is_cleared and (fits or room.num_protected - context.is_protected == 0):
             return self._go(context, arrived, room)
         return None
 
@@ -311,15 +310,17 @@ class Room:
                 yield self._enter(holding, need, room, now_s)
             elif not self._gives_way(holding, now_s):
                 break
-        while holding is not None and now_s < self._rooms.waits_until_s(self._requests[holding.key].next_s):
-            passing = self.held.best(now_s, self._rooms.free())
-            if passing is None:
-                return
-            need, room = self._rooms.roomiest(passing.context)
-            if need > _CLASS * passing.need:
-                self.held.replace(passing, need)
+        if holding is not None:
+            yield from self._admit_passing(now_s)
+
+    def _admit_passing(self, now_s: float) -> Iterator[Entered]:
+        """Let requests enter that need less than what is next and does not fit, where nothing is cleared."""
+        while (holding := self.held.best(now_s, self._rooms.free())) is not None:
+            need, room = self._rooms.roomiest(holding.context)
+            if need > _CLASS * holding.need:
+                self.held.replace(holding, need)
             elif room is not None:
-                yield self._enter(passing, need, room, now_s)
+                yield self._enter(holding, need, room, now_s)
             else:
                 return
 
@@ -329,19 +330,20 @@ class Room:
         return self.held.best(now_s) if first is None else self.held.get(first.request)
 
     def _roomiest(self, holding: Holding, now_s: float) -> tuple[float, InstanceRoom | None]:
-        waits_until_s = self._rooms.waits_until_s(self._requests[holding.key].next_s)
-        return self._rooms.roomiest(holding.context, keeps_reserve=now_s < waits_until_s)
+        clears_s = self._rooms.clears_s(self._requests[holding.key].next_s)
+        return self._rooms.roomiest(holding.context, keeps_reserve=now_s < clears_s)
 
     def _gives_way(self, holding: Holding, now_s: float) -> bool:
         """Note that what is next does not fit. Return whether an instance is cleared for it from now on."""
         arrived = self._requests[holding.key]
         arrived.next_s = min(arrived.next_s, now_s)
-        times_s = self._rooms.waits_until_s(arrived.next_s), self._rooms.clears_s(arrived.next_s)
-        self._changes_s = min((one_s for one_s in times_s if one_s > now_s), default=math.inf)
-        if now_s < times_s[1] or self._rooms.cleared is not None:
-            return False
-        self._rooms.clear_for(holding.context)
-        return True
+        clears_s = self._rooms.clears_s(arrived.next_s)
+        if now_s < clears_s:
+            self._changes_s = clears_s
+        elif self._rooms.cleared is None:
+            self._rooms.clear_for(holding.context)
+            return True
+        return False
 
     def _enter(self, holding: Holding, need: float, room: InstanceRoom, now_s: float) -> Entered:
         self._hold_no_more(holding.key)

@@ -11,10 +11,8 @@ from stretto.cluster.room.instance_room import InstanceRoom
 
 _RESERVE = 0.10
 """Part of the memory that newcomers leave free."""
-_MOST_WAITS, _CLEARS_AFTER = 1.0, 4.0
-"""Seconds for which a context is next and does not fit, in multiples of the time that it takes to compute the
-whole memory: after the first, the reserve is not kept from it; after the second, those inside give way to it.
-"""
+_PASSED_FOR = 4.0
+"""Times that the whole memory could be computed while what is next lets others pass. Then they give way."""
 _LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.05
 """Parts of the memory that one request by the lane may take, and all of them together."""
 _PRESSED = 0.5
@@ -85,15 +83,9 @@ class Rooms:
                 return room
         return None
 
-    def waits_until_s(self, next_s: float) -> float:
-        """Return the time until which a context, which is next since `next_s`, leaves the reserve free, and
-        lets others pass.
-        """
-        return next_s + _MOST_WAITS * self._keeps_for_s()
-
     def clears_s(self, next_s: float) -> float:
-        """Return the time from which those inside give way to a context, which is next since `next_s`."""
-        return next_s + _CLEARS_AFTER * self._keeps_for_s()
+        """Return the time from which others give way to what does not fit, and is next from `next_s` on."""
+        return next_s + _PASSED_FOR * max((room.keeps_for_s() for room in self.serving), default=0.0)
 
     def clear_for(self, context: Context) -> None:
         """Let nothing but a context enter or go on at the instance where the fewest others have to leave."""
@@ -112,7 +104,10 @@ class Rooms:
 
     def free(self) -> float:
         """Return the tokens that newcomers may add to those inside where they may add most."""
-        return max((1.0 - _RESERVE) * room.belief.tokens - self.claims(room) for room in self.serving)
+        return max(
+            (1.0 - _RESERVE) * room.belief.tokens - self.claims(room) if room is not self.cleared else 0.0
+            for room in self.serving
+        )
 
     def roomiest(self, context: Context, *, keeps_reserve: bool = True) -> tuple[float, InstanceRoom | None]:
         """Return how many tokens a context that is outside adds where it adds the fewest, and the instance
@@ -144,9 +139,6 @@ class Rooms:
 
         room = max(self.serving, key=free)
         return room, min(free(room), _LANE_SIZE * room.belief.tokens)
-
-    def _keeps_for_s(self) -> float:
-        return max((room.keeps_for_s() for room in self.serving), default=0.0)
 
     def claimed(self) -> dict[InstanceId, int]:
         """Return how many tokens the contexts inside take of each instance's memory."""
