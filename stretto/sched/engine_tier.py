@@ -178,9 +178,8 @@ class EngineTier:
     def end_program(self, program: str, tenant: str) -> None:
         """Tell the engines that a tenant's program makes no more queries."""
         for name, scheduler in self.schedulers.items():
-            if isinstance(scheduler, LLMScheduler):
-                scheduler.end_program(program, tenant)
-                self.dirty[name] = None
+            scheduler.end_program(program, tenant)
+            self.dirty[name] = None
 
     # --- checks
 

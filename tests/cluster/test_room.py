@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stretto.cluster.room.contexts import RoomRequest
+from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.kv_belief import KVBelief
 from stretto.cluster.room.room import Entered, Room
 from stretto.cluster.room.silences import Silences, bin_of, end_s
@@ -189,6 +189,54 @@ def test_nobody_overtakes_a_large_program_that_is_next() -> None:
     assert machine.end("a1") == ["big1"]
 
 
+def agents_for_ever(machine: Machine, names: str, num_blocks: int, until_s: float) -> list[str]:
+    """Let agents come back a second after each answer; return which requests of others went out."""
+    others = []
+    while machine.now_s < until_s:
+        gone = [key for name in names for key in machine.calls(name, num_blocks)]
+        others += [key for key in gone if key[0] not in names]
+        running = [key for key, one in machine.room._requests.items() if not machine.room.held.get(key)]
+        machine.now_s += 1.0
+        for key in running:
+            others += [one for one in machine.end(key) if one[0] not in names]
+            if key[0] not in names:
+                machine.room.finished(key[:-1])
+        others += machine.wait(1.0)
+        names = "".join(
+            name for name in names if not machine.room.held.get(f"{name}{machine.num_calls[name]}")
+        )
+    return others
+
+
+def test_agents_that_live_for_ever_do_not_keep_out_a_large_program() -> None:
+    """They leave the reserve alone, into which it would fit only."""
+    machine = Machine()
+    agents_for_ever(machine, "ab", 25, 4.0)
+    assert machine.calls("large", 45) == []
+    assert "large1" not in agents_for_ever(machine, "ab", 25, 40.0)
+    assert "large1" in agents_for_ever(machine, "ab", 25, 60.0)
+
+
+def test_agents_that_live_for_ever_give_way_in_the_end() -> None:
+    machine = Machine()
+    agents_for_ever(machine, "abc", 25, 4.0)
+    assert machine.calls("large", 60) == []
+    assert "large1" not in agents_for_ever(machine, "abc", 25, 40.0)
+    assert "large1" in agents_for_ever(machine, "abc", 25, 60.0)
+
+
+def test_small_programs_pass_one_that_does_not_fit_for_a_while() -> None:
+    machine = Machine()
+    machine.calls("a", 60)
+    machine.calls("large", 70)
+    machine.now_s = 1.0
+    assert machine.calls("b", 25) == ["b1"]
+    machine.room.finished("b")
+    machine.end("b1")
+    machine.wait(60.0)
+    assert machine.calls("c", 25) == [], "large has been next for longer than 40 s"
+
+
 def test_the_older_for_its_need_enters_first() -> None:
     machine = Machine()
     machine.calls("a", 90)
@@ -271,6 +319,58 @@ def test_an_equal_opening_makes_no_equal_program() -> None:
     machine.end("a1")
     assert machine.calls("b", 40, opening=30) == ["b1"]
     assert machine.inside == ["a", "b"]
+
+
+def one_call(room: Room, program: str, content: str, number: int, num_blocks: int = 2) -> None:
+    """Let a request come, go out and end at an instance where there is room for it."""
+    hashes = blocks(content, num_blocks)
+    request = RoomRequest(number, program, "agent", BLOCK * num_blocks, hashes, BLOCK, 0, True, False)
+    assert room.arrive(request, 0.001 * number) or room.admit(0.001 * number)
+    room.sent(number, 0)
+    room.ended(number, 0.001 * number, Usage(BLOCK * num_blocks, 0, 0))
+
+
+def test_a_program_of_many_contexts_costs_no_more_per_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session is one program, whose calls need not resemble each other."""
+    room = Room()
+    room.join(0, None, 0.001)
+    for number in range(300):
+        one_call(room, "session", f"call {number}", number)
+    room.check_invariants()
+    assert len(room._index) <= 256, "the oldest were forgotten"
+    compared = []
+    common = Context.common
+    monkeypatch.setattr(Context, "common", lambda self, others: compared.append(self) or common(self, others))
+    one_call(room, "session", "another call", 300)
+    assert len(compared) <= 16
+
+
+def test_of_many_contexts_of_a_program_that_which_goes_on_is_found() -> None:
+    room = Room()
+    room.join(0, None, 0.001)
+    for number in range(40):
+        one_call(room, "session", f"agent {number}", number)
+    one_call(room, "session", "agent 3", 40, 3)
+    assert len(room._index) == 40
+    assert sum(len(instance.inside) for instance in room.instances.values()) == 40
+
+
+def test_a_silent_context_is_looked_at_at_one_time() -> None:
+    """However often an agent comes back, it takes no more memory."""
+    room = Room()
+    room.join(0, None, 0.001)
+    for number in range(200):
+        one_call(room, "agent", "agent", number)
+    assert len(room._silent._edges) <= 1
+
+
+def test_endless_memory_has_a_limited_number_of_contexts() -> None:
+    room = Room()
+    room.join(0, None, 0.001)
+    for number in range(4200):
+        one_call(room, f"agent {number}", f"agent {number}", number)
+    room.check_invariants()
+    assert len(room._index) == sum(len(one.inside) for one in room.instances.values()) == 4096
 
 
 def test_a_new_program_enters_where_most_room_is() -> None:

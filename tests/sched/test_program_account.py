@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.machines import batch_request, llm_request
+from support.machines import CheckedSystem, batch_engine, batch_request, llm_engine, llm_request
 
 from stretto.model.tasks import Decode, QueryRecord, Usage
+from stretto.sched.messages import EndProgram
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.request import StepRequest
 
@@ -36,7 +37,7 @@ def run_turns(ledger: ProgramAccount, program: str, num: int, start_s: float = 0
 def test_what_really_ran_replaces_what_was_expected() -> None:
     ledger, request = account(), turn(0)
     ledger.arrived(request, 10, 0.0)
-    program = ledger.find("agent 1")
+    program = ledger.find(("", "agent 1"))
     assert program is not None
     assert program.asked_s == pytest.approx(100 * UNIT_S + 10 * OUTPUT_S)
     ledger.answered(request, Usage(100, 80, 50), 50, 3.0)
@@ -59,7 +60,7 @@ def test_the_share_of_prompts_that_is_cached_is_learned_for_later_turns_alone() 
 def test_queries_of_one_program_are_one() -> None:
     ledger = account()
     run_turns(ledger, "agent 1", 3)
-    program = ledger.find("agent 1")
+    program = ledger.find(("", "agent 1"))
     assert program is not None
     assert program.asked_s == pytest.approx(3 * (50 * UNIT_S + 10 * OUTPUT_S))
     assert not program.open
@@ -69,7 +70,7 @@ def test_of_an_unknown_kind_the_attained_service_counts() -> None:
     ledger = account()
     run_turns(ledger, "agent 1", 5)
     run_turns(ledger, "agent 2", 1)
-    long, short = ledger.find("agent 1"), ledger.find("agent 2")
+    long, short = ledger.find(("", "agent 1")), ledger.find("agent 2")
     assert ledger.index_s(long, 0.1) > ledger.index_s(short, 0.1)
     assert ledger.index_s(None, 0.1) == 0.1
 
@@ -83,7 +84,7 @@ def test_a_program_whose_end_is_not_said_ends_by_its_silence() -> None:
         ledger.arrived(
             batch_request(f"other {number}", "e", "x", record=QueryRecord(arrival_s=99.0)), 0, 99.0
         )
-    assert ledger.find("agent 0") is None
+    assert ledger.find(("", "agent 0")) is None
     mean_s = {row.left_s for row in ledger.learned.rows() if row.source[:1] == ("agent",)}
     assert mean_s, "its turns are samples now"
 
@@ -99,6 +100,49 @@ def test_what_comes_after_each_turn_is_learned_when_the_end_is_said() -> None:
         (pytest.approx(0.0), 6),
         (pytest.approx(each_s), 6),
     ]
+
+
+def test_programs_of_one_name_are_those_of_their_tenants() -> None:
+    ledger = account()
+    for tenant in ("x", "y"):
+        ledger.arrived(turn(0, tenant=tenant), 10, 0.0)
+        ledger.query_ended("agent 1/0")
+    ledger.program_ended("agent 1", "x")
+    assert ledger.find(("x", "agent 1")) is None
+    assert ledger.find(("y", "agent 1")) is not None
+
+
+def test_a_query_that_has_the_name_of_a_program_does_not_end_it() -> None:
+    ledger = account()
+    run_turns(ledger, "agent 1", 1)
+    alone = llm_request("agent 1", "answer", 20, decode=Decode(10), record=QueryRecord(arrival_s=2.0))
+    ledger.arrived(alone, 10, 2.0)
+    ledger.answered(alone, Usage(10, 0, 10), 10, 2.5)
+    ledger.query_ended("agent 1")
+    assert ledger.find("agent 1") is None
+    assert ledger.find(("", "agent 1")) is not None
+
+
+def test_a_query_that_runs_when_the_end_of_its_program_is_said_is_charged() -> None:
+    ledger, request = account(), turn(0, tenant="x")
+    ledger.arrived(request, 10, 0.0)
+    ledger.program_ended("agent 1", "x")
+    ledger.sent(request, 1.0)
+    assert ledger.served_s("x") == pytest.approx(100 * UNIT_S + 10 * OUTPUT_S)
+    ledger.answered(request, Usage(100, 0, 10), 10, 2.0)
+    ledger.query_ended(request.query)
+    assert ledger.find(("x", "agent 1")) is None, "its end was said"
+    assert [row.num for row in ledger.learned.rows() if len(row.source) > 1] == [1]
+
+
+def test_the_end_of_a_program_reaches_the_accounts_of_all_engines() -> None:
+    system = CheckedSystem([batch_engine(), llm_engine()])
+    for scheduler in system.schedulers.values():
+        run_turns(scheduler.account, "agent 1", 2)
+    system.handle([EndProgram("agent 1")], 9.0)
+    for scheduler in system.schedulers.values():
+        assert scheduler.account.find(("", "agent 1")) is None
+        assert list(scheduler.account.learned.rows())
 
 
 def test_requests_of_one_instant_are_one_sample() -> None:
@@ -167,7 +211,7 @@ def test_a_program_of_several_queries_never_goes_by_less_than_it_has_had() -> No
         run_turns(ledger, f"agent {number}", 5)
         ledger.program_ended(f"agent {number}")
     run_turns(ledger, "long", 6)
-    program = ledger.find("long")
+    program = ledger.find(("", "long"))
     assert program is not None
     assert program.is_open_ended
     assert ledger.index_s(program, 0.01) >= program.done_s

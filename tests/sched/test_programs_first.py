@@ -87,6 +87,7 @@ def test_what_a_kind_asks_for_later_counts() -> None:
     for number in range(8):
         for step in range(6):
             line.run(turn(f"agent {number}", step), number + step / 10, 30)
+            line.account.query_ended(f"agent {number}/{step}")
         line.account.program_ended(f"agent {number}")
         line.run(call(f"chat {number}", "chat", 50), number + 0.9, 50)
         line.account.query_ended(f"chat {number}")

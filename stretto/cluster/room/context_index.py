@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
+from itertools import islice
 
 from stretto.cluster.room.contexts import Context, Program, RoomRequest
 from stretto.cluster.room.instance_room import InstanceRoom
@@ -19,6 +20,10 @@ _SAME, _SURELY_SAME = 0.5, 0.9
 of the context, and if it does not.
 """
 _MOST_KINDS = 256
+_MOST_COMPARED = 16
+"""Silent contexts of a program, the latest ones, whose prompts a request is compared with. Others are found
+by their blocks, if they are inside.
+"""
 
 
 class ContextIndex:
@@ -43,18 +48,21 @@ class ContextIndex:
         """
         program = self.programs.get(request.program)
         best, most = None, -1
-        for context in program.contexts if program else ():
-            if context.request is None:
-                common = context.common(request.blocks)
-                if common > most and common >= _SAME * len(context.blocks):
-                    best, most = context, common
-        if best is not None:
+        silent = program.silent if program else {}
+        for context in islice(reversed(silent), _MOST_COMPARED):
+            common = context.common(request.blocks)
+            if common > most and common >= _SAME * len(context.blocks):
+                best, most = context, common
+        is_own = best is not None
+        if is_own and len(silent) <= _MOST_COMPARED:
             return best, most
         for room in rooms:
             common = room.num_inside(request.blocks)
             if common > max(most, 0) and (number := room.only_user(request.blocks[common - 1])) is not None:
                 context = self._contexts[number]
-                if context.request is None and common >= _SURELY_SAME * len(context.blocks):
+                least = _SAME if context.program is program else _SURELY_SAME
+                is_better = context.program is program or not is_own
+                if context.request is None and is_better and common >= least * len(context.blocks):
                     best, most = context, common
         return best, max(most, 0)
 

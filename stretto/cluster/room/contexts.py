@@ -47,12 +47,16 @@ class Program:
 
     Attributes:
         start_s: time of its first request, from which it ages.
+        silent: its silent contexts, the one that was silent first in front.
+        inside: how many of its contexts have room, by instance.
         is_over: whether its end was said.
     """
 
     name: Hashable
     start_s: float
     contexts: dict[Context, None] = field(default_factory=dict)
+    silent: dict[Context, None] = field(default_factory=dict)
+    inside: dict[InstanceId, int] = field(default_factory=dict)
     is_over: bool = False
 
 
@@ -71,6 +75,7 @@ class Context:
         last_s: time of its last answer.
         bin: bin of the silences that it is in.
         used_at: tokens that the instance had computed when it was used last.
+        look_s: time at which to look at it next while it is silent; None if never.
     """
 
     number: int
@@ -87,6 +92,7 @@ class Context:
     last_s: float = 0.0
     bin: int = 0
     used_at: int = 0
+    look_s: float | None = None
 
     @property
     def tail_tokens(self) -> int:

@@ -70,6 +70,8 @@ class InstanceRoom:
         assert not context.is_inside
         context.is_inside, context.instance = True, self.id
         self.inside[context] = None
+        of_program = context.program.inside
+        of_program[self.id] = of_program.get(self.id, 0) + 1
         self._tokens += context.tail_tokens
         self._take(context, context.blocks)
 
@@ -77,6 +79,10 @@ class InstanceRoom:
         """Take the room of a context away."""
         context.is_inside = False
         del self.inside[context]
+        of_program = context.program.inside
+        of_program[self.id] -= 1
+        if not of_program[self.id]:
+            del of_program[self.id]
         self._tokens -= context.tail_tokens
         self._give_back(context, context.blocks)
 
@@ -97,6 +103,9 @@ class InstanceRoom:
         for context in self.inside:
             assert context.is_inside
             assert context.instance == self.id
+            assert context.program.inside[self.id] == sum(
+                one.program is context.program for one in self.inside
+            )
             tokens += context.tail_tokens
             for block in context.blocks:
                 if block not in users:

@@ -12,8 +12,10 @@ beside those inside; what does not fit is *held*. The rules:
   while keeping its tokens costs less than computing them again.
 - Nothing that clients say is relied on: ends (`silences.py`), sizes (`kv_belief.py`), names
   (`context_index.py`).
-- Of those that are held, the oldest for its need enters first, and nobody overtakes it (`held.py`). Only
-  small requests do, by a lane of their own, so that chats do not wait behind agents.
+- Of those that are held, the oldest for its need is next (`held.py`). While it does not fit, smaller ones
+  pass, but not for longer than four times the time to compute the whole memory. Then the reserve is not kept
+  from it, and an instance is cleared for it: nobody enters there, and who comes back is held behind it.
+- Small requests go by a lane of their own, so that chats do not wait behind agents.
 - What is not likely to come back has nothing to lose. It takes no room and is not held, whatever waits in the
   queue, for an instance runs no more at once than its memory holds.
 
@@ -23,6 +25,7 @@ may go out. A wrong belief costs time and never changes an answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 
 from stretto.cluster.messages import InstanceId
@@ -55,7 +58,7 @@ class Entered:
 class _Request:
     """A request that has arrived and not ended."""
 
-    __slots__ = ("common_tokens", "context", "is_last", "lane_tokens", "num_output")
+    __slots__ = ("common_tokens", "context", "is_last", "lane_tokens", "next_s", "num_output")
 
     def __init__(self, context: Context, request: RoomRequest, common_tokens: int) -> None:
         self.context = context
@@ -64,6 +67,8 @@ class _Request:
         self.common_tokens = common_tokens
         """Tokens of its beginning that it should find in the cache."""
         self.lane_tokens = 0
+        self.next_s = math.inf
+        """Time from which it is the next to enter and does not fit."""
 
 
 class Room:
@@ -80,6 +85,8 @@ class Room:
         self._rate = EnteredRate()
         self._wants_blocks = self._may_admit = False
         self._admitted_s = 0.0
+        self._changes_s = math.inf
+        """Time at which others give way to what is next and does not fit; infinite if they do already."""
 
     @property
     def instances(self) -> Mapping[InstanceId, InstanceRoom]:
@@ -103,6 +110,7 @@ class Room:
         """Let nothing more enter at an instance, which may be down, until it joins again."""
         if instance in self.instances:
             self._rooms.by_id[instance].is_serving = False
+            self._rooms.let_others_enter()
             self._may_admit = True
 
     def leave(self, instance: InstanceId) -> None:
@@ -115,6 +123,7 @@ class Room:
                 if arrived.context.instance == instance:
                     arrived.lane_tokens = 0
             del self._rooms.by_id[instance]
+            self._rooms.let_others_enter()
             self._may_admit = True
 
     # --- requests
@@ -169,16 +178,16 @@ class Room:
         """Return the requests that may go out now."""
         self._leave_overdue(now_s)
         entered = [*self._admit_unlikely(now_s)] if self.held else []
-        if not self._may_admit or not self.held:
+        if not self.held or not (self._may_admit or now_s >= self._changes_s):
             return entered
-        self._may_admit, self._admitted_s = False, now_s
+        self._may_admit, self._admitted_s, self._changes_s = False, now_s, math.inf
         if self._rooms.serving:
             entered += [*self._admit_small(now_s), *self._admit_oldest(now_s)]
             self._wants_blocks = self._wants_blocks or bool(self.held)
             return entered
         everyone = list(self.held)
         for holding in everyone:
-            self.held.remove(holding.key)
+            self._hold_no_more(holding.key)
         return [*entered, *(Entered(one.key, None, now_s - one.since_s) for one in everyone)]
 
     def sent(self, key: Hashable, instance: InstanceId) -> None:
@@ -213,7 +222,7 @@ class Room:
         context.request = None
         self._note_sent(context)
         if self.held.get(key) is not None:
-            self.held.remove(key)
+            self._hold_no_more(key)
         self._leave_lane(arrived)
         if usage is not None:
             self._learn(arrived, usage)
@@ -224,7 +233,8 @@ class Room:
             self._remember(context)
         elif not self._silent.patience(context):
             self._leave(context)
-        self._silent.begin(context, now_s)
+        if (forgotten := self._silent.begin(context, now_s)) is not None:
+            self._forget(forgotten)
 
     def finished(self, program: Hashable) -> None:
         """Note that a program has ended: it makes no more requests."""
@@ -238,7 +248,10 @@ class Room:
 
     def due_s(self) -> float | None:
         """Return the time at which `admit` should be called even if nothing happens, or None."""
-        return self._silent.next_s if self.held else None
+        if not self.held:
+            return None
+        due_s = min(self._changes_s, math.inf if self._silent.next_s is None else self._silent.next_s)
+        return due_s if due_s < math.inf else None
 
     def claimed(self) -> dict[InstanceId, int]:
         """Return how many tokens the contexts inside take of each instance's memory."""
@@ -271,7 +284,8 @@ class Room:
             there = self._rooms.cached_at(context)
             return None if there is None else self._go(context, there)
         room = self._rooms.around(context)
-        if self._rooms.claims(room) <= room.belief.tokens or len(room.inside) == 1:
+        fits = self._rooms.claims(room) <= room.belief.tokens or len(room.inside) == 1
+        if fits and room is not self._rooms.cleared:
             return self._go(context, room)
         return None
 
@@ -286,7 +300,7 @@ class Room:
                     if context.is_inside:
                         self._leave(context)
                     elif (holding := self.held.get(context.request)) is not None:
-                        self.held.remove(holding.key)
+                        self._hold_no_more(holding.key)
                         yield Entered(holding.key, None, now_s - holding.since_s)
 
     def _note_sent(self, context: Context) -> None:
@@ -304,7 +318,7 @@ class Room:
             holding = self.held.best(now_s, most)
             if holding is None:
                 return
-            self.held.remove(holding.key)
+            self._hold_no_more(holding.key)
             if (inside := self._rooms.roomiest(holding.context)[1]) is not None:
                 yield self._go(holding.context, inside, now_s - holding.since_s)
             else:
@@ -313,17 +327,60 @@ class Room:
                 yield Entered(holding.key, room.id, now_s - holding.since_s)
 
     def _admit_oldest(self, now_s: float) -> Iterator[Entered]:
-        """Let requests that are held enter, the oldest for its need first, until one does not fit."""
-        while (holding := self.held.best(now_s)) is not None:
+        """Let requests that are held enter, the oldest for its need first, until one does not fit; then those
+        that may pass it.
+        """
+        while (holding := self._next(now_s)) is not None:
+            need, room = self._roomiest(holding, now_s)
+            if need > _CLASS * holding.need:
+                self.held.replace(holding, need)
+            elif room is not None:
+                yield self._enter(holding, need, room, now_s)
+            elif not self._gives_way(holding, now_s):
+                break
+        if holding is not None:
+            yield from self._admit_passing(now_s)
+
+    def _admit_passing(self, now_s: float) -> Iterator[Entered]:
+        """Let requests enter that need less than what is next and does not fit, where nothing is cleared."""
+        while (holding := self.held.best(now_s, self._rooms.free())) is not None:
             need, room = self._rooms.roomiest(holding.context)
             if need > _CLASS * holding.need:
                 self.held.replace(holding, need)
-                continue
-            if room is None:
+            elif room is not None:
+                yield self._enter(holding, need, room, now_s)
+            else:
                 return
-            self.held.remove(holding.key)
-            self._rate.note(need, now_s)
-            yield self._go(holding.context, room, now_s - holding.since_s)
+
+    def _next(self, now_s: float) -> Holding | None:
+        """Return what should enter next: what an instance is cleared for, or the oldest for its need."""
+        first = self._rooms.cleared_for
+        return self.held.best(now_s) if first is None else self.held.get(first.request)
+
+    def _roomiest(self, holding: Holding, now_s: float) -> tuple[float, InstanceRoom | None]:
+        clears_s = self._rooms.clears_s(self._requests[holding.key].next_s)
+        return self._rooms.roomiest(holding.context, keeps_reserve=now_s < clears_s)
+
+    def _gives_way(self, holding: Holding, now_s: float) -> bool:
+        """Note that what is next does not fit. Return whether an instance is cleared for it from now on."""
+        arrived = self._requests[holding.key]
+        arrived.next_s = min(arrived.next_s, now_s)
+        clears_s = self._rooms.clears_s(arrived.next_s)
+        if now_s < clears_s:
+            self._changes_s = clears_s
+        elif self._rooms.cleared is None:
+            self._rooms.clear_for(holding.context)
+            return True
+        return False
+
+    def _enter(self, holding: Holding, need: float, room: InstanceRoom, now_s: float) -> Entered:
+        self._hold_no_more(holding.key)
+        self._rate.note(need, now_s)
+        return self._go(holding.context, room, now_s - holding.since_s)
+
+    def _hold_no_more(self, key: Hashable) -> None:
+        if self.held.remove(key).context is self._rooms.cleared_for:
+            self._rooms.let_others_enter()
 
     def _go(self, context: Context, room: InstanceRoom, held_s: float = 0.0) -> Entered:
         """Send a request out to an instance where its context has room from now on."""
@@ -400,5 +457,6 @@ class Room:
             assert room.lane_tokens == lanes[room.id]
         assert all(one.key in self._requests and not one.context.is_inside for one in self.held)
         self._silent.check_invariants()
-        if not self._may_admit and (first := self.held.best(self._admitted_s)) is not None:
-            assert self._rooms.roomiest(first.context)[1] is None, "it is held though there is room"
+        assert self._rooms.cleared_for is None or self._next(self._admitted_s) is not None
+        if not self._may_admit and (first := self._next(self._admitted_s)) is not None:
+            assert self._roomiest(first, self._admitted_s)[1] is None, "it is held though there is room"

@@ -11,17 +11,25 @@ from stretto.cluster.room.instance_room import InstanceRoom
 
 _RESERVE = 0.10
 """Part of the memory that newcomers leave free."""
+_PASSED_FOR = 4.0
+"""Times that the whole memory could be computed while what is next lets others pass. Then they give way."""
 _LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.05
 """Parts of the memory that one request by the lane may take, and all of them together."""
 _PRESSED = 0.5
 
 
 class Rooms:
-    """The memories of all instances."""
+    """The memories of all instances.
+
+    Attributes:
+        cleared: instance where nothing enters or goes on but `cleared_for`, which has been next for too long.
+    """
 
     def __init__(self) -> None:
         self.by_id: dict[InstanceId, InstanceRoom] = {}
         self.means = CallMeans()
+        self.cleared: InstanceRoom | None = None
+        self.cleared_for: Context | None = None
 
     def of(self, context: Context) -> InstanceRoom | None:
         """Return the instance where a context was last; None if there is none any more."""
@@ -63,10 +71,10 @@ class Rooms:
         """Return the instance whose memory holds what a context outside adds, and where its program has room
         with another context, or its own prefix is probably still in the cache; None if there is none.
         """
-        inside = [one.instance for one in context.program.contexts if one.is_inside]
+        inside = context.program.inside
         for instance in dict.fromkeys((context.instance, *inside)):
             room = None if instance is None else self.by_id.get(instance)
-            if room is None or not room.is_serving:
+            if room is None or not room.is_serving or room is self.cleared:
                 continue
             taken = self.claims(room) + self.adds(context, room)
             since = room.computed - context.used_at
@@ -75,7 +83,33 @@ class Rooms:
                 return room
         return None
 
-    def roomiest(self, context: Context) -> tuple[float, InstanceRoom | None]:
+    def clears_s(self, next_s: float) -> float:
+        """Return the time from which others give way to what does not fit, and is next from `next_s` on."""
+        return next_s + _PASSED_FOR * max((room.keeps_for_s() for room in self.serving), default=0.0)
+
+    def clear_for(self, context: Context) -> None:
+        """Let nothing but a context enter or go on at the instance where the fewest others have to leave."""
+        largest = max(room.belief.tokens for room in self.serving)
+
+        def left(room: InstanceRoom) -> tuple[bool, float]:
+            adds = self.adds(context, room)
+            is_large = room.belief.tokens >= min(adds, largest)
+            return is_large, room.belief.tokens - self.claims(room) - adds
+
+        self.cleared, self.cleared_for = max(self.serving, key=left), context
+
+    def let_others_enter(self) -> None:
+        """Clear no instance any more."""
+        self.cleared = self.cleared_for = None
+
+    def free(self) -> float:
+        """Return the tokens that newcomers may add to those inside where they may add most."""
+        return max(
+            (1.0 - _RESERVE) * room.belief.tokens - self.claims(room) if room is not self.cleared else 0.0
+            for room in self.serving
+        )
+
+    def roomiest(self, context: Context, *, keeps_reserve: bool = True) -> tuple[float, InstanceRoom | None]:
         """Return how many tokens a context that is outside adds where it adds the fewest, and the instance
         where it should enter: where it was, or where most room is left beside it; None if it fits nowhere.
         """
@@ -85,7 +119,10 @@ class Rooms:
         for room in serving:
             adds = self.adds(context, room)
             least = min(least, adds)
-            left = (1.0 - _RESERVE) * room.belief.tokens - self.claims(room) - adds
+            if room is self.cleared and context is not self.cleared_for:
+                continue
+            reserve = _RESERVE if keeps_reserve else 0.0
+            left = (1.0 - reserve) * room.belief.tokens - self.claims(room) - adds
             if left < 0.0 and (room.inside or room.belief.tokens < min(adds, largest)):
                 continue
             if room.id == context.instance and context.is_computed:

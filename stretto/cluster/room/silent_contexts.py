@@ -7,14 +7,16 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from heapq import heappop, heappush
 
 from stretto.cluster.room.context_index import ContextIndex
 from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.rooms import Rooms
 from stretto.cluster.room.silences import Silences, bin_of, end_s
+from stretto.model.sorted_queue import SortedQueue
 
 _MOST_OUTSIDE = 10_000
+_MOST_OF_PROGRAM, _MOST_INSIDE = 256, 4096
+"""Silent contexts of a program, and those that have room, for each instance."""
 _LONG_AGO = 2.0
 """Memories that an instance has computed since a context was used, from which on its prefix is gone for sure.
 """
@@ -24,18 +26,20 @@ class SilentContexts:
     """The silent contexts of all programs.
 
     A context without room is remembered as long as its prefix may be in a cache, and at most `_MOST_OUTSIDE`.
+    Each is looked at at one time only, so that the machine takes no more memory the more is asked of it.
     """
 
     def __init__(self, index: ContextIndex, rooms: Rooms) -> None:
         self._index = index
         self._rooms = rooms
-        self._edges: list[tuple[float, int, float]] = []
+        self._edges = SortedQueue[Context]()
+        self._inside: OrderedDict[Context, None] = OrderedDict()
         self._outside: OrderedDict[Context, None] = OrderedDict()
 
     @property
     def next_s(self) -> float | None:
         """Time at which a context may have been silent for too long; None if there is none."""
-        return self._edges[0][0] if self._edges else None
+        return self._edges.first.look_s if self._edges else None
 
     def patience(self, context: Context) -> int:
         """Return the bin of silences with whose begin a context inside leaves."""
@@ -48,14 +52,22 @@ class SilentContexts:
         within_s = max([room.keeps_for_s() for room in self._rooms.by_id.values()], default=math.inf)
         return silences.patience(within_s) > 0
 
-    def begin(self, context: Context, now_s: float) -> None:
-        """Begin to wait for the next request of a context."""
+    def begin(self, context: Context, now_s: float) -> Context | None:
+        """Begin to wait for the next request of a context; return another one that is to be forgotten, if
+        there are too many.
+        """
         context.last_s, context.bin = now_s, 0
+        context.program.silent[context] = None
+        if context.is_inside:
+            self._inside[context] = None
         self._watch(context)
+        if len(context.program.silent) > _MOST_OF_PROGRAM:
+            return next(iter(context.program.silent))
+        return next(iter(self._inside)) if len(self._inside) > _MOST_INSIDE * len(self._rooms.by_id) else None
 
     def end(self, context: Context, request: RoomRequest, common: int, now_s: float) -> None:
         """Learn from a context that goes on with a request, which has `common` blocks of the last prompt."""
-        self._outside.pop(context, None)
+        self.forget(context)
         is_useful = 2 * common >= len(context.blocks)
         number = bin_of(now_s - context.last_s)
         for passed in range(context.bin, number):
@@ -69,22 +81,20 @@ class SilentContexts:
         """Count the silences that have lasted until the end of a bin by now, and yield the contexts inside
         for which that is too long. The caller lets each leave before it asks for the next.
         """
-        while self._edges and self._edges[0][0] <= now_s:
-            at_s, number, last_s = heappop(self._edges)
-            context = self._index.get(number)
-            if context is None or context.request is not None or context.last_s != last_s:
-                continue
+        while self._edges and (at_s := self.next_s) is not None and at_s <= now_s:
+            context = self._edges.first
             while context.last_s + end_s(context.bin) <= at_s:
                 context.silences.pass_bin(context.bin)
                 context.bin += 1
+            self._watch(context)
             if context.is_inside and context.bin >= self.patience(context):
                 yield context
-            self._watch(context)
 
     def remember(self, context: Context) -> Context | None:
         """Remember a silent context without room; return another one that is to be forgotten, if there is
         one.
         """
+        self._inside.pop(context, None)
         self._outside[context] = None
         self._outside.move_to_end(context)
         oldest = next(iter(self._outside))
@@ -94,11 +104,16 @@ class SilentContexts:
         return oldest if is_forgotten else None
 
     def forget(self, context: Context) -> None:
-        """Forget a context that was remembered, if it was."""
+        """Wait for a context no longer, if it was silent."""
         self._outside.pop(context, None)
+        self._inside.pop(context, None)
+        context.program.silent.pop(context, None)
+        self._unwatch(context)
 
     def check_invariants(self) -> None:
-        """Check that what is remembered has no room. For tests."""
+        """Check which contexts have room, and that each is looked at at one time at most. For tests."""
+        assert all(one.request is None and one.is_inside for one in self._inside)
+        assert all(self._index.get(one.number) is one and one.request is None for one in self._edges)
         assert all(one.request is None and not one.is_inside for one in self._outside)
 
     def _watch(self, context: Context) -> None:
@@ -108,5 +123,12 @@ class SilentContexts:
         number = context.bin
         if context.is_inside:
             number = max(number, self.patience(context) - 1)
+        self._unwatch(context)
         if (edge_s := end_s(number)) < math.inf:
-            heappush(self._edges, (context.last_s + edge_s, context.number, context.last_s))
+            context.look_s = context.last_s + edge_s
+            self._edges.add((context.look_s, context.number), context)
+
+    def _unwatch(self, context: Context) -> None:
+        if context.look_s is not None:
+            self._edges.remove((context.look_s, context.number))
+            context.look_s = None

@@ -317,6 +317,10 @@ class BatchScheduler:
         batch = self._running.get(instance)
         return () if batch is None else (entry.query for entry, _, _ in batch.parts)
 
+    def end_program(self, program: str, tenant: str) -> None:
+        """Learn from a tenant's program that has ended: it makes no more queries."""
+        self.account.program_ended(program, tenant)
+
     def end_query(self, query: str) -> list[Action]:
         """Drop the waiting work of a query (one run of an app) that has ended; return actions that tell
         instances to free what they keep for it.

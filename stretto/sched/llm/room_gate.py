@@ -145,7 +145,7 @@ class RoomGate:
 
     def end_program(self, program: str, tenant: str) -> None:
         """Note that a program of a tenant has ended: it makes no more requests."""
-        self._room.finished(_program_key(tenant, program))
+        self._room.finished((tenant, program))
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Note how urgently the results of held requests are needed now."""
@@ -239,7 +239,7 @@ class RoomGate:
             found = next(iter(keys.values()), None) or bytes_key(prompt, record.tenant)
         return RoomRequest(
             key,
-            _program_key(record.tenant, record.program) if record.program else entry.query,
+            request.program_key,
             "/".join((record.tenant, *request.source)),
             entry.num_units(entry.lo, entry.lo + 1),
             found.blocks,
@@ -248,8 +248,3 @@ class RoomGate:
             bool(record.program) and (request.is_continued or not request.each),
             is_last,
         )
-
-
-def _program_key(tenant: str, program: str) -> tuple[str, str]:
-    """Return the name of a tenant's program that is not the name of any query."""
-    return tenant, program

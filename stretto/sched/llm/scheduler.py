@@ -427,8 +427,9 @@ class LLMScheduler:
         return actions
 
     def end_program(self, program: str, tenant: str) -> None:
-        """Free the room that a tenant's program has in KV memory: it makes no more queries."""
+        """Free the room of a tenant's program in KV memory, and learn from it: it makes no more queries."""
         self._gate.end_program(program, tenant)
+        self.account.program_ended(program, tenant)
 
     def held(self, query: str) -> list[HeldPicture]:
         """Return the requests of a query (run of an app) that are held, as its program has no room."""

@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias
 from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, Rank, Take, first_that_fits
 from stretto.sched.orders.overdue import Overdue
-from stretto.sched.queries.request import QueueEntry
+from stretto.sched.queries.request import ProgramKey, QueueEntry
 
 _MOST_MOVED = 64
 """Number of queries that may wait to be put in order, small enough that ordering them is quick."""
@@ -99,15 +99,15 @@ class ByQuery:
         self,
         make_query: Callable[[], QueryEntries],
         age_limit_s: float,
-        name_of: Callable[[QueueEntry], str] = attrgetter("job"),
+        name_of: Callable[[QueueEntry], ProgramKey] = attrgetter("job"),
     ) -> None:
         self._make_query = make_query
         self._name_of = name_of
         self._waiting = Overdue(age_limit_s)
-        self._queries: dict[str, QueryEntries] = {}
-        self._keys: dict[str, PlaceKey] = {}
-        self._by_key = SortedQueue[str]()
-        self._moved: dict[str, None] = {}
+        self._queries: dict[ProgramKey, QueryEntries] = {}
+        self._keys: dict[ProgramKey, PlaceKey] = {}
+        self._by_key = SortedQueue[ProgramKey]()
+        self._moved: dict[ProgramKey, None] = {}
 
     def add(self, entry: QueueEntry) -> None:
         """Add an entry (one step's queued work) to the waiting work of its query (run of an app)."""
@@ -181,7 +181,7 @@ class ByQuery:
             self._put(name)
         self._moved.clear()
 
-    def _put(self, name: str) -> None:
+    def _put(self, name: ProgramKey) -> None:
         key = self._queries[name].first_key()
         before = self._keys.get(name)
         if key == before:

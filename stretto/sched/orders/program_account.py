@@ -7,8 +7,8 @@ account, so that a program counts as one wherever its requests wait.
 Work is counted as expected when it arrives, and as what really ran when it ends: prompt tokens that were not
 cached, and tokens that were generated. What arrives at one instant is one *group*. When a program has ended,
 each of its groups is a sample of what programs of this kind ask for later (`costs/learned_work.py`). Programs
-of several queries never say that they have ended. One that is silent for much longer than programs have been
-before they went on counts as ended.
+of several queries need not say that they have ended. One that is silent for much longer than programs have
+been before they went on counts as ended.
 
 The requests of a session are no programs: sessions live long, for several callers.
 """
@@ -24,7 +24,7 @@ from types import MappingProxyType
 from stretto.costs.learned_work import LearnedWork, Source, WorkLeft
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Usage
-from stretto.sched.queries.request import StepRequest
+from stretto.sched.queries.request import ProgramKey, StepRequest
 
 NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
 """Weights by which all tenants have equal shares."""
@@ -78,6 +78,8 @@ class Program:
 
     Attributes:
         is_open_ended: whether it is several queries, so that it may go on after each of them.
+        is_over: whether its end was said while some of its queries had not ended.
+        queries: its queries that have not ended.
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
         done_s: `asked_s` at its last arrival.
@@ -85,14 +87,16 @@ class Program:
         open: requests that have not ended, by query and node, and by their first item.
     """
 
-    name: str
+    name: ProgramKey
     is_open_ended: bool
+    is_over: bool = False
     asked_s: float = 0.0
     done_s: float = 0.0
     left: WorkLeft | None = None
     heard_s: float = 0.0
     groups: list[_Group] = field(default_factory=list)
     open: dict[tuple[str, int], dict[int, _Open]] = field(default_factory=dict)
+    queries: set[str] = field(default_factory=set)
 
 
 class ProgramAccount:
@@ -125,8 +129,8 @@ class ProgramAccount:
                     f"the weight of tenant {tenant!r} is {weight!r}; it must be positive and finite"
                 )
         self._weights = weights
-        self._programs: OrderedDict[str, Program] = OrderedDict()
-        self._of_query: dict[str, str] = {}
+        self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
+        self._of_query: dict[str, ProgramKey] = {}
         self._served: dict[str, float] = {}
         self._forgotten_s = 0.0  # virtual time at least of tenants that are not in `_served`
         self._longest_s = 0.0
@@ -141,10 +145,10 @@ class ProgramAccount:
         if record.arrival_s == math.inf:
             return 1.0
         self._end_silent(now_s)
-        name = record.program or request.query
+        name = request.program_key
         program = self._programs.get(name)
         if program is None:
-            program = self._programs[name] = Program(name, name != request.query, heard_s=now_s)
+            program = self._programs[name] = Program(name, bool(record.program), heard_s=now_s)
             if len(self._programs) > _MAX_PROGRAMS:
                 self._forget_oldest()
         else:
@@ -152,6 +156,7 @@ class ProgramAccount:
             if not program.open and record.program:
                 self._note_silence(now_s - program.heard_s)
         self._of_query[request.query] = name
+        program.queries.add(request.query)
         key = request.query, request.node.id
         of_node = program.open.get(key)
         if of_node is None:
@@ -246,16 +251,24 @@ class ProgramAccount:
             return
         for key in cut_short:
             program.asked_s -= sum(part.item_s * part.num_left for part in program.open.pop(key).values())
+        program.queries.discard(query)
+        if program.is_over and not program.queries:
+            self._conclude(program.name)
 
-    def program_ended(self, program: str) -> None:
-        """Note that a program of several queries has ended, where somebody says so."""
-        if program in self._programs:
-            self._conclude(program)
+    def program_ended(self, program: str, tenant: str = "") -> None:
+        """Note that a tenant's program of several queries has ended, where somebody says so. The account
+        learns from it when its last query has ended, so that its tenant is charged for those that still run.
+        """
+        found = self._programs.get((tenant, program))
+        if found is not None:
+            found.is_over = True
+            if not found.queries:
+                self._conclude(found.name)
 
     # --- what orders read
 
-    def find(self, name: str) -> Program | None:
-        """Return a program by its name; None if nothing is known of it, as of the jobs of a session."""
+    def find(self, name: ProgramKey) -> Program | None:
+        """Return a program by its key; None if nothing is known of it, as of the jobs of a session."""
         return self._programs.get(name)
 
     def index_s(self, program: Program | None, waiting_s: float) -> float:
@@ -308,7 +321,7 @@ class ProgramAccount:
 
     def _find(self, request: StepRequest) -> tuple[Program, _Open] | None:
         """Return the program of a request, and what is open of the request."""
-        program = self._programs.get(request.record.program or request.query)
+        program = self._programs.get(request.program_key)
         if program is None:
             return None
         part = program.open.get((request.query, request.node.id), {}).get(request.lo)
@@ -344,7 +357,7 @@ class ProgramAccount:
             for one in least:
                 del served[one]
 
-    def _conclude(self, name: str) -> None:
+    def _conclude(self, name: ProgramKey) -> None:
         """Learn from a program that has ended, and forget it."""
         program = self._programs.pop(name)
         later_s = waited_s = 0.0

@@ -34,7 +34,7 @@ from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.near_deadlines import NearDeadlines
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, OrderConfig, Rank, Take
 from stretto.sched.orders.tenant_shares import TenantShares
-from stretto.sched.queries.request import QueueEntry
+from stretto.sched.queries.request import ProgramKey, QueueEntry
 
 
 class ProgramsFirst:
@@ -199,7 +199,7 @@ class _Program:
 
     def __init__(self, config: OrderConfig) -> None:
         self._config = config
-        self._name = ""
+        self._name: ProgramKey = ""
         self._parts: dict[QueueEntry, _Part] = {}
         self._seconds = 0.0
         self._unstarted = Earliest()
@@ -251,9 +251,9 @@ class _Program:
         return part.unit_s * part.entry.num_units(lo, hi) + self._config.output_s * num_output
 
 
-def _name(entry: QueueEntry) -> str:
+def _name(entry: QueueEntry) -> ProgramKey:
     """Return the name that an entry is sorted under: its program, or in a session the job."""
-    return entry.job if entry.sorted_as.job else entry.program
+    return entry.job if entry.sorted_as.job else entry.request.program_key
 
 
 def _start_by_s(entry: QueueEntry, config: OrderConfig) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
 from itertools import groupby
+from typing import TypeAlias
 
 from stretto.graph.compile import Node
 from stretto.model.errors import EngineBusy, StrettoError
@@ -16,6 +17,9 @@ from stretto.model.record import record
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.model.values import Prompt
 from stretto.sched.queries.demand import Demand
+
+ProgramKey: TypeAlias = str | tuple[str, str]
+"""A query that is a program by itself, or a tenant and its name of a program of several queries."""
 
 
 @record(eq=False)
@@ -57,6 +61,11 @@ class StepRequest:
     shows: bool = False
     is_alone: bool = False
     is_continued: bool = False
+
+    @property
+    def program_key(self) -> ProgramKey:
+        """Name of the program that it is a part of, which no other one has, of whatever tenant."""
+        return (self.record.tenant, self.record.program) if self.record.program else self.query
 
     @property
     def source(self) -> tuple[str, str, str]:
