@@ -213,16 +213,16 @@ def test_agents_that_live_for_ever_do_not_keep_out_a_large_program() -> None:
     machine = Machine()
     agents_for_ever(machine, "ab", 25, 4.0)
     assert machine.calls("large", 45) == []
-    assert "large1" not in agents_for_ever(machine, "ab", 25, 40.0)
-    assert "large1" in agents_for_ever(machine, "ab", 25, 60.0)
+    assert "large1" not in agents_for_ever(machine, "ab", 25, 80.0)
+    assert "large1" in agents_for_ever(machine, "ab", 25, 100.0)
 
 
 def test_agents_that_live_for_ever_give_way_in_the_end() -> None:
     machine = Machine()
     agents_for_ever(machine, "abc", 25, 4.0)
     assert machine.calls("large", 60) == []
-    assert "large1" not in agents_for_ever(machine, "abc", 25, 40.0)
-    assert "large1" in agents_for_ever(machine, "abc", 25, 60.0)
+    assert "large1" not in agents_for_ever(machine, "abc", 25, 80.0)
+    assert "large1" in agents_for_ever(machine, "abc", 25, 100.0)
 
 
 def test_small_programs_pass_one_that_does_not_fit_for_a_while() -> None:
@@ -233,8 +233,8 @@ def test_small_programs_pass_one_that_does_not_fit_for_a_while() -> None:
     assert machine.calls("b", 25) == ["b1"]
     machine.room.finished("b")
     machine.end("b1")
-    machine.wait(60.0)
-    assert machine.calls("c", 25) == [], "large has been next for longer than 40 s"
+    machine.wait(100.0)
+    assert machine.calls("c", 25) == [], "large has been next for longer than 80 s"
 
 
 def test_the_older_for_its_need_enters_first() -> None:

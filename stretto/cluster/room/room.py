@@ -13,7 +13,7 @@ beside those inside; what does not fit is *held*. The rules:
 - Nothing that clients say is relied on: ends (`silences.py`), sizes (`kv_belief.py`), names
   (`context_index.py`).
 - Of those that are held, the oldest for its need is next (`held.py`). While it does not fit, smaller ones
-  pass, but not for longer than four times the time to compute the whole memory. Then the reserve is not kept
+  pass, but not for longer than eight times the time to compute the whole memory. Then the reserve is not kept
   from it, and an instance is cleared for it: nobody enters there, and who comes back is held behind it.
 - Small requests go by a lane of their own, so that chats do not wait behind agents.
 - What is not likely to come back has nothing to lose. It takes no room and is not held, whatever waits in the

@@ -11,7 +11,7 @@ from stretto.cluster.room.instance_room import InstanceRoom
 
 _RESERVE = 0.10
 """Part of the memory that newcomers leave free."""
-_PASSED_FOR = 4.0
+_PASSED_FOR = 8.0
 """Times that the whole memory could be computed while what is next lets others pass. Then they give way."""
 _LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.05
 """Parts of the memory that one request by the lane may take, and all of them together."""
