@@ -6,16 +6,17 @@ from stretto.sched.orders.earliest import Earliest
 from stretto.sched.queries.request import QueueEntry
 
 EVERY = 128
-"""While the oldest entry is overdue, at least one of so many units of work that are taken is of the oldest."""
+"""While the oldest entry is overdue, at least one of so many units of work that are taken is its own."""
 
 
 class Overdue:
     """The waiting entries of an order, of which the oldest has a claim after a time.
 
     An order that prefers some work lets other work wait, perhaps for ever. So beyond the age limit the oldest
-    gets the first place, and then a share of the work that is taken, one unit of `EVERY`. It does not get all of
-    it: under a load in which everything waits for longer than the limit, the order would be that of arrival.
-    Work is counted, not choices: what has waited long is often large, as its prefix is cached no more.
+    gets the first place, and then a share of the work that is taken, one unit of `EVERY`. It does not get
+    all of it: under a load in which everything waits for longer than the limit, the order would be that of
+    arrival. Work is counted, not choices: what has waited long is often large, as its prefix is cached no
+    more.
     """
 
     def __init__(self, age_limit_s: float) -> None:
