@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -119,7 +120,7 @@ SHARING = [policy for policy in ORDERS if policy not in ("per_invocation", "thro
 def test_aged_work_has_a_share_of_places(policy: str) -> None:
     """An order that served only the oldest, once one is overdue, would be that of arrival under load."""
     old = batch_request("old", "old", "x" * 50, depth=0, record=QueryRecord(arrival_s=20.0))
-    young = [(batch_request(f"{n}", "new", "x", depth=9, path_s=9.0), 8.0) for n in range(90)]
+    young = [(batch_request(f"{n}", "new", "x", depth=9, path_s=9.0), 8.0) for n in range(3 * EVERY)]
     order = order_of(policy, entries((old, 0.0), *young), SECONDS)
 
     def one_by_one(num: int, now_s: float) -> list[str]:
@@ -137,6 +138,21 @@ def test_aged_work_has_a_share_of_places(policy: str) -> None:
         assert one_by_one(2 * EVERY + 1, 10.1) == ["old", *several, "old", *several, "old"]
     else:
         assert "old" in one_by_one(EVERY, 10.1)
+
+
+def test_the_share_of_aged_work_is_of_work() -> None:
+    """One large request for each 31 small ones was most of the work: what waits long has lost its prefix."""
+    old = [llm_request(f"old{n}", "old", 900, depth=1) for n in range(2)]
+    young = [(llm_request(f"{n}", "new", 90), 8.0) for n in range(12 * EVERY)]
+    order = order_of("programs_first", entries(*old, *young), OrderConfig(unit_s=0.1, output_s=0.1))
+    went = []
+    while went.count("old") < 2:
+        chosen = order.take(0, lambda entry: 1, 10.1)
+        assert isinstance(chosen, Take)
+        order.taken(chosen.entry, 1)
+        went.append(chosen.entry.request.step)
+    large, small = (one.units_of(0, 1) for one in entries(old[0], young[0][0]))
+    assert went == ["old", *["new"] * math.ceil((EVERY - 1) * large / small), "old"]
 
 
 def test_what_does_not_fit_lets_others_pass_until_its_turn() -> None:

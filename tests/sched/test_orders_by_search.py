@@ -28,16 +28,18 @@ class Model:
 
     entries: list[QueueEntry] = field(default_factory=list)
     started: dict[QueueEntry, set[int]] = field(default_factory=dict)
-    num_passed: int = EVERY
+    to_pass: int = 0
 
     def due(self, now_s: float) -> QueueEntry | None:
         oldest = self.waiting()[0]
         is_overdue = oldest.arrival_s < now_s - CONFIG.age_limit_s
-        return oldest if is_overdue and self.num_passed >= EVERY - 1 else None
+        return oldest if is_overdue and not self.to_pass else None
 
-    def take(self, entry: QueueEntry, now_s: float) -> None:
+    def take(self, entry: QueueEntry, num_items: int, now_s: float) -> None:
         """Count a choice, before the entry's items are taken."""
-        self.num_passed = 0 if entry is self.due(now_s) else self.num_passed + 1
+        units = entry.units_of(entry.lo, entry.lo + num_items)
+        is_due = entry is self.due(now_s)
+        self.to_pass = (EVERY - 1) * units if is_due else max(0, self.to_pass - units)
 
     def waiting(self) -> list[QueueEntry]:
         return sorted((e for e in self.entries if e.lo < e.hi), key=lambda e: (e.arrival_s, e.number))
@@ -187,7 +189,7 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
             chosen = order.take(to_fill, fits, now_s)
             assert chosen == search(policy, model, to_fill, fits, now_s)
             if isinstance(chosen, Take):
-                model.take(chosen.entry, now_s)
+                model.take(chosen.entry, chosen.num_items, now_s)
                 order.taken(chosen.entry, chosen.num_items)
         elif act < 0.97:
             taken = [(e, i) for e in model.entries for i in range(e.lo) if i not in model.started[e]]
@@ -205,4 +207,4 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
             model.entries = [e for e in model.entries if e.query != gone]
         model.entries = [e for e in model.entries if len(model.started[e]) < e.hi]
         if policy == "programs_first" and not model.entries:
-            model.num_passed = EVERY  # a tenant that comes again begins anew
+            model.to_pass = 0  # a tenant that comes again begins anew

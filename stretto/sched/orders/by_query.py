@@ -146,7 +146,7 @@ class ByQuery:
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
-        self._waiting.note_taken(entry)
+        self._waiting.note_taken(entry, num_items)
         self._leave(entry, num_items)
 
     def _leave(self, entry: QueueEntry, num_items: int) -> None:

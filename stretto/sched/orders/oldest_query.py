@@ -41,7 +41,7 @@ class OldestQuery:
         return first_that_fits(self._waiting if due is None else (due,), fits)
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
-        self._by_arrival.note_taken(entry)
+        self._by_arrival.note_taken(entry, num_items)
         self._leave(entry, num_items)
 
     def _leave(self, entry: QueueEntry, num_items: int) -> None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.queries.request import QueueEntry
 
-EVERY = 32
-"""While the oldest entry is overdue, at least one of so many choices is the oldest. With 8, much of what an
-order wins is lost under overload, where the oldest entry is always overdue.
-"""
+EVERY = 128
+"""While the oldest entry is overdue, at least one of so many units of work that are taken is its own."""
 
 
 class Overdue:
     """The waiting entries of an order, of which the oldest has a claim after a time.
 
     An order that prefers some work lets other work wait, perhaps for ever. So beyond the age limit the oldest
-    gets a share of what is taken: the first place, and then one of `EVERY`. It does not get all of it: under
-    a load in which everything waits for longer than the limit, the order would be that of arrival.
+    gets the first place, and then a share of the work that is taken, one unit of `EVERY`. It does not get
+    all of it: under a load in which everything waits for longer than the limit, the order would be that of
+    arrival. Work is counted, not choices: what has waited long is often large, as its prefix is cached no
+    more.
     """
 
     def __init__(self, age_limit_s: float) -> None:
         self._age_limit_s = age_limit_s
         self._waiting = Earliest()
-        self._num_passed = EVERY
+        self._to_pass = 0  # units of other work before it is the turn of the oldest
         self._due: QueueEntry | None = None
 
     def __len__(self) -> int:
@@ -36,14 +36,15 @@ class Overdue:
         """Remove an entry (one step's queued work) that no longer waits."""
         self._waiting.remove(entry)
 
-    def note_taken(self, entry: QueueEntry) -> None:
-        """Note that an entry (one step's queued work) is taken now, or a part of it."""
-        self._num_passed = 0 if entry is self._due else self._num_passed + 1
+    def note_taken(self, entry: QueueEntry, num_items: int) -> None:
+        """Note that the next items of an entry (one step's queued work) are taken now."""
+        units = entry.units_of(entry.lo, entry.lo + num_items)
+        self._to_pass = (EVERY - 1) * units if entry is self._due else max(0, self._to_pass - units)
         self._due = None
 
     def due(self, now_s: float) -> QueueEntry | None:
         """Return the entry that must be taken next, whatever the order prefers; None if there is none."""
-        is_due = self._num_passed >= EVERY - 1 and self.is_overdue(now_s)
+        is_due = not self._to_pass and self.is_overdue(now_s)
         self._due = self._waiting.first if is_due else None
         return self._due
 
