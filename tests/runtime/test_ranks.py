@@ -54,7 +54,8 @@ async def test_what_is_handed_over_is_ranked_and_ranked_anew() -> None:
         'graph m(%xs: list[text])\n%ks = prefill([c"Read ", each %xs]) : list[kv] @llm\n'
         "%as = decode(each %ks) {max_tokens=9} : list[text] @llm\nreturn %as"
     )
-    engine = deploy("llm", NotingLLM, ranks, contract="llm", profile=Profile(per_unit_s=1.0))
+    profile = Profile(per_unit_s=1.0)
+    engine = deploy("llm", NotingLLM, ranks, contract="llm", policy="least_work", profile=profile)
     async with Runtime([engine]) as runtime:
         outputs = await runtime.run(graph, {"xs": [f"text {number}" for number in range(8)]})
     assert outputs["as"] == ["some words"] * 8

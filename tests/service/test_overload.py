@@ -115,7 +115,9 @@ def test_goodput_beyond_saturation_is_no_less_than_at_it() -> None:
     far_beyond = [Run(3 * full, seed, True).run() for seed in seeds]
     for over in (beyond, far_beyond):
         assert min(run.goodput for run in over) >= max(run.goodput for run in at_full)
-        assert all(run.num_kept >= 0.95 * (run.num_kept + run.num_missed) for run in over)
+        assert sum(run.num_missed for run in over) <= 0.05 * sum(
+            run.num_kept + run.num_missed for run in over
+        )
         assert all(error.needs_s > DEADLINE_S for run in over for error in run.refused)
     without = Run(3 * full, 0, False).run()
     assert without.goodput < 0.5 * far_beyond[0].goodput

@@ -47,7 +47,7 @@ class Program:
 
     Attributes:
         start_s: time of its first request, from which it ages.
-        silent: its silent contexts, the one that was silent first in front.
+        silent: contexts of the program that are silent, the one that was silent first in front.
         inside: how many of its contexts have room, by instance.
         is_over: whether its end was said.
     """

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.queries.request import QueueEntry
 
-URGENT_EVERY = 4
+URGENT_EVERY = 2
 """While some deadline is near, at least one of so many choices is the entry with the least slack."""
 HURRY_S = 2.0
 """Seconds before its last start at which an entry becomes urgent."""

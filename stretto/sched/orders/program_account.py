@@ -79,7 +79,7 @@ class Program:
     Attributes:
         is_open_ended: whether it is several queries, so that it may go on after each of them.
         is_over: whether its end was said while some of its queries had not ended.
-        queries: its queries that have not ended.
+        queries: queries of the program that have not ended.
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
         done_s: `asked_s` at its last arrival.
