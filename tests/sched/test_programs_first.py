@@ -122,7 +122,7 @@ def test_the_least_slack_goes_first_of_what_can_still_be_kept() -> None:
     line.add(call("tighter", "tighter", 300, deadline_s=9.5), 0.0)
     line.add(call("missed", "missed", 50, deadline_s=8.0), 0.0)
     assert line.takes(9.0) == "tighter"
-    assert [line.takes(9.0) for _ in range(3)] == ["missed", "loose", "tight"], "urgent work has a share only"
+    assert [line.takes(9.0) for _ in range(3)] == ["missed", "tight", "loose"], "urgent work has a share only"
 
 
 def test_a_near_deadline_takes_a_place_and_a_missed_one_does_not() -> None:
