@@ -136,7 +136,7 @@ class System:
         )
 
     def held(self, query: str) -> list[HeldPicture]:
-        """Return the requests of a query (run of an app) that are held for lack of room in KV memory."""
+        """Return the requests of a query that are held for lack of room in KV memory."""
         names = self._engines_of.get(query, {})
         return [one for name in names for one in self.schedulers[name].held(query)]
 

@@ -69,7 +69,7 @@ def test_recorded_sessions_are_read_without_long_ones(tmp_path: Path) -> None:
         {
             "requests": [
                 {"type": "n", "out": 160, "think_time": 32.0, "runs": [[1, size]]},
-                {"type": "subagent"},
+                {"requests": []},
             ]
         }
         for size in (10, 10_000)

@@ -146,7 +146,7 @@ def test_the_end_of_a_program_reaches_the_accounts_of_all_engines() -> None:
 
 
 def test_requests_of_one_instant_are_one_sample() -> None:
-    """Of ten calls that come together, none is followed by the others."""
+    """Calls that come together do not count as followed by each other."""
     ledger = account()
     for number in range(5):
         record = QueryRecord(arrival_s=0.0, kind="map")

@@ -97,7 +97,7 @@ def test_what_a_kind_asks_for_later_counts() -> None:
 
 
 def test_turns_of_one_program_are_one_in_the_order() -> None:
-    """With nothing learned, the least attained service goes first, and all queries of a program count."""
+    """Least attained service goes first where nothing is learned, and all queries of a program count."""
     line = Line()
     for step in range(5):
         line.run(turn("busy", step), step / 10, 30)

@@ -92,7 +92,7 @@ def recorded_sessions(folder: Path) -> Sequence[Session]:
 
 def _turns(requests: Sequence[dict[str, Any]]) -> Iterator[Turn]:
     for one in requests:
-        if one["type"] != "subagent":
+        if "runs" in one:  # else it is a child with requests of its own
             runs = tuple((first, num) for first, num in one["runs"])
             think_s = one.get("think_time") or 0.0
             yield Turn(runs, max(1, round(one["out"] / SCALE)), think_s / SCALE)

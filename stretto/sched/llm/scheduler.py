@@ -432,7 +432,7 @@ class LLMScheduler:
         self.account.program_ended(program, tenant)
 
     def held(self, query: str) -> list[HeldPicture]:
-        """Return the requests of a query (run of an app) that are held, as its program has no room."""
+        """Return the requests of a query that are held, as its program has no room."""
         return self._gate.held_of(query)
 
     def picture(self) -> EnginePicture:

@@ -129,7 +129,7 @@ class ByQuery:
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Choose which entry (one step's queued work) goes next, and how many of its items: the best one of
-        the best query (run of an app) that fits, unless it is the turn of one that has waited beyond the age
+        the best query that fits, unless it is the turn of one that has waited beyond the age
         limit. None if none may go.
         """
         if not self._waiting:

@@ -117,9 +117,8 @@ class ProgramAccount:
         unit_s: float = 0.0,
         output_s: float = 0.0,
         weights: Mapping[str, float] = NO_WEIGHTS,
-        learned: LearnedWork | None = None,
     ) -> None:
-        self.learned = LearnedWork() if learned is None else learned
+        self.learned = LearnedWork()
         self.virtual_s = 0.0
         self._unit_s = unit_s
         self._output_s = output_s
