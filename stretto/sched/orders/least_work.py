@@ -28,10 +28,9 @@ and their primitives by depth.
 
 from __future__ import annotations
 
-from stretto.model.sorted_queue import SortedQueue
-from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
-from stretto.sched.orders.earliest import Earliest
-from stretto.sched.orders.order import OrderConfig, Rank
+from stretto.sched.orders.by_query import ByQuery
+from stretto.sched.orders.by_way import ByWay
+from stretto.sched.orders.order import OrderConfig
 from stretto.sched.queries.request import QueueEntry
 
 
@@ -47,66 +46,22 @@ class LeastWork(ByQuery):
         super().__init__(lambda: _Query(config), config.age_limit_s)
 
 
-class _Query:
-    """One query's unstarted entries with their predicted seconds, and its waiting ones by path."""
+class _Query(ByWay):
+    """One query's work, priced as if nothing of its prompts were cached."""
 
     def __init__(self, config: OrderConfig) -> None:
+        super().__init__(config.output_s)
         self._config = config
-        self._num_unstarted: dict[QueueEntry, int] = {}
-        self._ways: dict[QueueEntry, tuple[float, int, float, int]] = {}  # of the same entries
-        self._seconds = 0.0
-        self._unstarted = Earliest()
-        self._waiting = SortedQueue[QueueEntry]()
 
     def add(self, entry: QueueEntry) -> None:
-        self._num_unstarted[entry] = entry.hi - entry.lo
-        self._seconds += self._price_s(entry, entry.lo, entry.hi)
-        waits_since_s, hurry_s = (entry.since_s + entry.arrival_s) / 2, self._hurry_s(entry)
-        self._unstarted.add(entry, waits_since_s - hurry_s)
-        self._ways[entry] = way = _way(entry, hurry_s)
-        self._waiting.add(way, entry)
+        hurry_s = self._hurry_s(entry)
+        waits_since_s = (entry.since_s + entry.arrival_s) / 2
+        self.put(entry, self._config.unit_s, waits_since_s - hurry_s, hurry_s)
 
-    def all_taken(self, entry: QueueEntry) -> None:
-        self._waiting.remove(self._ways[entry])
-
-    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        self._seconds -= self._price_s(entry, lo, hi)
-        self._num_unstarted[entry] -= hi - lo
-        if self._num_unstarted[entry] == 0:
-            del self._num_unstarted[entry], self._ways[entry]
-            self._unstarted.remove(entry)
-
-    def is_empty(self) -> bool:
-        return not self._num_unstarted
-
-    def first(self) -> QueueEntry:
-        return self._waiting.first
-
-    def first_key(self) -> PlaceKey | None:
-        return (self._key_s(), self._unstarted.first.number) if self._waiting else None
-
-    def places(self) -> Places:
-        key = self.first_key()
-        if key is not None:
-            yield key, self._waiting
-
-    def rank(self, entry: QueueEntry) -> Rank:
-        return self._key_s(), *self._ways[entry][:2]
-
-    def _key_s(self) -> float:
-        return self._seconds + self._config.ageing * self._unstarted.first_s
-
-    def _price_s(self, entry: QueueEntry, lo: int, hi: int) -> float:
-        """Return the predicted seconds of items, as if nothing of their prompts were cached."""
-        num_output = entry.num_output * (hi - lo)
-        return self._config.unit_s * entry.num_units(lo, hi) + self._config.output_s * num_output
+    def key_s(self) -> float:
+        return self.seconds + self._config.ageing * self.unstarted.first_s
 
     def _hurry_s(self, entry: QueueEntry) -> float:
         """Seconds that its slack fell short of the age limit when it arrived; 0 without a deadline."""
         slack_s = entry.sorted_as.start_by_s - entry.arrival_s
         return max(0.0, self._config.age_limit_s - slack_s)
-
-
-def _way(entry: QueueEntry, hurry_s: float) -> tuple[float, int, float, int]:
-    """Return the key of an entry within its query: the longest way first."""
-    return -(entry.path_s + hurry_s), -entry.request.node.depth, entry.arrival_s, entry.number

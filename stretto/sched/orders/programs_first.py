@@ -26,11 +26,9 @@ tenant may be ahead by a lead, so that short programs of all tenants can go firs
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
-from stretto.model.sorted_queue import SortedQueue
-from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
-from stretto.sched.orders.earliest import Earliest
+from stretto.sched.orders.by_query import ByQuery, PlaceKey
+from stretto.sched.orders.by_way import ByWay
 from stretto.sched.orders.near_deadlines import NearDeadlines
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, OrderConfig, Rank, Take
 from stretto.sched.orders.tenant_shares import TenantShares
@@ -174,81 +172,22 @@ class _Tenant(ByQuery):
             self._deadlines.discard(entry)
 
 
-@dataclass(slots=True)
-class _Part:
-    """An unstarted entry of a program.
-
-    Attributes:
-        unit_s: predicted seconds of a unit of its work; what is expected to be cached costs nothing.
-        way: sort key within the program: the longest way to the end goes first.
-    """
-
-    entry: QueueEntry
-    unit_s: float
-    num_unstarted: int = field(init=False)
-    way: tuple[float, int, float, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        entry = self.entry
-        self.num_unstarted = entry.hi - entry.lo
-        self.way = -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number
-
-
-class _Program:
-    """One program's unstarted entries with their predicted seconds, and its waiting ones by path."""
+class _Program(ByWay):
+    """One program's work; what is expected to be cached of its prompts costs nothing."""
 
     def __init__(self, config: OrderConfig) -> None:
+        super().__init__(config.output_s)
         self._config = config
         self._name: ProgramKey = ""
-        self._parts: dict[QueueEntry, _Part] = {}
-        self._seconds = 0.0
-        self._unstarted = Earliest()
-        self._waiting = SortedQueue[QueueEntry]()
 
     def add(self, entry: QueueEntry) -> None:
         self._name = _name(entry)
-        part = self._parts[entry] = _Part(entry, self._config.unit_s * entry.fresh)
-        self._seconds += self._price_s(part, entry.lo, entry.hi)
-        self._unstarted.add(entry, entry.arrival_s)
-        self._waiting.add(part.way, entry)
+        self.put(entry, self._config.unit_s * entry.fresh, entry.arrival_s)
 
-    def all_taken(self, entry: QueueEntry) -> None:
-        self._waiting.remove(self._parts[entry].way)
-
-    def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        part = self._parts[entry]
-        self._seconds -= self._price_s(part, lo, hi)
-        part.num_unstarted -= hi - lo
-        if part.num_unstarted == 0:
-            del self._parts[entry]
-            self._unstarted.remove(entry)
-
-    def is_empty(self) -> bool:
-        return not self._parts
-
-    def first(self) -> QueueEntry:
-        return self._waiting.first
-
-    def first_key(self) -> PlaceKey | None:
-        return (self._key_s(), self._unstarted.first.number) if self._waiting else None
-
-    def places(self) -> Places:
-        key = self.first_key()
-        if key is not None:
-            yield key, self._waiting
-
-    def rank(self, entry: QueueEntry) -> Rank:
-        return self._key_s(), *self._parts[entry].way[:2]
-
-    def _key_s(self) -> float:
+    def key_s(self) -> float:
         config, account = self._config, self._config.account
-        index_s = account.index_s(account.find(self._name), self._seconds)
-        return index_s + config.credit * self._unstarted.first_s
-
-    def _price_s(self, part: _Part, lo: int, hi: int) -> float:
-        """Return the predicted seconds of items, of whose prompts a part may be cached."""
-        num_output = part.entry.num_output * (hi - lo)
-        return part.unit_s * part.entry.num_units(lo, hi) + self._config.output_s * num_output
+        index_s = account.index_s(account.find(self._name), self.seconds)
+        return index_s + config.credit * self.unstarted.first_s
 
 
 def _name(entry: QueueEntry) -> ProgramKey:
