@@ -72,7 +72,7 @@ def sizes_for(device: torch.device) -> ModelSizes:
 
 def measure_model(place: Place, sizes: ModelSizes, bytes_per_s: float) -> Iterator[Row]:
     """Measure tokens/s and steps by batch, then a shared prefix that is attended together and one by one."""
-    with tempfile.TemporaryDirectory() as name, _random_weights():
+    with tempfile.TemporaryDirectory() as name, random_weights():
         llm = _engine(Path(name), sizes, place.device)
         try:
             yield from _decoding(place, llm, sizes, bytes_per_s)
@@ -85,14 +85,21 @@ def measure_model(place: Place, sizes: ModelSizes, bytes_per_s: float) -> Iterat
                 torch.cuda.empty_cache()
 
 
-def _engine(folder: Path, sizes: ModelSizes, device: torch.device) -> TransformerLLM:
-    from tokenizers import Tokenizer, models
+def write_checkpoint(folder: Path, config: Mapping[str, int]) -> None:
+    """Write a checkpoint of words without weights, for `random_weights`."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
-    raw = {"model_type": "llama", "rms_norm_eps": 1e-5, "hidden_act": "silu", **sizes.config}
+    raw = {"model_type": "llama", "rms_norm_eps": 1e-5, "hidden_act": "silu", **config}
     (folder / "config.json").write_text(json.dumps(raw))
-    words = {f"w{number}": number for number in range(sizes.config["vocab_size"])}
-    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    words = {f"w{number}": number for number in range(config["vocab_size"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+
+
+def _engine(folder: Path, sizes: ModelSizes, device: torch.device) -> TransformerLLM:
+    write_checkpoint(folder, sizes.config)
     most = max(
         max(sizes.batches) * (sizes.prompt_tokens + sizes.steps),
         sizes.prefix_tokens + max(sizes.sharing_batches) * 3 * _OWN_TOKENS,
@@ -115,7 +122,7 @@ def _engine(folder: Path, sizes: ModelSizes, device: torch.device) -> Transforme
 
 
 @contextmanager
-def _random_weights() -> Iterator[None]:
+def random_weights() -> Iterator[None]:
     """Context in which the engine uses random weights instead of reading them."""
 
     def load(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:

@@ -104,7 +104,7 @@ class Agents(Observer):
     """The agents of a run. Give it to a driver as `observers` and `on_reply`, then call `attach`."""
 
     def __init__(self, load: Load, sessions: Sequence[Session], seed: int) -> None:
-        self.measured = Measured()
+        self.measured = Measured(length_s=load.end_s - load.warm_s)
         self.lengths: dict[str, int] = {}
         self._load = load
         self._draw = Random(f"agents/{seed}")
@@ -172,7 +172,7 @@ class Agents(Observer):
     def on_event(self, event: Event, now_s: float) -> None:
         """Count the tokens of a request that has ended."""
         if isinstance(event, LLMReport) and isinstance(event.event, Done):
-            is_agent = self._tasks.pop(event.event.task) != "chat"
+            is_agent = self._tasks.pop(event.event.task, "chat") != "chat"
             if is_agent and self._is_measured(now_s):
                 self._count(event.event.usage)
 
@@ -205,7 +205,6 @@ class Agents(Observer):
         if not load.num_clients:
             self.measured.length_s = now_s
             return True
-        self.measured.length_s = load.end_s - load.warm_s
         return load.warm_s <= now_s < load.end_s
 
     def _new(self) -> _Running:
