@@ -33,9 +33,11 @@ from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.deployment import Deployment, deploy
 
 TABLE = "agents beyond KV memory, closed loop on a real engine"
+ROOMY = "in order of arrival, three times the memory"
 ARMS = {
     "in order of arrival": {"policy": "per_invocation", "holds_programs": False},
     "default": {},
+    ROOMY: {"policy": "per_invocation", "holds_programs": False},
 }
 _BLOCK_CHARS = 16
 _LONG = {**LLAMA_7B, "max_position_embeddings": 16_384}
@@ -58,6 +60,7 @@ def deployment(folder: Path, kv_tokens: int, device: str, dtype: str, arm: str) 
     """Return the declaration of the engine, with a chosen size of its KV memory."""
     raw = json.loads((folder / "config.json").read_text())
     size = 4 if dtype == "float32" else 2
+    kv_tokens *= 3 if arm == ROOMY else 1
     config = TransformerConfig(
         folder,
         dtype=dtype,
