@@ -55,7 +55,7 @@ router-env: $(ROUTER_VENV)/.installed ## add routers by others to compare with (
 
 $(ROUTER_VENV)/.installed:
 	$(PYTHON) -m venv $(ROUTER_VENV)
-	$(ROUTER_VENV)/bin/$(PIP_INSTALL) sglang-router==0.3.2 smg==1.13.0
+	$(ROUTER_VENV)/bin/$(PIP_INSTALL) sglang-router==0.3.2 smg==1.13.0 vllm-router==0.1.17
 	@touch $@
 
 # AIPerf, a load generator by others: in an environment of its own, for it pins versions of what Stretto needs.
@@ -146,6 +146,7 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(BIN)/stretto bench router --json runs/router.json
 	$(BIN)/stretto bench service --json runs/service.json
 	$(BIN)/stretto bench router --fleet --json runs/router-fleet.json $(if $(DATA),--data $(DATA))
+	$(if $(DATA),$(BIN)/stretto bench door --json runs/door.json --data $(DATA))
 	$(BIN)/stretto bench sim --json runs/sim.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench teola --json runs/teola.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench parrot --json runs/parrot.json $(if $(DATA),--data $(DATA))

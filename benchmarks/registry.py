@@ -187,6 +187,12 @@ _ALL = (
         (("what a router costs, bodies of 8.7 kB", "added_ms"),),
     ),
     Benchmark(
+        "door",
+        "Agents and chats of unmodified clients before emulated servers: our router beside others, in real time",
+        "benchmarks.door.benchmark",
+        (("32 sessions a server", "tokens_per_s"), ("64 sessions a server", "tokens_per_s")),
+    ),
+    Benchmark(
         "service",
         "Cost of the service: processor time of a call over HTTP, a chain of 10,000, memory of sessions",
         "benchmarks.service.benchmark",

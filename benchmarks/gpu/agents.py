@@ -15,9 +15,10 @@ import gc
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ from benchmarks.gpu.__main__ import ResultsFile
 from benchmarks.gpu.measure import hardware
 from benchmarks.gpu.model import LLAMA_7B, random_weights, write_checkpoint
 from benchmarks.programs.room.load import Load
-from benchmarks.programs.room.real_time import run_agents
+from benchmarks.programs.room.real_time import run_on_runtime
 from benchmarks.programs.room.sessions import Session, recorded_sessions
 from benchmarks.report import Row
 from stretto.engines.catalogue import PROFILES
@@ -34,7 +35,7 @@ from stretto.model.deployment import Deployment, deploy
 
 TABLE = "agents beyond KV memory, closed loop on a real engine"
 ROOMY = "in order of arrival, three times the memory"
-ARMS = {
+ARMS: Mapping[str, dict[str, Any]] = {
     "in order of arrival": {"policy": "per_invocation", "holds_programs": False},
     "default": {},
     ROOMY: {"policy": "per_invocation", "holds_programs": False},
@@ -96,7 +97,7 @@ def measure(given: argparse.Namespace, sessions: Sequence[Session], results: Res
                     load = Load(num_clients=number, warm_s=given.warm_s, end_s=given.warm_s + given.run_s)
                     start_s = time.monotonic()
                     one = deployment(folder, given.kv_tokens, given.device, given.dtype, arm)
-                    measured = asyncio.run(run_agents([one], load, list(sessions), seed, words))
+                    measured = asyncio.run(run_on_runtime([one], load, sessions, seed, words))
                     values = {key: round(value, 3) for key, value in measured.row().items()}
                     values["whole_s"] = round(time.monotonic() - start_s, 1)
                     results.run(TABLE, iter([Row(TABLE, f"{number} sessions, seed {seed}, {arm}", values)]))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
+from typing import Protocol
 
 from benchmarks.programs.room.sessions import Opened, Session, drawn, thinking
 from stretto.model.tasks import Done, Usage
 from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, LLMReport, Reply, Submit
 from stretto.sched.observer import Observer
-from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_output import filler
 from stretto.sim.synthetic_workloads import request_graph
 from stretto.trace.summary import quantile
@@ -62,6 +62,7 @@ class Measured:
         num_sessions: number of sessions that ended.
         session_s: seconds of each of them that also began in the run.
         first_s: seconds from the arrival of each chat to its first token.
+        call_first_s: the same of an agent's requests, where answers are streamed.
         longest_wait_s: longest time from the arrival of a request to its start at a server.
         longest_hold_s: longest time that one was held for room.
     """
@@ -75,6 +76,7 @@ class Measured:
     longest_hold_s: float = 0.0
     session_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
+    call_first_s: list[float] = field(default_factory=list)
     length_s: float = 0.0
 
     def row(self) -> dict[str, float]:
@@ -100,6 +102,21 @@ class _Running:
     turn: int = 0
 
 
+class Driver(Protocol):
+    """What agents need of a driver: the virtual one, or a clock."""
+
+    @property
+    def now_s(self) -> float:
+        """The time, in seconds."""
+        ...
+
+    def at(self, at_s: float, what: Callable[[], Sequence[Event]], /) -> None:
+        """Do something at a time, and send the events that come of it."""
+
+    def send(self, event: EndProgram, now_s: float, /) -> None:
+        """Send an event now."""
+
+
 class Agents(Observer):
     """The agents of a run. Give it to a driver as `observers` and `on_reply`, then call `attach`."""
 
@@ -117,11 +134,11 @@ class Agents(Observer):
         self._chats_s: dict[str, float] = {}
         self._num_chats = 0
         self._num_sessions = self._num_requests = self._num_over = 0
-        self._driver: VirtualDriver | None = None
+        self._driver: Driver | None = None
 
     # --- what the driver calls
 
-    def attach(self, driver: VirtualDriver) -> None:
+    def attach(self, driver: Driver) -> None:
         """Begin: plan the first arrivals."""
         self._driver = driver
         load = self._load
@@ -143,7 +160,7 @@ class Agents(Observer):
         if reply.error is not None:
             raise reply.error
         now_s = self._driver.now_s
-        if reply.query.startswith("chat"):
+        if _is_chat(reply.query):
             return
         number = int(reply.query.split("/")[0])
         running = self._running[number]
@@ -159,22 +176,40 @@ class Agents(Observer):
 
     def on_action(self, action: Action, now_s: float) -> None:
         """Note how long a request has waited."""
-        if isinstance(action, Emit) and action.query in self._chats_s:
-            self.measured.first_s.append(now_s - self._chats_s.pop(action.query))
-        elif isinstance(action, Admit) and action.task.query.startswith("chat"):
-            self._tasks[action.task.id] = "chat"
+        if isinstance(action, Emit):
+            self.shown(action.query, now_s)
         elif isinstance(action, Admit):
-            query = self._tasks[action.task.id] = action.task.query
-            waited_s = now_s - self._sent_s.pop(query, now_s)
-            self.measured.longest_wait_s = max(self.measured.longest_wait_s, waited_s)
-            self.measured.longest_hold_s = max(self.measured.longest_hold_s, action.held_s)
+            self._tasks[action.task.id] = action.task.query
+            self.started(action.task.query, action.held_s, now_s)
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Count the tokens of a request that has ended."""
-        if isinstance(event, LLMReport) and isinstance(event.event, Done):
-            is_agent = self._tasks.pop(event.event.task, "chat") != "chat"
-            if is_agent and self._is_measured(now_s):
-                self._count(event.event.usage)
+        if not isinstance(event, LLMReport) or not isinstance(event.event, Done):
+            return
+        if query := self._tasks.pop(event.event.task, None):
+            self.used(query, event.event.usage, now_s)
+
+    def shown(self, query: str, now_s: float) -> None:
+        """Note that the first token of a request is there."""
+        if query in self._chats_s:
+            self.measured.first_s.append(now_s - self._chats_s.pop(query))
+
+    def started(self, query: str, held_s: float, now_s: float) -> None:
+        """Note that a request is at a server, for which it was held for some seconds."""
+        if not _is_chat(query):
+            waited_s = now_s - self._sent_s.pop(query, now_s)
+            self.measured.longest_wait_s = max(self.measured.longest_wait_s, waited_s)
+            self.measured.longest_hold_s = max(self.measured.longest_hold_s, held_s)
+
+    def used(self, query: str, usage: Usage, now_s: float) -> None:
+        """Count the tokens of a request that has ended."""
+        if not _is_chat(query) and self._is_measured(now_s):
+            self._count(usage)
+
+    def opened(self, query: str) -> tuple[Opened, int]:
+        """Return the session of an agent's request, and the request's number in it."""
+        number, turn = query.split("/")
+        return self._running[int(number)].opened, int(turn)
 
     def _chat(self) -> list[Event]:
         """Send a chat, and plan the next one."""
@@ -268,3 +303,7 @@ class Agents(Observer):
         if self._outside:
             entering = self._outside.pop(0)
             self._driver.at(now_s, lambda: [self._submit(entering)])
+
+
+def _is_chat(query: str) -> bool:
+    return query.startswith("chat")

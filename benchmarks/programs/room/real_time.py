@@ -1,10 +1,10 @@
-"""The same agents in real time, on a runtime with real engines or servers."""
+"""The same agents in real time: on a runtime with real engines or servers, or with any client."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -12,6 +12,7 @@ from benchmarks.programs.room.load import Agents, Load, Measured
 from benchmarks.programs.room.sessions import Session
 from stretto.graph.compile import ExecutionGraph
 from stretto.model.deployment import Deployment
+from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, Reply, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.synthetic_workloads import request_graph
@@ -19,61 +20,34 @@ from stretto.sim.synthetic_workloads import request_graph
 _DRAIN_S = 30.0
 
 
-async def run_agents(
-    deployments: Iterable[Deployment],
-    load: Load,
-    sessions: list[Session],
-    seed: int,
-    to_text: Callable[[str], str] = str,
-) -> Measured:
-    """Run a load until its end, and return what was measured.
+class RealClock:
+    """The driver of agents in real time: what the virtual driver is in virtual time.
 
-    Args:
-        to_text: makes the text that the engine reads of the text of a prompt.
-
-    Raises:
-        StrettoError: a request has failed.
+    A subclass sends the requests. `run` ends with the first error of one.
     """
-    from stretto.runtime.runtime import Runtime
 
-    agents = Agents(load, sessions, seed)
-    clock = _Clock(agents, to_text)
-    async with Runtime(deployments, observers=(clock,), max_queries=10_000) as runtime:
-        clock.start(runtime)
-        agents.attach(clock)
-        await clock.end(load.end_s)
-    return agents.measured
-
-
-class _Clock(Observer):
-    """The driver of agents in real time: what the virtual driver is in virtual time."""
-
-    def __init__(self, agents: Agents, to_text: Callable[[str], str]) -> None:
-        self._agents = agents
-        self._to_text = to_text
+    def __init__(self, agents: Agents) -> None:
+        self.agents = agents
         self._start_s = 0.0
-        self._names: dict[str, str] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._failed: asyncio.Future[None]
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: set[asyncio.TimerHandle] = set()
 
-    def start(self, runtime: object) -> None:
-        """Begin to count time."""
-        from stretto.runtime.runtime import Runtime
+    async def ask(self, event: Submit, num_output: int) -> None:
+        """Send a request for as many tokens, tell the agents what became of it, and return at its end."""
+        raise NotImplementedError
 
-        assert isinstance(runtime, Runtime)
-        self._runtime = runtime
-        self._failed = asyncio.get_running_loop().create_future()
+    async def run(self, end_s: float) -> None:
+        """Run until a time, and cancel what is left."""
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start_s = time.monotonic()
-
-    async def end(self, end_s: float) -> None:
-        """Wait until a time, and cancel what still runs."""
-        await asyncio.wait([self._failed], timeout=end_s - self.now_s)
+        self.agents.attach(self)
+        await asyncio.wait([self._failed], timeout=end_s)
         for timer in self._timers:
             timer.cancel()
-        for task in list(self._running):
+        for task in self._running:
             task.cancel()
-        await asyncio.wait_for(asyncio.gather(*self._running, return_exceptions=True), _DRAIN_S)
+        if self._running:
+            await asyncio.wait(self._running, timeout=_DRAIN_S)
         if self._failed.done():
             self._failed.result()
 
@@ -84,54 +58,87 @@ class _Clock(Observer):
         """Seconds since the start."""
         return time.monotonic() - self._start_s
 
-    def at(self, at_s: float, what: Callable[[], Iterable[Event]]) -> None:
-        """Do something at a time, and send the events that come of it."""
-        loop = asyncio.get_running_loop()
+    def at(self, at_s: float, what: Callable[[], Sequence[Event]]) -> None:
+        """Do something at a time, and send the requests that come of it."""
 
         def happen() -> None:
+            self._timers.discard(timer)
             for event in what():
                 assert isinstance(event, Submit)
-                task = asyncio.ensure_future(self._ask(event))
+                task = asyncio.ensure_future(self._sent(event))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
 
-        self._timers = [timer for timer in self._timers if timer.when() > loop.time()]
-        self._timers.append(loop.call_later(max(0.0, at_s - self.now_s), happen))
+        timer = asyncio.get_running_loop().call_later(max(0.0, at_s - self.now_s), happen)
+        self._timers.add(timer)
 
     def send(self, event: EndProgram, now_s: float) -> None:
-        """Say that a program has ended."""
-        self._runtime.end_program(event.program)
+        """Say that a program has ended, where that can be said."""
 
-    async def _ask(self, event: Submit) -> None:
-        num_output = self._agents.lengths.pop(event.query)
-        inputs = {name: self._to_text(str(text)) for name, text in event.inputs.items()}
+    async def _sent(self, event: Submit) -> None:
         try:
-            query = await self._runtime.submit(_graph(num_output), inputs, program=event.program)
-            self._names[query.id] = event.query
-            try:
-                outputs = await query
-            except asyncio.CancelledError:
-                query.cancel()
-                raise
-            finally:
-                self._names.pop(query.id, None)
-            self._agents.on_reply(Reply(event.query, outputs))
+            await self.ask(event, self.agents.lengths.pop(event.query))
         except Exception as error:
             if not self._failed.done():
                 self._failed.set_exception(error)
 
-    # --- what the runtime calls
+
+async def run_on_runtime(
+    deployments: Iterable[Deployment],
+    load: Load,
+    sessions: Sequence[Session],
+    seed: int,
+    to_text: Callable[[str], str] = str,
+) -> Measured:
+    """Run a load on a runtime until its end, and return what was measured.
+
+    Args:
+        to_text: makes the text that the engine reads of the text of a prompt.
+
+    Raises:
+        StrettoError: a request has failed.
+    """
+    clock = _RuntimeClock(Agents(load, sessions, seed), to_text)
+    async with Runtime(deployments, observers=(clock,), max_queries=10_000) as runtime:
+        clock.runtime = runtime
+        await clock.run(load.end_s)
+    return clock.agents.measured
+
+
+class _RuntimeClock(RealClock, Observer):
+    runtime: Runtime
+
+    def __init__(self, agents: Agents, to_text: Callable[[str], str]) -> None:
+        super().__init__(agents)
+        self._to_text = to_text
+        self._names: dict[str, str] = {}
+
+    async def ask(self, event: Submit, num_output: int) -> None:
+        inputs = {name: self._to_text(str(text)) for name, text in event.inputs.items()}
+        query = await self.runtime.submit(_graph(num_output), inputs, program=event.program)
+        self._names[query.id] = event.query
+        try:
+            outputs = await query
+        except asyncio.CancelledError:
+            query.cancel()
+            raise
+        finally:
+            del self._names[query.id]
+        self.agents.on_reply(Reply(event.query, outputs))
+
+    def send(self, event: EndProgram, now_s: float) -> None:
+        self.runtime.end_program(event.program)
 
     def on_action(self, action: Action, now_s: float) -> None:
         """Tell the agents, by the names that they gave."""
         if isinstance(action, Emit) and (name := self._names.get(action.query)):
-            self._agents.on_action(replace(action, query=name), self.now_s)
+            self.agents.on_action(replace(action, query=name), self.now_s)
         elif isinstance(action, Admit) and (name := self._names.get(action.task.query)):
-            self._agents.on_action(replace(action, task=replace(action.task, query=name)), self.now_s)
+            self.agents.on_action(replace(action, task=replace(action.task, query=name)), self.now_s)
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Tell the agents."""
-        self._agents.on_event(event, self.now_s)
+        self.agents.on_event(event, self.now_s)
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,170 @@
+"""`stretto bench door`: agents and chats of unmodified clients before emulated servers, in real time.
+
+Sessions of a coding agent, recorded by others (tokens and times divided by 16), run in a closed loop: each of
+them sends its next request once its tools are done, and the next session begins where one has ended. The
+client is the package `openai`, with streams. Servers emulate Llama-2-7b on an A100, with 16 sequences at
+once. What stands before them changes; at each number of sessions all arms get the same load by turns.
+
+    tokens_per_s, calls_per_s, sessions_per_h   of the agents, at all servers together
+    call_first_p50_s, call_first_p99_s          from an agent's request to its first token
+    longest_hold_s                              longest time that our router held a request for room
+    worst_session_s                             slowest session that began and ended in the run
+    first_p90_s                                 from a chat's request to its first token
+    hits                                        share of the prompts' tokens that servers had cached
+    lag                                         lateness of the servers, as a share of the time waited
+
+Runs whose lag is above 0.05 are marked: this machine was too slow for them, and their times are too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.door.arms import DIRECT, ENDLESS, OURS, Arm, arms, before
+from benchmarks.door.client import run
+from benchmarks.emulate.servers import DEVICE, MODEL, Measured, serving
+from benchmarks.fleet.cells import CellKey, Cells
+from benchmarks.programs.room.load import Load
+from benchmarks.programs.room.sessions import Session, recorded_sessions
+from benchmarks.registry import BenchmarkOptions
+from benchmarks.report import Goal, Report, Row, Value
+from stretto.emulate.fleet import PlannedFleet, check_fleet
+from stretto.emulate.llm_plan import PlannedLLM
+from stretto.emulate.wanted import WantedFleet, WantedServer
+from stretto.model.errors import ConfigError
+from stretto.trace.summary import quantile
+
+MAX_LAG = 0.05
+_CONTEXT_TOKENS = 16_384
+_COLUMNS = ("tokens_per_s", "calls_per_s", "sessions_per_h", "hits", "longest_hold_s", "first_p90_s")
+
+
+@dataclass(frozen=True, slots=True)
+class DoorSize:
+    """Sizes of the comparison.
+
+    Attributes:
+        sessions: numbers of sessions at once, for each server.
+        chats_per_s: chats that arrive beside, at each server.
+        caps: fixed numbers of sessions, for each server, that are tried as arms.
+    """
+
+    servers: int = 1
+    sessions: tuple[int, ...] = (16, 32, 64)
+    caps: tuple[int, ...] = (20,)
+    seeds: int = 1
+    warm_s: float = 40.0
+    run_s: float = 90.0
+    chats_per_s: float = 0.0
+
+
+QUICK = DoorSize(sessions=(32,), caps=(), warm_s=5.0, run_s=10.0)
+WHOLE = DoorSize(servers=4, caps=(18, 20, 22, 24), seeds=3, warm_s=60.0, run_s=240.0)
+
+
+def run_benchmark(options: BenchmarkOptions) -> Report:
+    """Run every arm at every number of sessions.
+
+    Raises:
+        ConfigError: the recorded sessions are not there.
+    """
+    size = QUICK if options.quick else WHOLE if options.whole else DoorSize()
+    if options.data is None or not (folder := options.data / "weka_agents").is_dir():
+        raise ConfigError("bench door needs --data DIR with the folder weka_agents in it")
+    sessions = recorded_sessions(folder)[1::2]
+    cells = Cells(options.cells) if options.cells else None
+    rows = list(_rows(size, sessions, options, cells))
+    return Report("door", options.seed, asdict(size), tuple(rows), tuple(_goals(rows, size)))
+
+
+def _rows(
+    size: DoorSize, sessions: Sequence[Session], options: BenchmarkOptions, cells: Cells | None
+) -> Iterator[Row]:
+    for number in size.sessions:
+        compared = arms(size.caps)
+        found: dict[str, list[Mapping[str, Any]]] = {arm.name: [] for arm in compared}
+        for seed in range(options.seed, options.seed + size.seeds):
+            for arm in compared:
+                options.say(f"{number} sessions a server, seed {seed}: {arm.name}")
+                measure = partial(_run, size, arm, number, sessions, seed)
+                key = CellKey(arm.name, "door", float(number), seed, asdict(size))
+                found[arm.name].append(cells.get(key, measure) if cells else measure())
+        for name, values in found.items():
+            medians: dict[str, Value] = {
+                key: round(median(one[key] for one in values), 4) for key in values[0]
+            }
+            is_late = any(one["lag"] > MAX_LAG for one in values)
+            note = "too slow a machine: does not count" if is_late else ""
+            yield Row(table_of(number), name, medians, note=note)
+
+
+def table_of(number: int) -> str:
+    """Return the name of the table of one number of sessions."""
+    return f"{number} sessions a server"
+
+
+def _run(size: DoorSize, arm: Arm, number: int, sessions: Sequence[Session], seed: int) -> dict[str, Any]:
+    load = Load(
+        num_clients=number * size.servers,
+        warm_s=size.warm_s,
+        end_s=size.warm_s + size.run_s,
+        cap=arm.cap * size.servers,
+        chats_per_s=size.chats_per_s * size.servers,
+    )
+    with serving(_planned(size.servers, arm.memory)) as servers:
+        begun = servers.spent()
+        with before(arm, servers.urls) as urls:
+            measured = run(urls, MODEL, load, sessions, seed, with_ids=arm.with_ids)
+        lag = _lag(servers, begun.late_s, begun.waited_s)
+    firsts = sorted(measured.call_first_s) or [0.0]
+    row = measured.row()
+    return {
+        **{name: row[name] for name in _COLUMNS},
+        "call_first_p50_s": quantile(firsts, 0.5),
+        "call_first_p99_s": quantile(firsts, 0.99),
+        "worst_session_s": max(measured.session_s, default=0.0),
+        "lag": lag,
+    }
+
+
+def _lag(servers: Measured, late_s: float, waited_s: float) -> float:
+    spent = servers.spent()
+    return (spent.late_s - late_s) / max(1e-9, spent.waited_s - waited_s)
+
+
+def _planned(number: int, memory: float) -> PlannedFleet:
+    wanted = tuple(
+        WantedServer(
+            devices=(place,),
+            model=MODEL,
+            port=0,
+            loading_s=0.0,
+            max_sequences=16,
+            max_batch_tokens=512,
+            max_context_tokens=_CONTEXT_TOKENS,
+        )
+        for place in range(number)
+    )
+    planned = check_fleet(WantedFleet((DEVICE,) * number, wanted))
+    servers = []
+    for server in planned.servers:
+        assert isinstance(server.service, PlannedLLM)
+        simulated = server.service.simulated
+        scheduler = replace(simulated.scheduler, num_blocks=int(memory * simulated.scheduler.num_blocks))
+        service = replace(server.service, simulated=replace(simulated, scheduler=scheduler))
+        servers.append(replace(server, service=service))
+    return replace(planned, servers=tuple(servers))
+
+
+def _goals(rows: Sequence[Row], size: DoorSize) -> Iterator[Goal]:
+    """Yield what is to be reached at the largest number of sessions."""
+    table = table_of(max(size.sessions))
+    rates = {row.name: float(row.values["tokens_per_s"] or 0) for row in rows if row.table == table}
+    ours = rates.get(OURS, 0.0)
+    for name, goal in ((ENDLESS, 0.9), (DIRECT, 1.7), *((name, 1.7) for name in rates if "programs" in name)):
+        if rates.get(name):
+            yield Goal(f"tokens/s, ours over {name}", ours / rates[name], goal, "higher")
