@@ -188,7 +188,7 @@ _ALL = (
     ),
     Benchmark(
         "door",
-        "Agents and chats of unmodified clients before emulated servers: our router beside others, in real time",
+        "Agents and chats of unmodified clients in real time, behind our router and others",
         "benchmarks.door.benchmark",
         (("32 sessions a server", "tokens_per_s"), ("64 sessions a server", "tokens_per_s")),
     ),
