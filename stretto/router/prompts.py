@@ -42,8 +42,8 @@ _MAX_FIELD_HEAD = 4096
 """Bytes of the head of a field of a form."""
 _MAX_EACH = 128
 """Largest believable number of answers to one prompt."""
-_MAX_ITEMS = 4_000_000
-"""Number of values of a body from which on reading it takes hundreds of megabytes."""
+_MAX_ITEMS = 1_000_000
+"""Number of values of a body that takes 100 megabytes, and the interpreter for too long."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 
 _Text: TypeAlias = "str | array[int]"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from stretto.model.errors import ConfigError
+from stretto.model.private_file import private
 from stretto.router.messages import Send, WorkerId, WorkerUsage
 
 _FLUSH_BYTES = 65536
@@ -122,7 +123,7 @@ class RequestLog:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file: TextIO = path.open("a", encoding="utf-8", buffering=_FLUSH_BYTES)
+            self._file: TextIO = open(path, "a", _FLUSH_BYTES, "utf-8", opener=private)  # noqa: SIM115
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
         self._path = path
