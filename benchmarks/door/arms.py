@@ -13,6 +13,7 @@ from benchmarks.router.contestants import CLONE, VARIABLE, Contestant, running
 
 DIRECT = "no router"
 OURS = "ours"
+LIBRARY = "our library"
 ENDLESS = f"{DIRECT}, 8 x memory"
 _PROGRAMS = '{"program_scheduling_enable_key":"auto"}'
 
@@ -26,6 +27,8 @@ class Arm:
         memory: KV memory of each server, in those of the device.
         cap: sessions that may be at a server at once; 0 for no limit.
         with_ids: whether requests name their session.
+        is_library: whether the sessions run on our library, in the client's process, instead of on a client.
+        is_virtual: whether the library's schedulers and the servers run in virtual time instead.
     """
 
     name: str
@@ -33,6 +36,8 @@ class Arm:
     memory: float = 1.0
     cap: int = 0
     with_ids: bool = False
+    is_library: bool = False
+    is_virtual: bool = False
 
 
 def arms(caps: Sequence[int]) -> list[Arm]:
@@ -42,6 +47,8 @@ def arms(caps: Sequence[int]) -> list[Arm]:
         *(Arm(f"{DIRECT}, at most {cap} sessions", cap=cap) for cap in caps),
         Arm(OURS, _ours()),
         Arm(f"{OURS}, with ids", _ours(), with_ids=True),
+        Arm(LIBRARY, is_library=True),
+        Arm(f"{LIBRARY}, in virtual time", is_virtual=True),
         *_others(),
         Arm(ENDLESS, memory=8.0),
     ]

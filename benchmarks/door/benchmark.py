@@ -24,17 +24,27 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import uvloop
+
 from benchmarks.door.arms import DIRECT, ENDLESS, OURS, Arm, arms, before
-from benchmarks.door.client import run
+from benchmarks.door.client import run_clients
 from benchmarks.emulate.servers import DEVICE, MODEL, Measured, serving
 from benchmarks.fleet.cells import CellKey, Cells
+from benchmarks.fleet.layout import llm_profile
 from benchmarks.programs.room.load import Load
+from benchmarks.programs.room.load import Measured as RoomMeasured
+from benchmarks.programs.room.real_time import run_on_runtime
+from benchmarks.programs.room.servers import Servers
 from benchmarks.programs.room.sessions import Session, recorded_sessions
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
+from stretto.costs.kv_room import check_fits
+from stretto.costs.presets import load_preset
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.wanted import WantedFleet, WantedServer
+from stretto.engines.catalogue import llm_deployment, server_replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
 from stretto.trace.summary import quantile
 
@@ -115,11 +125,13 @@ def _run(size: DoorSize, arm: Arm, number: int, sessions: Sequence[Session], see
         cap=arm.cap * size.servers,
         chats_per_s=size.chats_per_s * size.servers,
     )
-    with serving(_planned(size.servers, arm.memory)) as servers:
-        begun = servers.spent()
-        with before(arm, servers.urls) as urls:
-            measured = run(urls, MODEL, load, sessions, seed, with_ids=arm.with_ids)
-        lag = _lag(servers, begun.late_s, begun.waited_s)
+    if arm.is_virtual:
+        measured, lag = Servers(size.servers, holds=True).run(load, sessions, seed), 0.0
+    else:
+        with serving(_planned(size.servers, arm.memory)) as servers:
+            begun = servers.spent()
+            measured = _measured(arm, servers.urls, load, sessions, seed)
+            lag = _lag(servers, begun.late_s, begun.waited_s)
     firsts = sorted(measured.call_first_s) or [0.0]
     row = measured.row()
     return {
@@ -129,6 +141,33 @@ def _run(size: DoorSize, arm: Arm, number: int, sessions: Sequence[Session], see
         "worst_session_s": max(measured.session_s, default=0.0),
         "lag": lag,
     }
+
+
+def _measured(
+    arm: Arm, urls: Sequence[str], load: Load, sessions: Sequence[Session], seed: int
+) -> RoomMeasured:
+    if arm.is_library:
+        return uvloop.run(run_on_runtime([_library(urls)], load, sessions, seed))
+    with before(arm, urls) as doors:
+        return uvloop.run(run_clients(doors, MODEL, load, sessions, seed, with_ids=arm.with_ids))
+
+
+def _library(urls: Sequence[str]) -> Deployment:
+    """Return the declaration of the servers for our library, which is told their sizes."""
+    preset = load_preset(DEVICE)
+    assert preset.hardware is not None
+    kv_tokens = check_fits(preset.model(MODEL), preset.hardware, 1)
+    replicas = [
+        replace(
+            server_replica(url, api="completions", tokenizer="none", model=MODEL),
+            kv_tokens=kv_tokens,
+            profile=llm_profile(preset.step_cost(preset.model(MODEL), 1)),
+        )
+        for url in urls
+    ]
+    declared = llm_deployment(replicas)
+    engine = replace(declared.engine, max_running=16, max_batch=kv_tokens, placement="stretto")
+    return Deployment(engine, declared.replicas)
 
 
 def _lag(servers: Measured, late_s: float, waited_s: float) -> float:

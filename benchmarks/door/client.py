@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -103,12 +102,3 @@ class _ClientClock(RealClock):
     @staticmethod
     def _number_of(query: str) -> int:
         return int(query.partition("/")[0].removeprefix("chat"))
-
-
-def run(*args: Any, **options: Any) -> Measured:
-    """Do as `run_clients` does, in a loop of its own."""
-    import uvloop
-
-    runner: asyncio.Runner
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run_clients(*args, **options))
