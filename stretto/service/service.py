@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 
+from stretto.http.routes import Route
 from stretto.http.server import HttpServer
 from stretto.model.errors import ConfigError
 from stretto.programs.engine_checks import check_engines
@@ -18,7 +19,6 @@ from stretto.service.config import ServiceConfig
 from stretto.service.openapi import openapi
 from stretto.service.places import LastInstances
 from stretto.service.request import ServiceRequest
-from stretto.service.routes import Route
 from stretto.service.session_routes import SessionRoutes
 from stretto.service.sessions import Sessions
 

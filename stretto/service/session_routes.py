@@ -9,6 +9,8 @@ from itertools import chain
 
 import msgspec
 
+from stretto.http.refusals import Refused
+from stretto.http.routes import Route
 from stretto.programs.wire.json_parts import value_parts
 from stretto.programs.wire.values import value_to_wire
 from stretto.service.bodies import decoded_off_loop
@@ -16,9 +18,8 @@ from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.graph_page import as_html, as_text
 from stretto.service.places import LastInstances
-from stretto.service.refusals import Refused, draining
+from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
-from stretto.service.routes import Route
 from stretto.service.schema import GetBody, SessionBody, SetBody, SubmitBody
 from stretto.service.service_session import ServiceSession
 from stretto.service.sessions import Sessions
@@ -54,7 +55,7 @@ class SessionRoutes:
         self._is_draining = is_draining
 
     @property
-    def routes(self) -> tuple[Route, ...]:
+    def routes(self) -> tuple[Route[ServiceRequest], ...]:
         """The routes."""
         return (
             Route("POST", "/v1/sessions", self._open),
@@ -70,8 +71,8 @@ class SessionRoutes:
     async def _open(self, request: ServiceRequest) -> None:
         self._check_accepts()
 
-        async def run(content: bytearray) -> object:
-            given = content or bytearray(b"{}")
+        async def run(content: bytes) -> object:
+            given = content or b"{}"
             body = await decoded_off_loop(_SESSION, given)
             opened = await self._sessions.open(request.tenant, body)
             return {"session_id": opened.id, "idle_s": self._config.session_idle_s}
@@ -103,7 +104,7 @@ class SessionRoutes:
     async def _submit(self, request: ServiceRequest) -> None:
         self._check_accepts()
 
-        async def run(content: bytearray) -> object:
+        async def run(content: bytes) -> object:
             body = await decoded_off_loop(_SUBMIT, content)
             session = await self._session_of(body, request.tenant)
             try:
@@ -117,7 +118,7 @@ class SessionRoutes:
         await self._once(request, run)
 
     async def _set(self, request: ServiceRequest) -> None:
-        async def run(content: bytearray) -> object:
+        async def run(content: bytes) -> object:
             body = await decoded_off_loop(_SET, content)
             session = self._sessions.find(body.session_id, request.tenant)
             await session.provide(body.semantic_var_id, body.value, len(content))
@@ -152,7 +153,7 @@ class SessionRoutes:
         await request.end_events()
 
     async def _once(
-        self, request: ServiceRequest, run: Callable[[bytearray], Awaitable[object]], status: int = 200
+        self, request: ServiceRequest, run: Callable[[bytes], Awaitable[object]], status: int = 200
     ) -> None:
         """Execute a request once for each idempotency key; a repeated one gets the stored answer."""
         content = await request.body()

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
+from stretto.service.routes import Route
 
 from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.http.server import HttpServer
@@ -15,7 +16,6 @@ from stretto.service.apps.inputs import Upload
 from stretto.service.apps.parsing import DocumentParsers
 from stretto.service.config import ServiceConfig
 from stretto.service.request import ServiceRequest
-from stretto.service.routes import Route
 
 GET = b"GET /%s HTTP/1.%d\r\nHost: x\r\n%s\r\n"
 

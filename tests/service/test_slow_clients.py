@@ -7,12 +7,12 @@ import socket
 from typing import Any
 
 import pytest
+from stretto.service.routes import Route
 
 from stretto.http.server import HttpServer
 from stretto.service.app import ServiceApp
 from stretto.service.config import ServiceConfig
 from stretto.service.request import ServiceRequest
-from stretto.service.routes import Route
 
 BEGIN = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
 

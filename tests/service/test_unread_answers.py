@@ -16,13 +16,13 @@ from support.services import served
 
 from stretto.engines.catalogue import transforms_engine
 from stretto.http.byte_budget import ByteBudget
+from stretto.http.refusals import Refused
 from stretto.model.errors import UserError
 from stretto.model.values import ABSENT, Chunk, Document, Hit, Section
 from stretto.programs.wire.json_parts import json_parts, value_parts
 from stretto.programs.wire.values import value_to_wire
 from stretto.service.config import Limits, ServiceConfig
 from stretto.service.held_values import HeldValues
-from stretto.service.refusals import Refused
 from stretto.service.request import ServiceRequest
 from stretto.service.tenants import Tenant
 
