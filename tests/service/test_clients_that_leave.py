@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
-from stretto.service.routes import Route
 
 from stretto.documents.parser_process import ParseLimits, ParserProcess
+from stretto.http.routes import Route
 from stretto.http.server import HttpServer
 from stretto.service.app import ServiceApp
 from stretto.service.apps.inputs import Upload
@@ -116,7 +116,7 @@ def test_few_of_many_requests_are_parsed_at_once() -> None:
 
     async def answer(request: ServiceRequest) -> None:
         nonlocal most
-        most = max(most, max(len(one.pipeline) for one in server.state.connections))  # type: ignore[attr-defined]
+        most = max(most, max(len(one._reader.read) for one in server.connections))
         await request.answer(b"fine")
 
     app = ServiceApp(ServiceConfig())
