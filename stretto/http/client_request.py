@@ -43,7 +43,7 @@ class ClientRequest:
         content_type: type of its body; "application/octet-stream" if that is compressed.
         keeps_alive: whether the connection can be used after it.
         takes_chunks: whether the answer may be sent in chunks (HTTP/1.1).
-        limits: its limits; None until its head has been looked at.
+        limits: limits of the request; None until its head has been looked at.
         refusal: why it cannot be served, if that is known before it is read to its end.
         found: what the application has found out at its head, such as its route.
         num_held: bytes of memory that it and its answer count as holding.

@@ -31,7 +31,7 @@ class Service:
         places: an observer of the runtime, which knows where steps have run; None leaves that unknown.
 
     Attributes:
-        app: the ASGI application, to whose `routes` more may be added.
+        app: the application, to whose `routes` more may be added.
         apps: the deployed apps and their queries.
         is_draining: whether new work is refused.
 
