@@ -24,6 +24,7 @@ class Refused(UserError):
     Attributes:
         status: HTTP status of the answer.
         code: what is wrong, as one word for programs.
+        param: place in the request of what is wrong; None if there is no such place.
         retry_after_s: seconds after which the same request may be served.
     """
 
@@ -34,11 +35,13 @@ class Refused(UserError):
         message: str,
         *,
         step: str | None = None,
+        param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message, step=step)
         self.status = status
         self.code = code
+        self.param = param
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -48,7 +51,14 @@ class Refused(UserError):
         """Return the same refusal with the note that it concerns `step`."""
         if self.step is not None:
             return self
-        return Refused(self.status, self.code, self.message, step=step, retry_after_s=self.retry_after_s)
+        return Refused(
+            self.status,
+            self.code,
+            self.message,
+            step=step,
+            param=self.param,
+            retry_after_s=self.retry_after_s,
+        )
 
 
 class NotAllowed(Refused):

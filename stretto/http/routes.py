@@ -4,13 +4,37 @@ braces.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from stretto.http.refusals import NotAllowed, unknown_path
 
 R = TypeVar("R")
+
+Handler: TypeAlias = Callable[[R], Awaitable[None]]
+"""Answers a request, of the class that its application makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """How an OpenAPI document describes a route.
+
+    Attributes:
+        name: id of the operation.
+        answer: properties of the answer's JSON and their types; None if the answer is never JSON.
+        body: type of the body that the route takes; None if it takes none.
+        status: status of the answer.
+        others: schemas of answers that are no JSON, by content type.
+        links: requests that may follow the answer, by name.
+    """
+
+    name: str
+    answer: Mapping[str, str] | None = None
+    body: type | None = None
+    status: int = 200
+    others: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    links: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +42,17 @@ class Route(Generic[R]):
     """A method and a path, such as GET and "/v1/sessions/{session}", and what answers there.
 
     Attributes:
-        handler: answers a request, of the class that its application makes.
         is_open: whether it needs no key.
         max_body_bytes: largest number of bytes of a body; None for the server's own limit.
-        operation: the operation of the application's OpenAPI document that describes it; None if it is not
-            described.
+        operation: how the application's OpenAPI document describes it; None leaves it out.
     """
 
     method: str
     path: str
-    handler: Callable[[R], Awaitable[None]]
+    handler: Handler[R]
     is_open: bool = False
     max_body_bytes: int | None = None
-    operation: dict[str, Any] | None = None
+    operation: Operation | None = None
 
 
 class Routes(Generic[R]):
