@@ -1,48 +1,90 @@
-"""The ASGI application of one emulated server: it finds the handler of a request and sends refusals."""
+"""The application of one emulated server: it finds the handler of a request and sends refusals."""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import TypeAlias
 
 from stretto.emulate.gate import Gate
-from stretto.emulate.http import EmulatedExchange, Receive, Scope, Send
-from stretto.http import ClientLeft
-from stretto.wire.errors import RequestRefused, no_such_path, wrong_method
+from stretto.http.application import TaskApplication
+from stretto.http.byte_budget import ByteBudget
+from stretto.http.client.headers import Headers
+from stretto.http.client_request import ClientRequest, RequestLimits, path_of
+from stretto.http.connection import ClientConnection
+from stretto.http.refusals import TOO_LARGE, NotAllowed, Refused
+from stretto.http.request import JSON_TYPE, HttpRequest
+from stretto.http.routes import Route, Routes
+from stretto.http.served import WholeAnswer
+from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path, wrong_method
 
-Handler: TypeAlias = Callable[[EmulatedExchange], Awaitable[None]]
-Routes: TypeAlias = Mapping[tuple[str, str], Handler]
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
+HandlerTable: TypeAlias = Mapping[tuple[str, str], Handler]
+"""Handlers by method and path. Paths have no slash at their ends."""
 
-CONTROL = "emulator/"
+CONTROL = "/emulator/"
 """Beginning of the paths that control the emulation. Faults leave them alone."""
+_MAX_BODY_BYTES = 64_000_000
+_MAX_BODY_S = 600.0
+_MAX_HELD_BYTES = 4_000_000_000
+_BUG = ApiError(500, "The server has failed.", "InternalServerError")
+_LOG = logging.getLogger(__name__)
 
 
-class EmulatedApp:
-    """An ASGI application: handlers by method and path.
+class EmulatedApp(TaskApplication[HttpRequest]):
+    """What answers the requests of an emulated server.
 
     Args:
         gate: closed by faults.
     """
 
-    def __init__(self, routes: Routes, gate: Gate) -> None:
-        self._routes = routes
+    def __init__(self, handlers: HandlerTable, gate: Gate) -> None:
+        super().__init__(ByteBudget(_MAX_HELD_BYTES))
+        self._routes: Routes[HttpRequest] = Routes(heads=False)
+        self._routes.add(*(Route(method, f"/{path}", one) for (method, path), one in handlers.items()))
         self._gate = gate
+        self._limits = RequestLimits(_MAX_BODY_BYTES, _MAX_BODY_S, self.budget)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def admit(self, request: ClientRequest) -> RequestLimits:
+        """Return the limits of a request, which are the same for all."""
+        return self._limits
+
+    def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer:
+        """Return the answer to a request that is refused before it is served."""
+        answer = ApiError(error.status, error.message, "Bad Request", None, error.retry_after_s)
+        if error.code == TOO_LARGE:
+            answer = malformed("", error.message).answer
+        return answer.status, _headers(answer), json.dumps(answer.to_json()).encode()
+
+    def request_of(self, connection: ClientConnection, received: ClientRequest) -> HttpRequest:
+        """Return the request that a handler gets."""
+        path, query = path_of(received.target)
+        received.path = "/" + path.strip("/")
+        return HttpRequest(connection, received, query)
+
+    async def handle(self, request: HttpRequest) -> None:
         """Answer one HTTP request."""
-        exchange = EmulatedExchange(scope, receive, send)
-        with suppress(ClientLeft):
-            try:
-                if not exchange.path.startswith(CONTROL):
-                    await self._gate.enter()
-                handler = self._routes.get((exchange.method, exchange.path))
-                if handler is None:
-                    raise self._unknown(exchange.method, exchange.path)
-                await handler(exchange)
-            except RequestRefused as refused:
-                await exchange.refuse(refused.answer)
+        if not request.path.startswith(CONTROL):
+            await self._gate.enter()
+        try:
+            route, request.parts = self._routes.find(request.method, request.path)
+        except NotAllowed as error:
+            raise wrong_method(request.method, request.path, error.methods) from error
+        except Refused as error:
+            raise no_such_path(request.path) from error
+        await route.handler(request)
 
-    def _unknown(self, method: str, path: str) -> RequestRefused:
-        allowed = [known for known, where in self._routes if where == path]
-        return wrong_method(method, f"/{path}", allowed) if allowed else no_such_path(f"/{path}")
+    async def fail(self, request: HttpRequest, error: Exception) -> None:
+        """Send a refusal, or that the server has failed."""
+        answer = error.answer if isinstance(error, RequestRefused) else _BUG
+        if answer is _BUG:
+            _LOG.error("a request to %r has failed", request.path, exc_info=error)
+        if not request.has_begun:
+            body = json.dumps(answer.to_json()).encode()
+            await request.answer(body, answer.status, headers=_headers(answer)[1:])
+
+
+def _headers(answer: ApiError) -> Headers:
+    more = [(name.lower().encode(), value.encode()) for name, value in answer.headers().items()]
+    return [(b"content-type", JSON_TYPE), *more]

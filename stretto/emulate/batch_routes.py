@@ -18,9 +18,9 @@ from stretto.emulate.app import Handler
 from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.gate import Gate
 from stretto.emulate.generate import LOST
-from stretto.emulate.http import EmulatedExchange
 from stretto.emulate.tokens import FOUR_CHARACTERS
 from stretto.emulate.vectors import DIMENSIONS, relevance, vector_json, vector_of
+from stretto.http.request import HttpRequest
 from stretto.wire import metrics, paths
 from stretto.wire.errors import RequestRefused, malformed, prompt_too_long, unacceptable, unknown_model
 from stretto.wire.fields import Fields, flag, integer, items, mapping, read_body, text, token_ids
@@ -59,8 +59,8 @@ class BatchRoutes:
         else:
             self.table |= {("POST", f"{version}rerank"): self._rerank for version in ("", "v1/", "v2/")}
 
-    async def _embed(self, exchange: EmulatedExchange) -> None:
-        sent = Fields(read_body(await exchange.body()))
+    async def _embed(self, request: HttpRequest) -> None:
+        sent = Fields(read_body(await request.body()))
         self._check_model(sent)
         texts = sent.take("input", _texts, ())
         if not texts:
@@ -73,9 +73,9 @@ class BatchRoutes:
         dimensions = sent.take("dimensions", integer(1, DIMENSIONS), DIMENSIONS)
         num_tokens = sum(map(self._num_tokens, texts))
         write: Callable[[str, int], str] = _base64_json if encoding == "base64" else vector_json
-        with exchange.until_left():
-            written = await self._run(len(texts), (write(one, dimensions) for one in texts))
-            await exchange.answer(200, self._embeddings(written, num_tokens))
+        vectors = (write(one, dimensions) for one in texts)
+        written = await request.unless_left(self._run(len(texts), vectors))
+        await request.answer(self._embeddings(written, num_tokens))
 
     def _embeddings(self, written: Sequence[str], num_tokens: int) -> bytes:
         """Return the answer with vectors that are written as JSON."""
@@ -92,8 +92,8 @@ class BatchRoutes:
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "completion_tokens": 0}
         return f'{json.dumps(head)[:-1]},"data":[{rows}],"usage":{json.dumps(usage)}}}'.encode()
 
-    async def _rerank(self, exchange: EmulatedExchange) -> None:
-        sent = Fields(read_body(await exchange.body()))
+    async def _rerank(self, request: HttpRequest) -> None:
+        sent = Fields(read_body(await request.body()))
         self._check_model(sent)
         query = sent.take("query", text, None)
         documents = sent.take("documents", items(_document), ())
@@ -102,10 +102,10 @@ class BatchRoutes:
         top = sent.take("top_n", integer(0), 0) or len(documents)
         has_documents = sent.take("return_documents", flag, True)
         num_tokens = sum(self._num_tokens(query) + self._num_tokens(one) for one in documents)
-        with exchange.until_left():
-            scores = await self._run(len(documents), (relevance(query, one) for one in documents))
-            kept = documents if has_documents else None
-            await exchange.answer_json(self._ranking(scores, kept, top, num_tokens))
+        relevances = (relevance(query, one) for one in documents)
+        scores = await request.unless_left(self._run(len(documents), relevances))
+        kept = documents if has_documents else None
+        await request.answer_json(self._ranking(scores, kept, top, num_tokens))
 
     def _ranking(
         self, scores: Sequence[float], documents: Sequence[str] | None, top: int, num_tokens: int
@@ -161,14 +161,14 @@ class BatchRoutes:
         self._num_requests += 1
         return self._num_requests
 
-    async def _models(self, exchange: EmulatedExchange) -> None:
-        await exchange.answer_json(models_json([ModelCard(self._model, self._model, MAX_TOKENS)]))
+    async def _models(self, request: HttpRequest) -> None:
+        await request.answer_json(models_json([ModelCard(self._model, self._model, MAX_TOKENS)]))
 
-    async def _health(self, exchange: EmulatedExchange) -> None:
-        await exchange.answer(200, b"")
+    async def _health(self, request: HttpRequest) -> None:
+        await request.answer(b"")
 
-    async def _metrics(self, exchange: EmulatedExchange) -> None:
-        await exchange.answer(200, self._metrics_text().encode(), metrics.CONTENT_TYPE)
+    async def _metrics(self, request: HttpRequest) -> None:
+        await request.answer(self._metrics_text().encode(), content_type=metrics.CONTENT_TYPE.encode())
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

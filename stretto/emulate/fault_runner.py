@@ -8,7 +8,7 @@ from typing import Protocol
 from stretto.emulate.app import CONTROL, Handler
 from stretto.emulate.faults import Fault, read_fault
 from stretto.emulate.gate import Gate
-from stretto.emulate.http import EmulatedExchange
+from stretto.http.request import HttpRequest
 from stretto.wire.fields import read_body
 
 
@@ -45,7 +45,7 @@ class FaultRunner:
         self._gate = gate
         self._tasks: dict[asyncio.Task[None], Fault] = {}
         self._active: list[Fault] = []
-        path = f"{CONTROL}faults"
+        path = f"{CONTROL[1:]}faults"
         self.table: dict[tuple[str, str], Handler] = {
             ("GET", path): self._tell,
             ("POST", path): self._take,
@@ -115,19 +115,19 @@ class FaultRunner:
                 lost_share = fault.share
         self._server.disturb_events(delay_s, lost_share)
 
-    async def _take(self, exchange: EmulatedExchange) -> None:
-        fault = read_fault(read_body(await exchange.body()))
-        await exchange.answer_json(fault.to_json())
+    async def _take(self, request: HttpRequest) -> None:
+        fault = read_fault(read_body(await request.body()))
+        await request.answer_json(fault.to_json())
         self.request(fault)
 
-    async def _tell(self, exchange: EmulatedExchange) -> None:
-        await exchange.answer_json({"faults": [fault.to_json() for fault in self._active]})
+    async def _tell(self, request: HttpRequest) -> None:
+        await request.answer_json({"faults": [fault.to_json() for fault in self._active]})
 
-    async def _drop(self, exchange: EmulatedExchange) -> None:
+    async def _drop(self, request: HttpRequest) -> None:
         """End all faults, also those to come. A restart that is under way goes on."""
         under_way = {id(fault) for fault in self._active if fault.kind == "restart"}
         await _cancel([task for task, fault in self._tasks.items() if id(fault) not in under_way])
-        await exchange.answer_json({"faults": [fault.to_json() for fault in self._active]})
+        await request.answer_json({"faults": [fault.to_json() for fault in self._active]})
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from stretto.emulate.http import ResponseBytes
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.prepared import PreparedChoice, PreparedRequest
+from stretto.emulate.response_bytes import ResponseBytes
 from stretto.model.tasks import Done, LLMEvent
 from stretto.wire import sse
 from stretto.wire.errors import ApiError

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 from stretto.emulate.ports import bind
-from stretto.http.asgi_port import AsgiPort
+from stretto.http.connection import Application
+from stretto.http.server import HttpServer
 from stretto.model.errors import ConfigError
 
 
-class Listener(AsgiPort):
+class Listener(HttpServer):
     """One HTTP port, closed at first: no other process can take it, and nothing answers."""
 
-    def __init__(self, app: Any, host: str, port: int) -> None:
+    def __init__(self, app: Application, host: str, port: int) -> None:
         self._held: socket.socket | None = bind(host, port)
         super().__init__(app, host, self._held.getsockname()[1])
 

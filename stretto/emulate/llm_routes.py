@@ -8,11 +8,11 @@ from typing import Any
 from stretto.emulate.app import Handler
 from stretto.emulate.gate import Gate
 from stretto.emulate.generate import LOST, AnswerWriter, EmulatedGeneration
-from stretto.emulate.http import EmulatedExchange
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.openai_writer import OpenAIWriter
 from stretto.emulate.prepared import AnswerTokens, PreparedRequest, as_long_as_allowed, prepare, prompts_of
 from stretto.emulate.served_model import EmulatedModel
+from stretto.http.request import HttpRequest
 from stretto.model.errors import CapacityError
 from stretto.wire import metrics, paths
 from stretto.wire.errors import RequestRefused, malformed, unacceptable
@@ -22,6 +22,8 @@ from stretto.wire.requests import ChatRequest, CompletionRequest, GenerateReques
 
 VERSION = "0.32.0"
 """Version of vLLM whose answers are given."""
+
+_EVENTS_TYPE = b"text/event-stream; charset=utf-8"
 
 
 class LLMRoutes:
@@ -65,7 +67,7 @@ class LLMRoutes:
         self._num_requests += 1
         return prepared, self._num_requests
 
-    async def run(self, exchange: EmulatedExchange, prepared: PreparedRequest, writer: AnswerWriter) -> None:
+    async def run(self, request: HttpRequest, prepared: PreparedRequest, writer: AnswerWriter) -> None:
         """Run a request and send what its writer writes, until it ends or the client leaves."""
         await self._gate.work()
         await self.replica.wait_arrival()
@@ -77,58 +79,57 @@ class LLMRoutes:
             generation.abort()
             raise unacceptable("prompt", error.message) from error
         try:
-            with exchange.until_left():
-                await self._send(exchange, generation, is_streamed=prepared.options.stream)
+            is_streamed = prepared.options.stream
+            await request.unless_left(self._send(request, generation, is_streamed=is_streamed))
         finally:
             generation.abort()
 
-    async def _send(
-        self, exchange: EmulatedExchange, generation: EmulatedGeneration, *, is_streamed: bool
-    ) -> None:
+    async def _send(self, request: HttpRequest, generation: EmulatedGeneration, *, is_streamed: bool) -> None:
         outbox, gate = generation.outbox, self._gate
         if not is_streamed:
             content, _ = await outbox.take()
             await gate.leave()
             if generation.is_lost:
                 raise RequestRefused(LOST)
-            await exchange.answer(200, content)
+            await request.answer(content)
             return
-        await exchange.begin_stream()
-        outbox.direct = lambda part: gate.is_open and exchange.write_part(part)
+        request.begin_events(content_type=_EVENTS_TYPE)
+        outbox.direct = lambda part: gate.is_open and request.write(part)
         is_last = False
         while not is_last:
             content, is_last = await outbox.take()
             await gate.leave()
-            await exchange.send_part(content, is_last=is_last)
+            await request.send(content)
             outbox.sent()
+        request.end()
 
-    async def _complete(self, exchange: EmulatedExchange) -> None:
-        await self._generate(exchange, CompletionRequest.from_json(read_body(await exchange.body())))
+    async def _complete(self, request: HttpRequest) -> None:
+        await self._generate(request, CompletionRequest.from_json(read_body(await request.body())))
 
-    async def _chat(self, exchange: EmulatedExchange) -> None:
-        await self._generate(exchange, ChatRequest.from_json(read_body(await exchange.body())))
+    async def _chat(self, request: HttpRequest) -> None:
+        await self._generate(request, ChatRequest.from_json(read_body(await request.body())))
 
-    async def _generate(self, exchange: EmulatedExchange, request: GenerateRequest) -> None:
-        prepared, number = self.prepare(request)
-        await self.run(exchange, prepared, OpenAIWriter(prepared, self.served.name, number))
+    async def _generate(self, request: HttpRequest, asked: GenerateRequest) -> None:
+        prepared, number = self.prepare(asked)
+        await self.run(request, prepared, OpenAIWriter(prepared, self.served.name, number))
 
-    async def _models(self, exchange: EmulatedExchange) -> None:
+    async def _models(self, request: HttpRequest) -> None:
         served = self.served
-        await exchange.answer_json(models_json([ModelCard(served.name, served.root, served.max_tokens)]))
+        await request.answer_json(models_json([ModelCard(served.name, served.root, served.max_tokens)]))
 
-    async def healthy(self, exchange: EmulatedExchange) -> None:
+    async def healthy(self, request: HttpRequest) -> None:
         """Answer that the server is well."""
-        await exchange.answer(200, b"")
+        await request.answer(b"")
 
-    async def _version(self, exchange: EmulatedExchange) -> None:
-        await exchange.answer_json({"version": VERSION})
+    async def _version(self, request: HttpRequest) -> None:
+        await request.answer_json({"version": VERSION})
 
-    async def _metrics(self, exchange: EmulatedExchange) -> None:
-        await exchange.answer(200, self._metrics_text().encode(), metrics.CONTENT_TYPE)
+    async def _metrics(self, request: HttpRequest) -> None:
+        await request.answer(self._metrics_text().encode(), content_type=metrics.CONTENT_TYPE.encode())
 
-    async def _tokenize(self, exchange: EmulatedExchange) -> None:
-        body = read_body(await exchange.body())
-        await exchange.answer_json(tokenize_json(self._ids(body), self.served.max_tokens))
+    async def _tokenize(self, request: HttpRequest) -> None:
+        body = read_body(await request.body())
+        await request.answer_json(tokenize_json(self._ids(body), self.served.max_tokens))
 
     def _ids(self, body: Mapping[str, Any]) -> Sequence[int]:
         if "messages" in body:
@@ -141,11 +142,11 @@ class LLMRoutes:
         is_prompt = sent.take("add_special_tokens", flag, True)
         return self.served.tokens.encode(prompt, is_prompt=is_prompt)
 
-    async def _detokenize(self, exchange: EmulatedExchange) -> None:
-        ids = Fields(read_body(await exchange.body())).take("tokens", token_ids, ())
-        await exchange.answer_json({"prompt": self.served.tokens.decode(ids)})
+    async def _detokenize(self, request: HttpRequest) -> None:
+        ids = Fields(read_body(await request.body())).take("tokens", token_ids, ())
+        await request.answer_json({"prompt": self.served.tokens.decode(ids)})
 
-    async def reset_cache(self, exchange: EmulatedExchange) -> None:
+    async def reset_cache(self, request: HttpRequest) -> None:
         """Evict all prefixes that no running request holds."""
         self.replica.clear_cache()
-        await exchange.answer(200, b"")
+        await request.answer(b"")

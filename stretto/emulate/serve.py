@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.emulate.app import Routes
+from stretto.emulate.app import HandlerTable
 from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.batch_routes import BatchRoutes
 from stretto.emulate.clock import EmulatedClock
@@ -101,7 +101,7 @@ class EmulatedServers:
         if planned.kv_events is not None:
             publisher = _publisher(planned.kv_events)
         replica: Emulated
-        routes: Routes
+        routes: HandlerTable
         match planned.service:
             case PlannedLLM() as llm:
                 replica, routes = self._llm(planned, llm, number, gate, publisher)
@@ -124,7 +124,7 @@ class EmulatedServers:
 
     def _llm(
         self, planned: PlannedServer, llm: PlannedLLM, number: int, gate: Gate, publisher: KVPublisher | None
-    ) -> tuple[Emulated, Routes]:
+    ) -> tuple[Emulated, HandlerTable]:
         def publish(events: Sequence[KVEvent]) -> None:
             if publisher is not None:
                 publisher.publish(events)
@@ -142,7 +142,7 @@ class EmulatedServers:
             return replica, SGLangRoutes(routes, llm.plan.tensor_parallel).table
         return replica, routes.table
 
-    def _batches(self, batches: PlannedBatches, number: int, gate: Gate) -> tuple[Emulated, Routes]:
+    def _batches(self, batches: PlannedBatches, number: int, gate: Gate) -> tuple[Emulated, HandlerTable]:
         replica = EmulatedBatches(batches.profile, self._clock, self.lag, number)
         routes = BatchRoutes(
             batches.kind,

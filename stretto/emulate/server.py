@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs
 
 from stretto.cluster.kv_events import AllBlocksCleared
-from stretto.emulate.app import EmulatedApp, Handler, Routes
+from stretto.emulate.app import EmulatedApp, Handler, HandlerTable
 from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.device_memory import DeviceMemory
 from stretto.emulate.fault_runner import FaultRunner
 from stretto.emulate.gate import Gate
-from stretto.emulate.http import EmulatedExchange
 from stretto.emulate.listener import Listener
+from stretto.http.request import HttpRequest
 from stretto.model.errors import CapacityError
 from stretto.wire.errors import ApiError, RequestRefused
 
@@ -53,7 +53,7 @@ class EmulatedServer:
     def __init__(
         self,
         replica: Emulated,
-        routes: Routes,
+        routes: HandlerTable,
         gate: Gate,
         address: tuple[str, int],
         clock: EmulatedClock,
@@ -131,8 +131,8 @@ class EmulatedServer:
         if self._publisher is not None:
             self._publisher.delay_s, self._publisher.lost_share = delay_s, lost_share
 
-    async def _sleep(self, exchange: EmulatedExchange) -> None:
-        level = parse_qs(exchange.query).get("level", ["1"])[0]
+    async def _sleep(self, request: HttpRequest) -> None:
+        level = parse_qs(request.query).get("level", ["1"])[0]
         if level not in ("1", "2"):
             raise RequestRefused(
                 ApiError(400, f"level must be 1 or 2, got {level!r:.20}.", "BadRequestError", "level")
@@ -146,9 +146,9 @@ class EmulatedServer:
             if self._publisher is not None:
                 self._publisher.publish([AllBlocksCleared()])
             self._memory.release(self._held)
-        await exchange.answer(200, b"")
+        await request.answer(b"")
 
-    async def _wake_up(self, exchange: EmulatedExchange) -> None:
+    async def _wake_up(self, request: HttpRequest) -> None:
         if self._is_asleep:
             try:
                 self._memory.acquire(self._held)
@@ -160,7 +160,7 @@ class EmulatedServer:
             await asyncio.sleep(waking_s / self._clock.speed)
             if self._waking is waking:
                 self._gate.wake_up()
-        await exchange.answer(200, b"")
+        await request.answer(b"")
 
-    async def _tell_sleeping(self, exchange: EmulatedExchange) -> None:
-        await exchange.answer(200, json.dumps({"is_sleeping": self._is_asleep}).encode())
+    async def _tell_sleeping(self, request: HttpRequest) -> None:
+        await request.answer(json.dumps({"is_sleeping": self._is_asleep}).encode())

@@ -6,9 +6,9 @@ Source: SGLang 0.5, `entrypoints/http_server.py`.
 from __future__ import annotations
 
 from stretto.emulate.app import Handler
-from stretto.emulate.http import EmulatedExchange
 from stretto.emulate.llm_routes import LLMRoutes
 from stretto.emulate.sglang_writer import SGLangWriter, read_generate
+from stretto.http.request import HttpRequest
 from stretto.wire.fields import read_body
 
 VERSION = "0.5.6"
@@ -38,15 +38,15 @@ class SGLangRoutes:
             self.table.pop(("GET", path), None)
             self.table.pop(("POST", path), None)
 
-    async def _generate(self, exchange: EmulatedExchange) -> None:
-        request, is_list = read_generate(read_body(await exchange.body()))
-        prepared, number = self._llm.prepare(request)
-        is_list = is_list or request.options.n > 1
-        await self._llm.run(exchange, prepared, SGLangWriter(prepared, number, is_list=is_list))
+    async def _generate(self, request: HttpRequest) -> None:
+        asked, is_list = read_generate(read_body(await request.body()))
+        prepared, number = self._llm.prepare(asked)
+        is_list = is_list or asked.options.n > 1
+        await self._llm.run(request, prepared, SGLangWriter(prepared, number, is_list=is_list))
 
-    async def _model_info(self, exchange: EmulatedExchange) -> None:
+    async def _model_info(self, request: HttpRequest) -> None:
         root = self._llm.served.root
-        await exchange.answer_json(
+        await request.answer_json(
             {
                 "model_path": root,
                 "tokenizer_path": root,
@@ -56,9 +56,9 @@ class SGLangRoutes:
             }
         )
 
-    async def _server_info(self, exchange: EmulatedExchange) -> None:
+    async def _server_info(self, request: HttpRequest) -> None:
         served, config = self._llm.served, self._llm.replica.model.scheduler
-        await exchange.answer_json(
+        await request.answer_json(
             {
                 "model_path": served.root,
                 "served_model_name": served.name,

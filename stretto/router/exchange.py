@@ -15,16 +15,17 @@ from time import monotonic
 
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers, value_of
+from stretto.http.client_request import ClientRequest
+from stretto.http.connection import ClientConnection
+from stretto.http.head import answer_head
 from stretto.model.errors import EngineFailure, EngineTimeout
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
-from stretto.router.client_connection import ClientConnection
-from stretto.router.head import REQUEST_ID, answer_head, with_ids
+from stretto.router.head import REQUEST_ID, with_ids
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import RequestTrace
-from stretto.router.request_reader import ClientRequest
 from stretto.router.resumption import Resumption, resumable
 from stretto.router.router_state import RouterState
 from stretto.router.worker_link import WorkerLink

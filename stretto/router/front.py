@@ -12,8 +12,11 @@ from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.http.byte_budget import ByteBudget
-from stretto.http.client.headers import Headers
-from stretto.router.client_connection import ClientConnection, Served
+from stretto.http.client_request import ClientRequest, RequestLimits
+from stretto.http.connection import ClientConnection
+from stretto.http.refusals import Refused
+from stretto.http.served import Served, WholeAnswer
+from stretto.http.server import HttpServer
 from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
 from stretto.router.exchange import RoutedExchange
@@ -33,9 +36,8 @@ from stretto.router.messages import (
 )
 from stretto.router.prompts import read_request
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
-from stretto.router.replies import error_body, error_headers
+from stretto.router.replies import api_error_of, error_body, error_headers
 from stretto.router.request_log import RequestLog
-from stretto.router.request_reader import ClientRequest
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
 from stretto.router.token_reader import TokenReader
@@ -44,13 +46,9 @@ from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 
 _log = logging.getLogger(__name__)
 
-_HEAD_S = 30.0
-
-OwnAnswer = tuple[int, Headers, bytes]
-"""Status, headers and body of an answer that the router gives itself."""
-LateAnswer = Callable[[], OwnAnswer]
+LateAnswer = Callable[[], WholeAnswer]
 """Writes an answer of the router that is so long that it is written in a thread."""
-OwnRoute = Callable[[ClientRequest, bool], OwnAnswer | LateAnswer | None]
+OwnRoute = Callable[[ClientRequest, bool], WholeAnswer | LateAnswer | None]
 """Answers requests to the router's own paths, given whether the client is local; None for other paths."""
 
 
@@ -64,7 +62,7 @@ class Front:
         placement: the policy that chooses workers.
         router_state: the state machine.
         links: the way to each worker.
-        clients: the open connections of clients.
+        server: the port at which clients ask.
         budget: count of the bytes held for all clients.
         own_route: answers requests to the router's own paths.
         check: called to have the health of a worker checked at a time.
@@ -79,8 +77,9 @@ class Front:
         self.placement = FallbackPlacement(PLACEMENTS[config.placement]())
         self.router_state = RouterState(config, self.placement)
         self.links: dict[WorkerId, WorkerLink] = {}
-        self.clients: set[ClientConnection] = set()
         self.budget = ByteBudget(config.max_held_bytes)
+        self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, self.budget)
+        self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s)
         self.counters = Counters()
         self.own_route: OwnRoute = lambda request, is_local: None
         self.check: Callable[[WorkerId, float], None] = lambda worker, at_s: None
@@ -94,15 +93,15 @@ class Front:
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_s = math.inf
 
-    def client_connection(self) -> ClientConnection:
-        """Return the protocol of a new client."""
-        return ClientConnection(
-            self._serve,
-            self.clients,
-            self.config.max_body_bytes,
-            self.budget,
-            self.counters.count_refusal,
-        )
+    def admit(self, request: ClientRequest) -> RequestLimits:
+        """Return the limits of a request, which are the same for all."""
+        return self._limits
+
+    def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer:
+        """Return the answer to a request that is refused before it is read to its end."""
+        self.counters.count_refusal(error.status)
+        answer = api_error_of(error)
+        return answer.status, error_headers(answer), error_body(answer)
 
     def act(self, actions: list[RouterAction]) -> None:
         """Carry out actions of the state machine."""
@@ -141,19 +140,12 @@ class Front:
         if self.router_state.worker(worker) is not None:
             self.act(self.router_state.remove(worker, now_s))
 
-    def sweep(self, client_idle_s: float, head_s: float = _HEAD_S) -> None:
-        """End attempts that bring nothing, requests that come too slowly, and connections of clients that ask
-        nothing; called each second.
-
-        Args:
-            head_s: seconds that the head of a request may take to come.
-        """
+    def sweep(self) -> None:
+        """End attempts that bring nothing; called each second."""
         now_s = monotonic()
         config = self.config
         for exchange in list(self._exchanges.values()):
             exchange.time_out(now_s, config.first_byte_timeout_s, config.idle_timeout_s)
-        for client in list(self.clients):
-            client.time_out(now_s, client_idle_s, head_s, config.max_body_s)
         if self._log is not None:
             self._log.flush()
 
@@ -161,7 +153,7 @@ class Front:
         self._expiry, self._expiry_s = None, math.inf
         self.act(self.router_state.expire(monotonic()))
 
-    def _serve(self, client: ClientConnection, request: ClientRequest) -> Served | None:
+    def serve(self, client: ClientConnection, request: ClientRequest) -> Served | None:
         """Begin to answer a request: by the router itself, or by a worker."""
         arrived_s = monotonic()
         try:
@@ -187,14 +179,16 @@ class Front:
         task.add_done_callback(lambda task: self._was_read(exchange, task))
         return exchange
 
-    def _answer(self, client: ClientConnection, request: ClientRequest, own: OwnAnswer | LateAnswer) -> None:
+    def _answer(
+        self, client: ClientConnection, request: ClientRequest, own: WholeAnswer | LateAnswer
+    ) -> None:
         """Give an answer of the router itself, at once or when a thread has written it."""
         if not callable(own):
             status, headers, body = own
             client.answer(status, headers, body, keeps_alive=request.keeps_alive)
             return
 
-        def written(task: asyncio.Future[OwnAnswer]) -> None:
+        def written(task: asyncio.Future[WholeAnswer]) -> None:
             if task.cancelled():
                 return
             if (error := task.exception()) is not None:

@@ -14,12 +14,13 @@ from time import monotonic
 from typing import Any
 
 from stretto.http.client.headers import value_of
+from stretto.http.client_request import ClientRequest
+from stretto.http.served import WholeAnswer
 from stretto.model.errors import ConfigError
 from stretto.router.config import WorkerConfig
-from stretto.router.front import Front, LateAnswer, OwnAnswer
+from stretto.router.front import Front, LateAnswer
 from stretto.router.health import HealthChecks
 from stretto.router.replies import JSON_HEADERS, json_body
-from stretto.router.request_reader import ClientRequest
 from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path
 from stretto.wire.metrics import CONTENT_TYPE
 
@@ -36,7 +37,7 @@ class OwnRoutes:
         self._front = front
         self._checks = checks
 
-    def __call__(self, request: ClientRequest, is_local: bool) -> OwnAnswer | LateAnswer | None:
+    def __call__(self, request: ClientRequest, is_local: bool) -> WholeAnswer | LateAnswer | None:
         """Answer a request; None if its path is not one of the router's own. An answer that lists very many
         models comes as a function, which a thread may call.
 
@@ -65,7 +66,7 @@ class OwnRoutes:
             return self._workers(request, path.removeprefix(WORKERS).strip("/"))
         return None
 
-    def _health(self) -> OwnAnswer:
+    def _health(self) -> WholeAnswer:
         num_serving = sum(worker.state == "serving" for worker in self._front.router_state.workers())
         body = {"serving": num_serving, "waiting": self._front.router_state.num_waiting}
         return (200 if num_serving else 503), JSON_HEADERS, json_body(body)
@@ -74,13 +75,13 @@ class OwnRoutes:
         """Return the models of each worker that takes requests. The mappings are never changed."""
         return [worker.models for worker in self._front.router_state.workers() if worker.takes_requests]
 
-    def _listing(self, value: Callable[[], object]) -> OwnAnswer | LateAnswer:
+    def _listing(self, value: Callable[[], object]) -> WholeAnswer | LateAnswer:
         """Answer with a value that lists models, in a thread if they are many."""
         num_models = sum(len(worker.models) for worker in self._front.router_state.workers())
         answer = partial(_written, value)
         return answer() if num_models <= _MAX_MODELS else answer
 
-    def _workers(self, request: ClientRequest, rest: str) -> OwnAnswer | LateAnswer:
+    def _workers(self, request: ClientRequest, rest: str) -> WholeAnswer | LateAnswer:
         number, _, verb = rest.partition("/")
         router_state, now_s = self._front.router_state, monotonic()
         try:
@@ -99,7 +100,7 @@ class OwnRoutes:
             raise _refusal(400, error.message) from error
         return _answer({"worker": _number(number), "left": [w.id for w in router_state.workers()]})
 
-    def _add(self, body: bytes) -> OwnAnswer:
+    def _add(self, body: bytes) -> WholeAnswer:
         """Add a worker: it serves when it has passed a health check."""
         try:
             fields = json.loads(body)
@@ -144,11 +145,11 @@ def _workers_json(pictures: Sequence[dict[str, Any]]) -> object:
     return [{**picture, "models": list(picture["models"])} for picture in pictures]
 
 
-def _written(value: Callable[[], object]) -> OwnAnswer:
+def _written(value: Callable[[], object]) -> WholeAnswer:
     return _answer(value())
 
 
-def _answer(value: object) -> OwnAnswer:
+def _answer(value: object) -> WholeAnswer:
     return 200, JSON_HEADERS, json_body(value)
 
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 import json
 
 from stretto.http.client.headers import Headers
+from stretto.http.refusals import TOO_LARGE, Refused
 from stretto.wire import sse
 from stretto.wire.errors import ApiError
 
 JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
+
+_KINDS = {408: "Request Timeout", 429: "RateLimitError", 501: "NotImplementedError"}
+"""Kinds of refusals, by status; of others it is "Bad Request"."""
+
+
+def api_error_of(error: Refused) -> ApiError:
+    """Return a refusal of the server in OpenAI's form."""
+    param = "body" if error.code == TOO_LARGE else None
+    kind = _KINDS.get(error.status, "Bad Request")
+    return ApiError(error.status, error.message, kind, param, error.retry_after_s)
 
 
 def json_body(value: object) -> bytes:

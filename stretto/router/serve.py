@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from stretto.http.client.address import url_of
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
-from stretto.model.errors import ConfigError
 from stretto.model.extras import imports_of
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
@@ -26,13 +23,8 @@ if TYPE_CHECKING:
     from stretto.router.kv_feeds import KVFeeds
 
 _SWEEP_S = 1.0
-_CLIENT_IDLE_S = 75.0
-_BACKLOG = 2048
 _GRACE_S = 25.0
 """Seconds that requests may still take after an interrupt; Kubernetes kills after 30 s."""
-_SILENCE_S = 0.5
-"""Seconds of silence after which a connection is closed at the end: no request is on its way."""
-_STEP_S = 0.02
 
 
 class RunningRouter:
@@ -41,9 +33,6 @@ class RunningRouter:
     Args:
         record: file to which what happened to each request is appended; None for none.
         say: called with what a user should know of the workers.
-
-    Attributes:
-        port: the port that it listens at.
 
     Raises:
         ConfigError: the port is in use, a worker does not speak HTTP, `record` cannot be written, or the file
@@ -56,12 +45,16 @@ class RunningRouter:
         self._config = config
         self._record = record
         self._say = say
-        self.port = config.port
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at."""
+        return self.front.server.port
 
     @property
     def url(self) -> str:
         """Address of the router."""
-        return url_of(self._config.host, self.port)
+        return self.front.server.url
 
     async def __aenter__(self) -> RunningRouter:
         self._log = RequestLog(self._record) if self._record is not None else None
@@ -70,7 +63,7 @@ class RunningRouter:
         self.front.own_route = OwnRoutes(self.front, self._checks)
         self._feeds: KVFeeds | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
+        self._is_listening = False
         self._held: HeldBlocksFile | None = None
         try:
             await asyncio.gather(*map(self._checks.add_and_wait, self._config.worker))
@@ -79,19 +72,20 @@ class RunningRouter:
                     self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")
             self._restore_held()
             self._follow_caches()
-            self._server = await self._listen()
+            await self.front.server.listen()
+            self._is_listening = True
         except BaseException:
             await self.__aexit__()
             raise
-        self.port = self._server.sockets[0].getsockname()[1]
         self._sweep()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._server is not None:
-            self._server.close()
-            if self._held is not None and (index := self.front.placement.index) is not None:
-                self._held.save(index, self.front.router_state.workers(), monotonic())
+        server = self.front.server
+        server.stop_listening()
+        index = self.front.placement.index
+        if self._is_listening and self._held is not None and index is not None:
+            self._held.save(index, self.front.router_state.workers(), monotonic())
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._feeds is not None:
@@ -99,9 +93,8 @@ class RunningRouter:
         if self.front.tokens is not None:
             self.front.tokens.close()
         await self._checks.close()
-        for client in list(self.front.clients):
-            client.abort()
-        while self.front.clients:
+        server.close()
+        while server.connections:
             await asyncio.sleep(0)
         self.front.threads.close()
         for link in self.front.links.values():
@@ -113,24 +106,7 @@ class RunningRouter:
         """Take no more connections, and wait until the requests that run or wait are answered, at most
         `grace_s` seconds.
         """
-        assert self._server is not None, "called inside the context"
-        self._server.close()
-        end_s = monotonic() + grace_s
-        while self.front.clients and monotonic() < end_s:
-            for client in list(self.front.clients):
-                client.close_when_idle(monotonic() - _SILENCE_S)
-            await asyncio.sleep(_STEP_S)
-
-    async def _listen(self) -> asyncio.Server:
-        config, loop = self._config, asyncio.get_running_loop()
-        try:
-            return await loop.create_server(
-                self.front.client_connection, config.host, config.port, backlog=_BACKLOG
-            )
-        except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            why = "it is in use" if taken else str(error.strerror or error)
-            raise ConfigError(f"cannot listen at port {config.port} of {config.host}: {why}") from error
+        await self.front.server.finish(grace_s)
 
     def _restore_held(self) -> None:
         """Believe what the snapshot says of the workers that serve. Raises ConfigError."""
@@ -151,7 +127,7 @@ class RunningRouter:
             self._feeds.begin(worker)
 
     def _sweep(self) -> None:
-        self.front.sweep(_CLIENT_IDLE_S)
+        self.front.sweep()
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
 

@@ -1,4 +1,4 @@
-"""The ASGI application of a service: it finds the route and the tenant of a request, and sends refusals."""
+"""The application of a service: it finds the route and the tenant of a request, and sends refusals."""
 
 from __future__ import annotations
 
@@ -6,53 +6,82 @@ import logging
 import secrets
 from itertools import count
 
-from stretto.http import ClientLeft
+from stretto.http.application import TaskApplication
+from stretto.http.client.headers import value_of
+from stretto.http.client_request import ClientRequest, RequestLimits, path_of
+from stretto.http.connection import ClientConnection
+from stretto.http.refusals import LARGE_HEAD, SLOW_HEAD, Refused
+from stretto.http.request import JSON_TYPE
+from stretto.http.routes import Routes
+from stretto.http.served import WholeAnswer
 from stretto.model.errors import InternalError, StrettoError
 from stretto.model.foreign import bug_of
 from stretto.service.config import ServiceConfig
-from stretto.service.request import Receive, Scope, Send, ServiceRequest
-from stretto.service.routes import Routes
+from stretto.service.refusals import malformed
+from stretto.service.request import Admitted, ServiceRequest, refusal_answer
 from stretto.service.tenants import Tenants
 
 _LOG = logging.getLogger("stretto.service")
 
 
-class ServiceApp:
-    """An ASGI application.
+class ServiceApp(TaskApplication[ServiceRequest]):
+    """What answers the requests of a service.
 
     Attributes:
         routes: table of its routes, to which others may be added.
-        num_open: number of requests that are being answered.
     """
 
     def __init__(self, config: ServiceConfig) -> None:
-        self.routes = Routes()
-        self.num_open = 0
-        self._config = config
         self._tenants = Tenants(config)
+        super().__init__(self._tenants.budget)
+        self.routes: Routes[ServiceRequest] = Routes()
+        self._config = config
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def admit(self, request: ClientRequest) -> RequestLimits:
+        """Find the route and the tenant of a request by its head, and return its limits.
+
+        Raises:
+            Refused: there is no such route, or the request brings no key of a tenant.
+        """
+        request.path, _ = path_of(request.target)
+        route, parts = self.routes.find(request.method.decode("latin-1"), request.path)
+        tenant, budget = None, self.budget
+        if not route.is_open:
+            key = value_of(request.headers, b"authorization") or b""
+            tenant = self._tenants.find(key.decode("latin-1"))
+            budget = tenant.budget
+        request.found = Admitted(route, parts, tenant)
+        max_bytes = route.max_body_bytes or self._config.max_body_bytes
+        return RequestLimits(max_bytes, self._config.max_body_s, budget)
+
+    def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer | None:
+        """Return the answer to a request that is refused before it is served; None if its head has not come
+        in time: there is no request that an answer would belong to.
+        """
+        if error.code == SLOW_HEAD:
+            return None
+        if error.code == LARGE_HEAD:
+            error = malformed(error.message)
+        status, headers, body = refusal_answer(error, self._next_id())
+        return status, [(b"content-type", JSON_TYPE), *headers], body
+
+    def request_of(self, connection: ClientConnection, received: ClientRequest) -> ServiceRequest:
+        """Return the request that a handler gets."""
+        return ServiceRequest(connection, received, self._next_id())
+
+    async def handle(self, request: ServiceRequest) -> None:
         """Answer one HTTP request."""
-        request_id = f"{self._run}-{next(self._numbers)}"
-        request = ServiceRequest(scope, receive, send, request_id, self._config)
-        self.num_open += 1
-        try:
-            route, request.parts = self.routes.find(request.method, request.path)
-            if not route.is_open:
-                request.tenant = self._tenants.find(request.header(b"authorization"))
-            await route.handler(request)
-        except ClientLeft:
-            pass
-        except InternalError as error:
-            _LOG.error("request %s: %s", request_id, error, exc_info=error)
+        await request.admitted.route.handler(request)
+
+    async def fail(self, request: ServiceRequest, error: Exception) -> None:
+        """Send an error of a handler."""
+        if isinstance(error, StrettoError) and not isinstance(error, InternalError):
             await request.refuse(error)
-        except StrettoError as error:
-            await request.refuse(error)
-        except Exception as error:
-            _LOG.exception("request %s", request_id)
-            await request.refuse(bug_of(error))
-        finally:
-            request.release()
-            self.num_open -= 1
+            return
+        _LOG.error("request %s: %s", request.id, error, exc_info=error)
+        await request.refuse(error if isinstance(error, InternalError) else bug_of(error))
+
+    def _next_id(self) -> str:
+        return f"{self._run}-{next(self._numbers)}"

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stretto.service.refusals import Misplaced, Refused, malformed
+from stretto.http.refusals import Refused
+from stretto.service.refusals import Misplaced, malformed
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
+from stretto.http.refusals import Refused
 from stretto.service.bodies import off_loop
-from stretto.service.refusals import Refused
 
 _MAX_KEYS = 10_000
 _MAX_BYTES = 16_000_000

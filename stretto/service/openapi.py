@@ -6,11 +6,13 @@ Source: OpenAPI 3.1.0 §4.8.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from stretto.service.schema import GetBody, SessionBody, SetBody, SubmitBody
+from stretto.http.routes import Operation, Route
 
 _ID = "$response.body#/session_id"
 _SAME = "$request.body#/session_id"
@@ -19,59 +21,24 @@ _ERROR = {"$ref": "#/components/schemas/Error"}
 _REFUSALS = ("400", "401", "404", "405", "408", "409", "410", "413", "422", "429", "502", "503", "504")
 
 
-def openapi() -> dict[str, Any]:
-    """Return the OpenAPI document of the routes of sessions. It is the same for all clients."""
-    bodies = (SessionBody, SubmitBody, GetBody, SetBody)
+def openapi(routes: Iterable[Route[Any]]) -> dict[str, Any]:
+    """Return the OpenAPI document of the routes that have an operation. It is the same for all clients."""
+    described = [(route, route.operation) for route in routes if route.operation is not None]
+    bodies = [operation.body for _, operation in described if operation.body is not None]
     refs, schemas = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
-    opened, submit, get, set_ = refs
-    graph = {"text/plain": {"schema": {"type": "string"}}, "text/html": {"schema": {"type": "string"}}}
-    events: dict[str, Any] = {"text/event-stream": {"schema": {}}}
-    session = [_parameter("session")]
+    body_refs = dict(zip(bodies, refs, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route, operation in described:
+        methods = paths.setdefault(route.path, {})
+        if names := re.findall(r"{(\w+)}", route.path):
+            methods["parameters"] = [_parameter(name) for name in names]
+        body = None if operation.body is None else body_refs[operation.body]
+        methods[route.method.lower()] = _described(operation, body, is_open=route.is_open)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Stretto: programs on semantic variables", "version": "1"},
         "security": [{"key": []}],
-        "paths": {
-            "/health": {"get": {**_operation("health", _object(status="string")), "security": []}},
-            "/v1/sessions": {
-                "post": _operation(
-                    "open", _object(session_id="string", idle_s="number"), opened, _of_session(), 201
-                )
-            },
-            "/v1/sessions/{session}": {
-                "parameters": session,
-                "get": _operation("show", _object(session_id="string", num_variables="integer")),
-                "delete": _operation("close", _object()),
-            },
-            "/v1/sessions/{session}/graph": {
-                "parameters": session,
-                "get": _operation("draw", content=graph),
-            },
-            "/v1/sessions/{session}/variables/{variable}": {
-                "parameters": [*session, _parameter("variable")],
-                "delete": _operation("drop", _object()),
-            },
-            "/v1/submit": {
-                "post": _operation(
-                    "submit",
-                    _object(session_id="string", request_id="string", calls="array"),
-                    submit,
-                    _of_session(),
-                )
-            },
-            "/v1/get": {"post": _operation("get", _object(semantic_var_id="string"), get, content=events)},
-            "/v1/set": {
-                "post": _operation(
-                    "set",
-                    _object(semantic_var_id="string"),
-                    set_,
-                    {
-                        "get": _link("get", body={"session_id": _SAME, "semantic_var_id": _VARIABLE}),
-                        "drop": _link("drop", {"session": _SAME, "variable": _VARIABLE}),
-                    },
-                )
-            },
-        },
+        "paths": paths,
         "components": {
             "schemas": {**_in_ecma(schemas), "Error": _error()},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -79,40 +46,35 @@ def openapi() -> dict[str, Any]:
     }
 
 
-def _operation(
-    name: str,
-    answer: dict[str, Any] | None = None,
-    body: dict[str, Any] | None = None,
-    links: dict[str, Any] | None = None,
-    status: int = 200,
-    content: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the description of a method of a path.
-
-    Args:
-        answer: JSON schema of the answer; None if it is never JSON.
-        content: answers that are no JSON, by type.
-    """
-    answers = dict(content or {})
-    if answer is not None:
-        answers["application/json"] = {"schema": answer}
-    refusal = {"description": "refused", "content": {"application/json": {"schema": _ERROR}}}
-    found: dict[str, Any] = {
-        "operationId": name,
-        "responses": {
-            str(status): {"description": "done", "content": answers, "links": links or {}},
-            **dict.fromkeys(_REFUSALS, refusal),
-        },
-    }
-    if body is not None:
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    return found
-
-
-def _of_session() -> dict[str, Any]:
+def links_of_session() -> dict[str, Any]:
     """Return links from an answer with the id of a session to the requests that may follow."""
     links = {name: _link(name, {"session": _ID}) for name in ("show", "draw", "close")}
     return links | {name: _link(name, body={"session_id": _ID}) for name in ("submit", "set")}
+
+
+def links_of_variable() -> dict[str, Any]:
+    """Return links from a request that names a session and a variable to those that may follow."""
+    return {
+        "get": _link("get", body={"session_id": _SAME, "semantic_var_id": _VARIABLE}),
+        "drop": _link("drop", {"session": _SAME, "variable": _VARIABLE}),
+    }
+
+
+def _described(operation: Operation, body: dict[str, Any] | None, *, is_open: bool) -> dict[str, Any]:
+    answers: dict[str, Any] = {kind: {"schema": dict(schema)} for kind, schema in operation.others.items()}
+    if operation.answer is not None:
+        answers["application/json"] = {"schema": _object(**operation.answer)}
+    refusal = {"description": "refused", "content": {"application/json": {"schema": _ERROR}}}
+    done = {"description": "done", "content": answers, "links": dict(operation.links)}
+    found: dict[str, Any] = {
+        "operationId": operation.name,
+        "responses": {str(operation.status): done, **dict.fromkeys(_REFUSALS, refusal)},
+    }
+    if body is not None:
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    if is_open:
+        found["security"] = []
+    return found
 
 
 def _link(

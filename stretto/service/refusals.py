@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from stretto.http.refusals import Refused
 from stretto.model.errors import (
     CapacityError,
     DeadlineExceeded,
@@ -24,39 +25,6 @@ from stretto.model.errors import (
     UserError,
 )
 from stretto.programs.wire.errors import error_to_wire
-
-
-class Refused(UserError):
-    """A request that cannot be served as it is.
-
-    Attributes:
-        status: HTTP status of the answer.
-        code: what is wrong, as one word for programs.
-        retry_after_s: seconds after which the same request may be served.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        step: str | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(message, step=step)
-        self.status = status
-        self.code = code
-        self.retry_after_s = retry_after_s
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return UserError, (self.message,)
-
-    def at(self, step: str) -> StrettoError:
-        """Return the same refusal with the note that it concerns `step`."""
-        if self.step is not None:
-            return self
-        return Refused(self.status, self.code, self.message, step=step, retry_after_s=self.retry_after_s)
 
 
 class Misplaced(Refused):
@@ -73,20 +41,6 @@ class Misplaced(Refused):
     def at(self, step: str) -> StrettoError:
         """Return this error: what is wrong in a request belongs to no step."""
         return self
-
-
-class NotAllowed(Refused):
-    """A request with a method that its path does not take.
-
-    Attributes:
-        methods: methods that the path takes.
-    """
-
-    def __init__(self, path: str, method: str, methods: tuple[str, ...]) -> None:
-        super().__init__(
-            405, "method_not_allowed", f"{path!r:.200} takes {', '.join(methods)}, not {method:.20}"
-        )
-        self.methods = methods
 
 
 def malformed(message: str) -> Refused:
@@ -114,21 +68,6 @@ def not_yet(name: str) -> Refused:
 def conflict(message: str) -> Refused:
     """Return the refusal of what contradicts the state of a session."""
     return Refused(409, "conflict", message)
-
-
-def too_large(max_bytes: int) -> Refused:
-    """Return the refusal of a body that is too large."""
-    return Refused(413, "too_large", f"the body has more than {max_bytes} bytes")
-
-
-def too_slow(max_s: float) -> Refused:
-    """Return the refusal of a body that does not come in time."""
-    return Refused(408, "too_slow", f"the body has not come within {max_s:g} s")
-
-
-def over_limit(message: str, retry_after_s: float) -> Refused:
-    """Return the refusal of what is beyond a limit of the tenant now, and may fit later."""
-    return Refused(429, "over_limit", message, retry_after_s=retry_after_s)
 
 
 def draining() -> Refused:

@@ -1,145 +1,74 @@
-"""One HTTP request at the service and its answer, on plain ASGI."""
+"""One HTTP request at the service: its tenant, what it holds, and the service's forms of answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from stretto.http import ClientLeft
+from stretto.http.client.headers import Headers
+from stretto.http.client_request import ClientRequest
+from stretto.http.connection import ClientConnection
+from stretto.http.refusals import NotAllowed, Refused, over_limit
+from stretto.http.request import JSON_TYPE, HttpRequest
+from stretto.http.routes import Route
+from stretto.http.served import WholeAnswer
 from stretto.model.errors import StrettoError
-from stretto.service.config import ServiceConfig
-from stretto.service.refusals import (
-    NotAllowed,
-    Refused,
-    body_of,
-    over_limit,
-    retry_after_s,
-    status_of,
-    too_large,
-    too_slow,
-)
+from stretto.model.record import record
+from stretto.service.refusals import body_of, retry_after_s, status_of
 from stretto.service.tenants import Tenant
-from stretto.wire.sse import CONTENT_TYPE, DONE
+from stretto.wire.sse import DONE
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-T = TypeVar("T")
-
-JSON_TYPE = b"application/json"
 _PIECE_BYTES = 262_144
 _EVENT_CHARS = 65_536
-_PART_BYTES = 1_000_000
 _AGAIN_S = 1.0
+_NO_STORE: Headers = [(b"cache-control", b"no-store")]
 _encode = msgspec.json.Encoder().encode
 
 
-class ServiceRequest:
+@record
+class Admitted:
+    """What the head of a request says: its route with the parts of the path, and its tenant, if it needs
+    one.
+    """
+
+    route: Route[ServiceRequest]
+    parts: tuple[str, ...]
+    tenant: Tenant | None
+
+
+class ServiceRequest(HttpRequest):
     """An HTTP request, and the ways to answer it.
 
     Attributes:
         id: id of the request, which the answer carries in the header `X-Request-Id`.
-        tenant: tenant whose key the request has.
-        parts: parts of the path that stand for the names in braces of its route.
+        admitted: what its head says.
     """
 
-    __slots__ = (
-        "_config",
-        "_is_last",
-        "_num_held",
-        "_receive",
-        "_scope",
-        "_send",
-        "_values",
-        "has_begun",
-        "id",
-        "method",
-        "parts",
-        "path",
-        "tenant",
-    )
+    __slots__ = ("_id_header", "_values", "admitted", "id")
 
-    def __init__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        request_id: str,
-        config: ServiceConfig,
-    ) -> None:
+    def __init__(self, connection: ClientConnection, received: ClientRequest, request_id: str) -> None:
+        super().__init__(connection, received)
         self.id = request_id
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.parts: tuple[str, ...] = ()
-        self.tenant: Tenant
-        self.has_begun = False
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._config = config
-        self._is_last = False
-        self._num_held = 0
+        self.admitted: Admitted = received.found
+        self.parts = self.admitted.parts
+        self._id_header = (b"x-request-id", request_id.encode())
         self._values: list[object] = []
 
-    def header(self, name: bytes) -> str:
-        """Return the value of a header, whose name is in small letters; "" if there is none."""
-        for key, value in self._scope["headers"]:
-            if key == name:
-                found: bytes = value
-                return found.decode("latin-1")
-        return ""
+    @property
+    def tenant(self) -> Tenant:
+        """Tenant whose key the request has; only of a route that needs one."""
+        tenant = self.admitted.tenant
+        assert tenant is not None, "the route needs a key"
+        return tenant
 
-    async def body(self) -> bytearray:
-        """Return the whole body.
-
-        Raises:
-            ClientLeft: the client has left.
-            Refused: the body is too large, or takes too long.
-        """
-        max_bytes = self._config.max_body_bytes
-        length = self.header(b"content-length").lstrip("0")  # Python refuses numbers of thousands of digits
-        if length.isdecimal() and int(length) > max_bytes:
-            raise too_large(max_bytes)
-        try:
-            async with asyncio.timeout(self._config.max_body_s):
-                return await self._received(max_bytes)
-        except TimeoutError:
-            self._is_last = True
-            raise too_slow(self._config.max_body_s) from None
-
-    async def _received(self, max_bytes: int) -> bytearray:
-        received, num_bytes = bytearray(), 0
-        parts: list[bytearray] = []
-        while True:
-            message = await self._receive()
-            if message["type"] != "http.request":
-                raise ClientLeft
-            piece = message["body"]
-            received += piece
-            num_bytes += len(piece)
-            if num_bytes > max_bytes:
-                raise too_large(max_bytes)
-            self._hold(len(piece))
-            if not message["more_body"]:
-                break
-            if len(received) > _PART_BYTES:  # a buffer that grows further is copied again and again
-                parts.append(received)
-                received = bytearray()
-        if not parts:
-            return received
-        return await asyncio.to_thread(bytearray().join, [*parts, received])
-
-    def release(self) -> None:
-        """Count the bytes of the request and its answer as no longer held."""
-        if self._num_held:
-            self.tenant.budget.count(-self._num_held)
-            self._num_held = 0
+    def close(self) -> None:
+        """Let go of all that the request holds."""
         for value in self._values:
             self.tenant.values.release(value)
         self._values.clear()
+        super().close()
 
     def hold_value(self, value: object, num_bytes: int) -> None:
         """Count a value that is answered as held, once for all requests of the tenant that answer it. A small
@@ -151,69 +80,30 @@ class ServiceRequest:
         if num_bytes <= _PIECE_BYTES:
             return
         if not self.tenant.values.hold(value, num_bytes):
-            raise self._too_much()
+            raise _too_much()
         self._values.append(value)
-
-    def _hold(self, num_bytes: int) -> None:
-        """Count more bytes as held for the request. Raises Refused if they do not fit."""
-        if not self.tenant.budget.take(num_bytes, self._num_held):
-            raise self._too_much()
-        self._num_held += num_bytes
-
-    def _too_much(self) -> Refused:
-        self._is_last = True
-        return over_limit("the service holds as many bytes of requests as it may", _AGAIN_S)
-
-    async def unless_left(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine, which is cancelled if the client leaves.
-
-        Raises:
-            ClientLeft: the client has left.
-        """
-        answering = asyncio.current_task()
-        assert answering is not None
-        has_left = False
-
-        async def watch() -> None:
-            nonlocal has_left
-            while (await self._receive())["type"] == "http.request":
-                pass
-            has_left = True
-            answering.cancel()
-
-        watching = asyncio.create_task(watch())
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            if not has_left:
-                raise
-            answering.uncancel()
-            raise ClientLeft from None
-        finally:
-            watching.cancel()
 
     async def answer(
         self,
         content: bytes,
         status: int = 200,
         content_type: bytes = JSON_TYPE,
-        headers: Iterable[tuple[bytes, bytes]] = (),
+        headers: Headers | None = None,
     ) -> None:
         """Send a whole answer, a long one piece by piece as the client takes it.
 
         Raises:
             ClientLeft: the client does not read what has been sent.
         """
-        is_long = len(content) > _PIECE_BYTES
-        if is_long:
-            self._hold(len(content))
-        length = b"%d" % len(content)
-        await self._begin(status, ((b"content-type", content_type), (b"content-length", length), *headers))
-        if is_long:
-            for start in range(_PIECE_BYTES, len(content), _PIECE_BYTES):
-                await self._send_piece(content[start - _PIECE_BYTES : start])
-            content = content[-(len(content) % _PIECE_BYTES or _PIECE_BYTES) :]
-        await self._send({"type": "http.response.body", "body": content})
+        more = [self._id_header, *(headers or ())]
+        num_bytes = len(content)
+        if num_bytes <= _PIECE_BYTES:
+            await super().answer(content, status, content_type, more)
+            return
+        if not self.hold(num_bytes):
+            raise _too_much()
+        pieces = (content[start : start + _PIECE_BYTES] for start in range(0, num_bytes, _PIECE_BYTES))
+        await self.answer_pieces(pieces, num_bytes, status, [(b"content-type", content_type), *more])
 
     async def answer_parts(self, parts: Callable[[], Iterable[bytes]], status: int = 200) -> None:
         """Send a long answer of JSON, which is never held as a whole. Its parts are made in threads as the
@@ -225,13 +115,12 @@ class ServiceRequest:
         Raises:
             ClientLeft: the client does not read what has been sent.
         """
-        self._hold(_PIECE_BYTES)
-        length = b"%d" % await asyncio.to_thread(lambda: sum(map(len, parts())))
-        await self._begin(status, ((b"content-type", JSON_TYPE), (b"content-length", length)))
-        left = iter(parts())
-        while part := await asyncio.to_thread(next, left, b""):
-            await self._send_piece(part)
-        await self._send({"type": "http.response.body", "body": b""})
+        if not self.hold(_PIECE_BYTES):
+            raise _too_much()
+        length = await asyncio.to_thread(lambda: sum(map(len, parts())))
+        self.begin(status, [(b"content-type", JSON_TYPE), self._id_header], length)
+        await self._send_parts(parts)
+        self.end()
 
     async def answer_json(self, content: object, status: int = 200) -> None:
         """Send a value as JSON."""
@@ -239,15 +128,15 @@ class ServiceRequest:
 
     async def refuse(self, error: StrettoError) -> None:
         """Send an error; as an event, if a stream of events has begun."""
-        body = _encode(body_of(error, self.id))
-        if self.has_begun:
-            await self._send({"type": "http.response.body", "body": b"data: " + body + b"\n\n" + DONE})
+        if self.is_answered:
             return
-        again_s = retry_after_s(error)
-        headers = [] if again_s is None else [(b"retry-after", b"%d" % again_s)]
-        if isinstance(error, NotAllowed):
-            headers.append((b"allow", ", ".join(error.methods).encode()))
-        await self.answer(body, status_of(error), JSON_TYPE, headers)
+        if self.has_begun and not self.is_events:
+            return  # the connection is cut
+        if self.has_begun:
+            self.end(b"data: " + _encode(body_of(error, self.id)) + b"\n\n" + DONE)
+            return
+        status, headers, body = refusal_answer(error, self.id)
+        await super().answer(body, status, headers=headers)
 
     async def send_event(self, event: object) -> None:
         """Send an event of a stream (server-sent events), which the first one begins.
@@ -255,8 +144,8 @@ class ServiceRequest:
         Raises:
             ClientLeft: the client does not read what has been sent, or has asked for the head alone.
         """
-        await self._begin_events()
-        await self._send_piece(b"data: " + _encode(event) + b"\n\n")
+        self._begin_events()
+        await self.send(b"data: " + _encode(event) + b"\n\n")
 
     async def send_text_events(self, text: str, **fields: str) -> None:
         """Send more of a text as one or several events. Raises as `send_event`; Refused if a long one does
@@ -268,40 +157,35 @@ class ServiceRequest:
 
     async def send_event_parts(self, parts: Callable[[], Iterable[bytes]]) -> None:
         """Send a long event of JSON, as `answer_parts` sends an answer. Raises as `send_event`."""
-        await self._begin_events()
-        left = iter(parts())
-        start = b"data: "
-        while part := await asyncio.to_thread(next, left, b""):
-            await self._send_piece(start + part)
-            start = b""
-        await self._send_piece(b"\n\n")
-
-    async def _begin_events(self) -> None:
-        if not self.has_begun:
-            await self._begin(
-                200, ((b"content-type", CONTENT_TYPE.encode()), (b"cache-control", b"no-store"))
-            )
-        if self.method == "HEAD":
-            await self._send({"type": "http.response.body", "body": b""})
-            raise ClientLeft
+        self._begin_events()
+        await self.send(b"data: ")
+        await self._send_parts(parts)
+        await self.send(b"\n\n")
 
     async def end_events(self) -> None:
         """End a stream of events."""
+        self._begin_events()
+        self.end(DONE)
+
+    def _begin_events(self) -> None:
         if not self.has_begun:
-            await self._begin(200, ((b"content-type", CONTENT_TYPE.encode()),))
-        await self._send({"type": "http.response.body", "body": DONE})
+            self.begin_events([self._id_header, *_NO_STORE])
 
-    async def _send_piece(self, content: bytes) -> None:
-        """Send a piece of a body that has more. Raises ClientLeft if the client does not read."""
-        try:
-            async with asyncio.timeout(self._config.max_unread_s):
-                await self._send({"type": "http.response.body", "body": content, "more_body": True})
-        except TimeoutError:
-            raise ClientLeft from None
+    async def _send_parts(self, parts: Callable[[], Iterable[bytes]]) -> None:
+        left = iter(parts())
+        while part := await asyncio.to_thread(next, left, b""):
+            await self.send(part)
 
-    async def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        self.has_begun = True
-        sent = [*headers, (b"x-request-id", self.id.encode())]
-        if self._is_last:  # the rest of the body would stand before the next request
-            sent.append((b"connection", b"close"))
-        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+
+def refusal_answer(error: StrettoError, request_id: str) -> WholeAnswer:
+    """Return the answer that tells an error. Its content type is left to whoever sends it."""
+    headers: Headers = [(b"x-request-id", request_id.encode())]
+    if (again_s := retry_after_s(error)) is not None:
+        headers.append((b"retry-after", b"%d" % again_s))
+    if isinstance(error, NotAllowed):
+        headers.append((b"allow", ", ".join(error.methods).encode()))
+    return status_of(error), headers, _encode(body_of(error, request_id))
+
+
+def _too_much() -> Refused:
+    return over_limit("the service holds as many bytes of requests as it may", _AGAIN_S)

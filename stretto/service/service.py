@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 
+from stretto.http.routes import Operation, Route
 from stretto.http.server import HttpServer
 from stretto.model.errors import ConfigError
 from stretto.programs.engine_checks import check_engines
@@ -18,9 +19,10 @@ from stretto.service.config import ServiceConfig
 from stretto.service.openapi import openapi
 from stretto.service.places import LastInstances
 from stretto.service.request import ServiceRequest
-from stretto.service.routes import Route
 from stretto.service.session_routes import SessionRoutes
 from stretto.service.sessions import Sessions
+
+_HEALTH = Operation("health", {"status": "string"})
 
 
 class Service:
@@ -31,7 +33,7 @@ class Service:
         places: an observer of the runtime, which knows where steps have run; None leaves that unknown.
 
     Attributes:
-        app: the ASGI application, to whose `routes` more may be added.
+        app: the application, to whose `routes` more may be added.
         apps: the deployed apps and their queries.
         is_draining: whether new work is refused.
 
@@ -59,7 +61,7 @@ class Service:
             config, self.sessions, works, places or LastInstances(), lambda: self.is_draining
         )
         self.app.routes.add(
-            Route("GET", "/health", self._tell_health, is_open=True),
+            Route("GET", "/health", self._tell_health, is_open=True, operation=_HEALTH),
             Route("GET", "/openapi.json", self._describe, is_open=True),
             *routes.routes,
         )
@@ -101,7 +103,7 @@ class Service:
             await self._server.finish(self.config.grace_s)
 
     async def _describe(self, request: ServiceRequest) -> None:
-        await request.answer_json(openapi())
+        await request.answer_json(openapi(self.app.routes))
 
     async def _tell_health(self, request: ServiceRequest) -> None:
         await request.answer_json({"status": "draining" if self.is_draining else "ok"})

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from contextlib import aclosing, contextmanager
 from typing import TypeAlias, get_args
 
+from stretto.http.refusals import Refused, over_limit
 from stretto.model.errors import DeadlineExceeded, StrettoError
 from stretto.model.tasks import Criteria, Objective
 from stretto.programs.connection import Planned, plan_all
@@ -20,7 +21,7 @@ from stretto.service.bodies import MAX_DECODED_BYTES, SHORT_BYTES, in_thread
 from stretto.service.calls import Works
 from stretto.service.graph_page import Line, lines_of
 from stretto.service.places import LastInstances
-from stretto.service.refusals import Refused, conflict, not_found, not_yet, over_limit
+from stretto.service.refusals import conflict, not_found, not_yet
 from stretto.service.schema import CallBody, SubmitBody
 from stretto.service.sizes import has_many_items
 from stretto.service.submitted import (

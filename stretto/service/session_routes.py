@@ -9,16 +9,18 @@ from itertools import chain
 
 import msgspec
 
+from stretto.http.refusals import Refused
+from stretto.http.routes import Operation, Route
 from stretto.programs.wire.json_parts import value_parts
 from stretto.programs.wire.values import value_to_wire
 from stretto.service.bodies import decoded_off_loop
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.graph_page import as_html, as_text
+from stretto.service.openapi import links_of_session, links_of_variable
 from stretto.service.places import LastInstances
-from stretto.service.refusals import Refused, draining
+from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
-from stretto.service.routes import Route
 from stretto.service.schema import GetBody, SessionBody, SetBody, SubmitBody
 from stretto.service.service_session import ServiceSession
 from stretto.service.sessions import Sessions
@@ -30,6 +32,22 @@ _SUBMIT = msgspec.json.Decoder(SubmitBody)
 _GET = msgspec.json.Decoder(GetBody)
 _SET = msgspec.json.Decoder(SetBody)
 _encode = msgspec.json.Encoder().encode
+
+_VARIABLE = "/v1/sessions/{session}/variables/{variable}"
+_TEXT = {"type": "string"}
+_OPEN = Operation(
+    "open", {"session_id": "string", "idle_s": "number"}, SessionBody, 201, links=links_of_session()
+)
+_SHOW = Operation("show", {"session_id": "string", "num_variables": "integer"})
+_DRAW = Operation("draw", others={"text/plain": _TEXT, "text/html": _TEXT})
+_SUBMITTING = Operation(
+    "submit",
+    {"session_id": "string", "request_id": "string", "calls": "array"},
+    SubmitBody,
+    links=links_of_session(),
+)
+_GETTING = Operation("get", {"semantic_var_id": "string"}, GetBody, others={"text/event-stream": {}})
+_SETTING = Operation("set", {"semantic_var_id": "string"}, SetBody, links=links_of_variable())
 
 
 class SessionRoutes:
@@ -54,24 +72,24 @@ class SessionRoutes:
         self._is_draining = is_draining
 
     @property
-    def routes(self) -> tuple[Route, ...]:
+    def routes(self) -> tuple[Route[ServiceRequest], ...]:
         """The routes."""
         return (
-            Route("POST", "/v1/sessions", self._open),
-            Route("GET", "/v1/sessions/{session}", self._show),
-            Route("GET", "/v1/sessions/{session}/graph", self._draw),
-            Route("DELETE", "/v1/sessions/{session}", self._close),
-            Route("DELETE", "/v1/sessions/{session}/variables/{variable}", self._drop),
-            Route("POST", "/v1/submit", self._submit),
-            Route("POST", "/v1/get", self._get),
-            Route("POST", "/v1/set", self._set),
+            Route("POST", "/v1/sessions", self._open, operation=_OPEN),
+            Route("GET", "/v1/sessions/{session}", self._show, operation=_SHOW),
+            Route("GET", "/v1/sessions/{session}/graph", self._draw, operation=_DRAW),
+            Route("DELETE", "/v1/sessions/{session}", self._close, operation=Operation("close", {})),
+            Route("DELETE", _VARIABLE, self._drop, operation=Operation("drop", {})),
+            Route("POST", "/v1/submit", self._submit, operation=_SUBMITTING),
+            Route("POST", "/v1/get", self._get, operation=_GETTING),
+            Route("POST", "/v1/set", self._set, operation=_SETTING),
         )
 
     async def _open(self, request: ServiceRequest) -> None:
         self._check_accepts()
 
-        async def run(content: bytearray) -> object:
-            given = content or bytearray(b"{}")
+        async def run(content: bytes) -> object:
+            given = content or b"{}"
             body = await decoded_off_loop(_SESSION, given)
             opened = await self._sessions.open(request.tenant, body)
             return {"session_id": opened.id, "idle_s": self._config.session_idle_s}
@@ -103,7 +121,7 @@ class SessionRoutes:
     async def _submit(self, request: ServiceRequest) -> None:
         self._check_accepts()
 
-        async def run(content: bytearray) -> object:
+        async def run(content: bytes) -> object:
             body = await decoded_off_loop(_SUBMIT, content)
             session = await self._session_of(body, request.tenant)
             try:
@@ -117,7 +135,7 @@ class SessionRoutes:
         await self._once(request, run)
 
     async def _set(self, request: ServiceRequest) -> None:
-        async def run(content: bytearray) -> object:
+        async def run(content: bytes) -> object:
             body = await decoded_off_loop(_SET, content)
             session = self._sessions.find(body.session_id, request.tenant)
             await session.provide(body.semantic_var_id, body.value, len(content))
@@ -152,7 +170,7 @@ class SessionRoutes:
         await request.end_events()
 
     async def _once(
-        self, request: ServiceRequest, run: Callable[[bytearray], Awaitable[object]], status: int = 200
+        self, request: ServiceRequest, run: Callable[[bytes], Awaitable[object]], status: int = 200
     ) -> None:
         """Execute a request once for each idempotency key; a repeated one gets the stored answer."""
         content = await request.body()

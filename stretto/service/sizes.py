@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from stretto.http.refusals import Refused
 from stretto.model.values import Chunk, Document, Failure, Hit
-from stretto.service.refusals import Refused
 
 _NUMBER_BYTES = 16
 _FEW_BYTES = 50_000

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stretto.http.refusals import Refused
 from stretto.model.errors import StrettoError
 from stretto.programs.connection import Planned
 from stretto.programs.fragment import Call, Work
 from stretto.programs.values import checked
 from stretto.programs.wire.values import value_from_wire
 from stretto.service.calls import Works
-from stretto.service.refusals import Refused
 from stretto.service.schema import CallBody, Placeholder, SubmitBody
 from stretto.service.sizes import check_num_items, has_many_items, num_bytes
 from stretto.service.tenants import Tenant

@@ -6,10 +6,11 @@ import hashlib
 import math
 
 from stretto.http.byte_budget import BudgetPart, ByteBudget
+from stretto.http.refusals import Refused, over_limit
 from stretto.service.config import Limits, ServiceConfig
 from stretto.service.held_values import HeldValues
 from stretto.service.idempotency import AnsweredKeys
-from stretto.service.refusals import Refused, over_limit, unauthorized
+from stretto.service.refusals import unauthorized
 
 _MINUTE_S = 60.0
 

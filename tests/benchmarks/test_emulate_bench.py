@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("uvloop")
-pytest.importorskip("uvicorn")
+pytest.importorskip("httptools")
 
 from benchmarks.emulate.benchmark import BESIDE_SIM, COST, SCHEDULE, EmulateSize, measure
 from benchmarks.registry import BenchmarkOptions

@@ -5,5 +5,5 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 collect_ignore_glob: list[str] = []
-if any(find_spec(package) is None for package in ("uvicorn", "uvloop", "httptools")):
+if any(find_spec(package) is None for package in ("uvloop", "httptools")):
     collect_ignore_glob.append("test_*.py")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
 import pytest
+from support.connectionless import ask_directly
 from support.virtual_loop import in_virtual_time
 
 from stretto.emulate.clock import EmulatedClock
@@ -46,9 +46,8 @@ class Sleeper:
         )
 
     async def post(self, path: str) -> None:
-        transport = httpx.ASGITransport(app=self.server.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            assert (await client.post(path)).status_code == 200
+        status, _ = await ask_directly(self.server.app, "POST", f"/{path}")
+        assert status == 200
 
     async def serves_after(self, seconds: float) -> bool:
         """Return whether work is let through within a span of time."""

@@ -11,8 +11,8 @@ from support.routing import run
 from stretto.cluster.placement import Choice
 from stretto.http.client.address import Address
 from stretto.http.client.answer_parser import AnswerParser
+from stretto.http.client_request import ClientRequest
 from stretto.router.attempt import Attempt
-from stretto.router.client_connection import ClientRequest
 from stretto.router.exchange import RoutedExchange
 from stretto.router.messages import Send
 

@@ -10,8 +10,10 @@ import pytest
 from support.routing import run
 
 from stretto.http.byte_budget import ByteBudget
-from stretto.router.client_connection import ClientConnection
-from stretto.router.request_reader import ClientRequest
+from stretto.http.client_request import ClientRequest, RequestLimits
+from stretto.http.connection import ClientConnection
+from stretto.http.refusals import Refused
+from stretto.http.served import WholeAnswer
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
@@ -51,7 +53,7 @@ class Client:
         self.served: list[ClientRequest] = []
         self.transport = Transport()
         self.budget = ByteBudget(10_000_000)
-        self.connection = ClientConnection(self._serve, set(), 1_000_000, self.budget)
+        self.connection = ClientConnection(self, set())
         self.connection.connection_made(self.transport)
 
     @property
@@ -62,7 +64,13 @@ class Client:
         for part in data:
             self.connection.data_received(part)
 
-    def _serve(self, client: ClientConnection, request: ClientRequest) -> None:
+    def admit(self, request: ClientRequest) -> RequestLimits:
+        return RequestLimits(1_000_000, 60.0, self.budget)
+
+    def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer:
+        return error.status, [], error.message.encode()
+
+    def serve(self, client: ClientConnection, request: ClientRequest) -> None:
         self.served.append(request)
         if self.answers:
             client.answer(200, [], b"body", keeps_alive=True)

@@ -10,9 +10,10 @@ import pytest
 from support.routing import STREAM, WHOLE, Routing, routing, run, until
 
 from stretto.http.byte_budget import ByteBudget
+from stretto.http.client_request import RequestLimits
+from stretto.http.request_reader import RequestReader
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig
-from stretto.router.request_reader import RequestReader
 from stretto.router.routes import is_passed_on, read_target
 from stretto.wire.errors import RequestRefused
 
@@ -21,7 +22,8 @@ MB = 1_000_000
 
 
 def _reader(budget: ByteBudget, max_body_bytes: int = 64 * MB) -> RequestReader:
-    return RequestReader(max_body_bytes, budget, lambda: None)
+    limits = RequestLimits(max_body_bytes, 60.0, budget)
+    return RequestReader(lambda _: limits, budget, lambda: None)
 
 
 def _statuses(reader: RequestReader) -> list[int]:
@@ -115,19 +117,19 @@ def test_a_head_or_body_that_trickles_is_refused_with_408(data: bytes, late_s: f
     budget = ByteBudget(MB)
     reader = _reader(budget)
     reader.feed(data, 100.0)
-    reader.refuse_late(100.0 + late_s - 2.0, 30.0, 60.0)
+    reader.refuse_late(100.0 + late_s - 2.0, 30.0)
     assert _statuses(reader) == []
-    reader.refuse_late(100.0 + late_s, 30.0, 60.0)
+    reader.refuse_late(100.0 + late_s, 30.0)
     assert _statuses(reader) == [408]
     assert budget.num_held == 0
 
 
 def test_an_idle_client_and_one_that_is_not_read_are_not_late() -> None:
     reader = _reader(ByteBudget(MB))
-    reader.refuse_late(1000.0, 30.0, 60.0)
+    reader.refuse_late(1000.0, 30.0)
     reader.feed(b"GET / HTTP/1.1\r\n\r\nGET", 1000.0)
     reader.go_on(1029.0)
-    reader.refuse_late(1040.0, 30.0, 60.0)
+    reader.refuse_late(1040.0, 30.0)
     assert _statuses(reader) == [0]
 
 
@@ -257,7 +259,7 @@ def test_a_client_that_sends_no_more_gets_its_answer(mode: str, stream: bool) ->
             assert b"HTTP/1.1 200 " in answer
             assert answer.endswith(b"0\r\n\r\n") or answer.endswith(WHOLE)
             writer.close()
-            await until(lambda: not at.router.front.clients)
+            await until(lambda: not at.router.front.server.connections)
 
     run(main())
 
@@ -296,7 +298,7 @@ def test_a_client_that_has_left_ends_its_attempt(
             writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             await until(lambda: bool(at.servers[0].asked))
             leave(writer)
-            await until(lambda: at.servers[0].num_left == 1 and not at.router.front.clients)
+            await until(lambda: at.servers[0].num_left == 1 and not at.router.front.server.connections)
             assert at.router.front.budget.num_held == 0
 
     run(main())

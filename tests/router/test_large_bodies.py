@@ -116,7 +116,7 @@ def test_a_client_that_leaves_while_its_body_waits_to_be_read_leaves_nothing(
             writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             await until(lambda: bool(begun))
             writer.close()
-            await until(lambda: not at.router.front.clients)
+            await until(lambda: not at.router.front.server.connections)
             assert at.router.front.budget.num_held == 0
             assert isinstance(begun[0], Reading)
             assert begun[0]._work is None, "nothing holds the body any more"

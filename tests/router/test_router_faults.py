@@ -25,7 +25,8 @@ from support.routing import (
     until,
 )
 
-from stretto.router.client_connection import ClientRequest
+from stretto.http.client_request import ClientRequest
+from stretto.http.server import HttpServer
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.messages import RouterAction
@@ -368,7 +369,7 @@ def test_a_router_that_finishes_answers_a_client_that_has_just_connected() -> No
     async def main() -> None:
         async with routing("well") as at:
             reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
-            await until(lambda: len(at.router.front.clients) == 1)
+            await until(lambda: len(at.router.front.server.connections) == 1)
             finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
             await asyncio.sleep(0)
             writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -435,14 +436,16 @@ def test_a_client_that_does_not_read_its_last_answer_is_cut_in_the_end() -> None
 
     async def main() -> None:
         async with routing() as at:
-            client = at.router.front.client_connection()
+            server = HttpServer(at.router.front, "127.0.0.1", 0, idle_s=10.0, unread_s=20.0)
+            client = server.protocol()
             client.connection_made(stuck := Stuck())
             now_s = client.last_s
             for idle_s, expected in ((5.0, (False, False)), (15.0, (True, False)), (25.0, (True, True))):
                 client.last_s = now_s - idle_s
-                at.router.front.sweep(10.0)
+                server.sweep()
                 assert (stuck.is_closed, stuck.is_aborted) == expected
             client.connection_lost(None)
+            server.close()
 
     run(main())
 
@@ -452,8 +455,8 @@ def test_a_full_disk_ends_the_record_and_no_request(caplog: pytest.LogCaptureFix
     async def main() -> None:
         async with routing("well", record=Path("/dev/full")) as at:
             assert (await at.ask()).content == WHOLE
-            at.router.front.sweep(60.0)
-            at.router.front.sweep(60.0)
+            at.router.front.sweep()
+            at.router.front.sweep()
             assert (await at.ask()).content == WHOLE
             assert is_clean(at)
 

@@ -179,7 +179,7 @@ def test_a_port_in_use_is_an_error_at_the_start() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1: it is in use"):
+            with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 cannot be used: it is in use"):
                 async with RunningRouter(RouterConfig(port=port)):
                     pass
 

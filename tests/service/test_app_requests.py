@@ -12,6 +12,7 @@ import pytest
 
 from stretto import Component, Input, Template
 from stretto.apps import APPS, advanced_rag, naive_rag, search_empowered
+from stretto.http.refusals import Refused
 from stretto.model.errors import ConfigError
 from stretto.model.values import ABSENT, Chunk, Hit, Mark
 from stretto.service.apps.answers import as_json, outputs_as_json
@@ -21,7 +22,7 @@ from stretto.service.apps.multipart import read_parts
 from stretto.service.apps.query_request import read_request
 from stretto.service.apps.setting_types import converted, schema_of, types_of
 from stretto.service.apps.settings import checked_settings, place_of_error
-from stretto.service.refusals import Misplaced, Refused
+from stretto.service.refusals import Misplaced
 
 
 def refused(settings: Any, template: Template | None = None) -> Misplaced:

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.apps import advanced_rag
+from stretto.http.refusals import Refused
 from stretto.service.apps.inputs import checked_inputs
 from stretto.service.apps.query_request import read_request
 from stretto.service.apps.settings import checked_settings, settings_of
-from stretto.service.refusals import Misplaced, Refused
+from stretto.service.refusals import Misplaced
 
 
 def keyed(values: st.SearchStrategy[Any], *keys: str) -> st.SearchStrategy[dict[str, Any]]:

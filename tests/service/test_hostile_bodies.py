@@ -16,13 +16,13 @@ from support.services import served
 from stretto.apps import naive_rag
 from stretto.engines.catalogue import transforms_engine
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
+from stretto.http.refusals import Refused
 from stretto.model.deployment import deploy
 from stretto.programs.ledger import Ledger
 from stretto.programs.prompt_text import parse
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.bodies import MAX_MARKS, check_num_marks
 from stretto.service.config import Limits, ServiceConfig
-from stretto.service.refusals import Refused
 from stretto.service.service import Service
 from stretto.service.sizes import is_large
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from stretto.http.refusals import Refused
 from stretto.service.idempotency import AnsweredKeys
-from stretto.service.refusals import Refused
 
 
 def test_the_same_request_at_the_same_time_is_done_once() -> None:

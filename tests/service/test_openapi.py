@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -12,44 +12,62 @@ from support.services import served
 
 from stretto.engines.catalogue import transforms_engine
 from stretto.service.config import ServiceConfig, TenantConfig
-from stretto.service.openapi import openapi
+from stretto.service.service import Service
 
 _METHODS = ("get", "post", "delete", "put", "patch")
 
 
-def operations() -> dict[str, dict[str, Any]]:
-    """Return the operations of the document by id."""
-    paths = openapi()["paths"].values()
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    config = ServiceConfig(port=0, tenant=(TenantConfig(name="a", keys=("k",)),))
+    with served([desk_llm(Desk()), transforms_engine()], config) as (service, _):
+        yield service
+
+
+@pytest.fixture(scope="module")
+def document(service: Service) -> dict[str, Any]:
+    """Return the document as a client without a key gets it."""
+    found: dict[str, Any] = httpx.get(f"{service.url}/openapi.json").json()
+    return found
+
+
+def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the operations of a document by id."""
     return {
         operation["operationId"]: operation
-        for path in paths
+        for path in document["paths"].values()
         for method, operation in path.items()
         if method in _METHODS
     }
 
 
-def test_the_document_has_the_routes_of_sessions() -> None:
-    config = ServiceConfig(port=0, tenant=(TenantConfig(name="a", keys=("k",)),))
-    with served([desk_llm(Desk()), transforms_engine()], config) as (service, url):
-        written_out = json.loads(json.dumps(openapi()))
-        assert httpx.get(f"{url}/openapi.json").json() == written_out, "and needs no key"
-        written = {
-            (method.upper(), path)
-            for path, methods in openapi()["paths"].items()
-            for method in methods
-            if method in _METHODS
-        }
-        for method, path in written:
-            route, _ = service.app.routes.find(method, path.replace("{", "").replace("}", ""))
-            assert (route.method, route.path) == (method, path)
-        own = {
-            route for route in service.app.routes if route[1] != "/openapi.json" and "/apps" not in route[1]
-        }
-        assert own == written
+def test_the_document_has_the_routes_that_are_described(service: Service, document: dict[str, Any]) -> None:
+    written = {
+        (method.upper(), path)
+        for path, methods in document["paths"].items()
+        for method in methods
+        if method in _METHODS
+    }
+    assert written == {
+        (route.method, route.path) for route in service.app.routes if route.operation is not None
+    }
+    assert {path for _, path in written} >= {"/health", "/v1/sessions", "/v1/submit", "/v1/get", "/v1/set"}
+    names = [route.operation.name for route in service.app.routes if route.operation is not None]
+    assert len(names) == len(set(names))
 
 
-def test_links_lead_to_operations_and_name_their_parameters() -> None:
-    found = operations()
+def test_parts_of_paths_are_parameters(document: dict[str, Any]) -> None:
+    (parameters,) = [path["parameters"] for name, path in document["paths"].items() if "{variable}" in name]
+    assert [one["name"] for one in parameters] == ["session", "variable"]
+
+
+def test_only_what_is_open_needs_no_key(document: dict[str, Any]) -> None:
+    open_ones = {name for name, found in operations(document).items() if found.get("security") == []}
+    assert open_ones == {"health"}
+
+
+def test_links_lead_to_operations_and_name_their_parameters(document: dict[str, Any]) -> None:
+    found = operations(document)
     links = [
         link
         for operation in found.values()
@@ -62,14 +80,16 @@ def test_links_lead_to_operations_and_name_their_parameters() -> None:
         assert ("requestBody" in link) == ("requestBody" in target)
         for key in link.get("requestBody", {}):
             name = target["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-            assert key in openapi()["components"]["schemas"][name]["properties"]
+            assert key in document["components"]["schemas"][name]["properties"]
 
 
 @pytest.mark.parametrize(
     "name", ["SessionBody", "SubmitBody", "GetBody", "SetBody", "CallBody", "Placeholder"]
 )
-def test_bodies_are_described_with_patterns_that_all_parsers_know(name: str) -> None:
-    schema = openapi()["components"]["schemas"][name]
+def test_bodies_are_described_with_patterns_that_all_parsers_know(
+    name: str, document: dict[str, Any]
+) -> None:
+    schema = document["components"]["schemas"][name]
     assert schema["additionalProperties"] is False
     assert "\\\\A" not in repr(schema)
     assert "\\\\Z" not in repr(schema)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from unittest.mock import MagicMock
 
 import httpx
@@ -15,33 +15,37 @@ from support.programs import Desk, desk_llm
 from support.services import served
 
 from stretto.engines.catalogue import transforms_engine
-from stretto.http.server import HttpServer
+from stretto.http.connection import ClientConnection
+from stretto.http.routes import Route
+from stretto.service.app import ServiceApp
 from stretto.service.config import ServiceConfig
 
 BODY = b"x" * 60_000
 HEAD = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
 
 
-async def app(scope: object, receive: Callable[[], Awaitable[dict[str, object]]], send: object) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 def pieces_of(monkeypatch: pytest.MonkeyPatch, *received: bytes) -> list[int]:
     """Return the lengths of the pieces that are parsed in the turn in which bytes are received."""
 
     async def main() -> list[int]:
-        protocol = HttpServer(app, "127.0.0.1", 0).protocol()
-        parse, found = protocol._parse, list[int]()  # type: ignore[attr-defined]
-        monkeypatch.setattr(protocol, "_parse", lambda data: (found.append(len(data)), parse(data)))
+        app = ServiceApp(ServiceConfig())
+        app.routes.add(Route("POST", "/", lambda request: request.unless_left(asyncio.sleep(3600))))
+        connection = ClientConnection(app, set())
+        parse, found = connection._reader.feed, list[int]()
+
+        def noted(data: bytes, now_s: float) -> None:
+            found.append(len(data))
+            parse(data, now_s)
+
+        monkeypatch.setattr(connection._reader, "feed", noted)
         transport = MagicMock()
         transport.is_closing.return_value = False
         transport.get_extra_info.return_value = None
-        protocol.connection_made(transport)
+        connection.connection_made(transport)
         for data in received:
-            protocol.data_received(data)
+            connection.data_received(data)
         in_turn = list(found)
-        protocol.connection_lost(None)
+        connection.connection_lost(None)
         await asyncio.sleep(0.01)
         return in_turn
 
@@ -51,17 +55,17 @@ def pieces_of(monkeypatch: pytest.MonkeyPatch, *received: bytes) -> list[int]:
 def test_a_body_of_known_length_is_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     head = HEAD % len(BODY)
     assert pieces_of(monkeypatch, head, BODY) == [len(head), len(BODY)]
-    assert pieces_of(monkeypatch, head + BODY) == [8192, len(head) + len(BODY) - 8192]
+    assert pieces_of(monkeypatch, head + BODY) == [4096, len(head) + len(BODY) - 4096]
 
 
 def test_what_stands_behind_a_body_is_parsed_in_another_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     head, more = HEAD % len(BODY), b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" * 5000
-    assert pieces_of(monkeypatch, head + BODY + more) == [8192, len(head) + len(BODY) - 8192]
+    assert pieces_of(monkeypatch, head + BODY + more) == [4096, len(head) + len(BODY) - 4096]
 
 
 def test_chunks_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     head = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
-    assert pieces_of(monkeypatch, head + b"1\r\nx\r\n" * 10_000) == [8192]
+    assert pieces_of(monkeypatch, head + b"1\r\nx\r\n" * 10_000) == [4096, 4096, 4096]
 
 
 def test_a_long_text_for_a_known_prompt_is_read_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

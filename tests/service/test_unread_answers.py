@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -16,14 +16,18 @@ from support.services import served
 
 from stretto.engines.catalogue import transforms_engine
 from stretto.http.byte_budget import ByteBudget
+from stretto.http.client_request import ClientRequest
+from stretto.http.connection import ClientConnection
+from stretto.http.refusals import Refused
+from stretto.http.routes import Route
 from stretto.model.errors import UserError
 from stretto.model.values import ABSENT, Chunk, Document, Hit, Section
 from stretto.programs.wire.json_parts import json_parts, value_parts
 from stretto.programs.wire.values import value_to_wire
+from stretto.service.app import ServiceApp
 from stretto.service.config import Limits, ServiceConfig
 from stretto.service.held_values import HeldValues
-from stretto.service.refusals import Refused
-from stretto.service.request import ServiceRequest
+from stretto.service.request import Admitted, ServiceRequest
 from stretto.service.tenants import Tenant
 
 MB = 1_000_000
@@ -92,23 +96,37 @@ def test_a_value_counts_once_however_many_read_it() -> None:
     assert budget.num_held == 0
 
 
-def request_of(
-    tenant: Tenant, sent: list[MutableMapping[str, Any]], goes_on: asyncio.Event
-) -> ServiceRequest:
-    """A request whose client reads the head and the first part of its answer, and then nothing."""
+class SlowClient(asyncio.Transport):
+    """The transport of a client that reads the head of an answer and a part, and then nothing until told."""
 
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-        if len(sent) > 1:
-            await goes_on.wait()
+    def __init__(self, connection: ClientConnection) -> None:
+        super().__init__()
+        self.connection = connection
+        self.sent: list[bytes] = []
+        connection.connection_made(self)
 
-    async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.disconnect"}
+    def write(self, data: object) -> None:
+        assert isinstance(data, bytes)
+        self.sent.append(data)
+        if len(self.sent) == 2:
+            self.connection.pause_writing()
 
-    scope = {"method": "POST", "path": "/v1/get", "headers": []}
-    request = ServiceRequest(scope, receive, send, "id", ServiceConfig())
-    request.tenant = tenant
-    return request
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
+async def asked(handler: Callable[[ServiceRequest], Awaitable[None]]) -> tuple[ServiceApp, SlowClient]:
+    """Ask a service with one route; return it and the client."""
+    app = ServiceApp(ServiceConfig())
+    app.routes.add(Route("GET", "/a", handler))
+    client = SlowClient(ClientConnection(app, set()))
+    client.connection.data_received(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+    return app, client
 
 
 def test_parts_are_made_as_the_client_takes_them() -> None:
@@ -121,34 +139,37 @@ def test_parts_are_made_as_the_client_takes_them() -> None:
             yield b"x" * 65_536
 
     async def program() -> None:
-        tenant = Tenant("", Limits(), ByteBudget(512 * MB))
-        goes_on, sent = asyncio.Event(), list[MutableMapping[str, Any]]()
-        request = request_of(tenant, sent, goes_on)
-        answering = asyncio.create_task(request.answer_parts(parts))
-        while len(sent) < 2:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.01)
-        assert made == 100 + 1, "all to measure them, and one to send"
-        assert 0 < tenant.budget.num_held < MB
-        goes_on.set()
-        await answering
-        request.release()
-        assert tenant.budget.num_held == 0
-        assert sum(len(message.get("body", b"")) for message in sent) == 100 * 65_536
-        assert dict(sent[0]["headers"])[b"content-length"] == b"6553600"
+        app, client = await asked(lambda request: request.answer_parts(parts))
+        while len(client.sent) < 2:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert 101 <= made <= 102, "all to measure them, one that was sent, and one that waits"
+        assert 0 < app.budget.num_held < MB
+        client.connection.resume_writing()
+        while app.num_open:
+            await asyncio.sleep(0.001)
+        assert app.budget.num_held == 0
+        assert sum(map(len, client.sent[1:])) == 100 * 65_536
+        assert b"content-length: 6553600\r\n" in client.sent[0]
 
     asyncio.run(program())
 
 
 def test_a_value_is_asked_for_room_before_it_is_written() -> None:
     tenant = Tenant("", Limits(), ByteBudget(10 * MB))
-    request = request_of(tenant, [], asyncio.Event())
-    with pytest.raises(Refused):
-        request.hold_value("a", 9 * MB)
-    request.hold_value("a", 4 * MB)
-    assert tenant.budget.num_held == 4 * MB
-    request.release()
-    assert tenant.budget.num_held == 0
+
+    async def program() -> None:
+        received = ClientRequest(method=b"GET")
+        received.found = Admitted(Route("GET", "/a", lambda _: asyncio.sleep(0)), (), tenant)
+        request = ServiceRequest(ClientConnection(ServiceApp(ServiceConfig()), set()), received, "id")
+        with pytest.raises(Refused):
+            request.hold_value("a", 9 * MB)
+        request.hold_value("a", 4 * MB)
+        assert tenant.budget.num_held == 4 * MB
+        request.close()
+        assert tenant.budget.num_held == 0
+
+    asyncio.run(program())
 
 
 def test_long_texts_are_streamed_in_several_events() -> None:

@@ -67,7 +67,7 @@ def vllm(folder: Path) -> Iterator[Server]:
 def emulated(folder: Path, dialect: str = "vllm") -> Iterator[Server]:
     """An emulated server. Skips the test where the packages that it needs are not installed."""
     pytest.importorskip("uvloop")
-    pytest.importorskip("uvicorn")
+    pytest.importorskip("httptools")
     from support.emulated import MODEL, emulating, fleet_of
 
     with emulating(fleet_of(max_context_tokens=2048, block_tokens=32, dialect=dialect)) as (url,):

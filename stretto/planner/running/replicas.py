@@ -115,7 +115,7 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
     write_preset(problem.machine.costs, device)
     for name in problem.names:
         _check_emulated(problem, name, device, speed)
-    check_installed("emulate", "--serve emulated", "uvicorn", "uvloop")
+    check_installed("emulate", "--serve emulated", "httptools", "uvloop")
     with imports_of("emulate", "--serve emulated"):
         from stretto.engines.server_process.config import ServerProcessConfig
         from stretto.engines.server_process.engine import ServerProcess

@@ -11,6 +11,7 @@ from typing import Any
 from stretto.apps.template import Configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.passes.weigh import WEIGHED
+from stretto.http.refusals import over_limit
 from stretto.model.errors import ConfigError, DeadlineExceeded, QueryCancelled, StrettoError, UserError
 from stretto.programs.wire.errors import error_to_wire
 from stretto.runtime.query import Query
@@ -23,7 +24,7 @@ from stretto.service.apps.query_request import CheckedRequest
 from stretto.service.apps.query_table import AppQuery, QueryTable
 from stretto.service.apps.reading import LATE_READING, InputReader, unread_parts
 from stretto.service.apps.settings import place_of_error
-from stretto.service.refusals import Misplaced, over_limit
+from stretto.service.refusals import Misplaced
 from stretto.service.sizes import is_large, num_bytes
 from stretto.service.tenants import Tenant
 

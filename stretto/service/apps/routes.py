@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Callable
 
 from stretto.http import ClientLeft
+from stretto.http.routes import Route
 from stretto.model.errors import QueryEnded, StrettoError
 from stretto.programs.wire.json_parts import json_parts
 from stretto.service.apps.app_service import AppService
@@ -23,7 +24,6 @@ from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import off_loop
 from stretto.service.refusals import draining, not_found
 from stretto.service.request import ServiceRequest
-from stretto.service.routes import Route
 from stretto.service.sizes import is_large
 
 _QUERIES = "/v1/apps/{app}/queries"
@@ -42,7 +42,7 @@ class AppRoutes:
         self._is_draining = is_draining
 
     @property
-    def routes(self) -> tuple[Route, ...]:
+    def routes(self) -> tuple[Route[ServiceRequest], ...]:
         """The routes."""
         return (
             Route("GET", "/v1/apps", self._list),

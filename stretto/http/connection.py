@@ -4,41 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from time import monotonic
 from typing import Protocol, cast
 
 from stretto.http.byte_budget import ByteBudget
 from stretto.http.client.headers import Headers
-from stretto.router.head import answer_head
-from stretto.router.replies import JSON_HEADERS, error_body
-from stretto.router.request_reader import ClientRequest, RequestReader
-from stretto.wire.errors import ApiError
+from stretto.http.client_request import ClientRequest, RequestLimits
+from stretto.http.head import answer_head
+from stretto.http.paced_reading import PacedReading
+from stretto.http.refusals import Refused
+from stretto.http.request_reader import RequestReader
+from stretto.http.served import Served, WholeAnswer
 
 _LINGER_S = 5.0
 """Seconds in which the rest of a refused request is read and dropped, so that its refusal is read."""
-_PROBE_S = 0.25
+_LOOK_S = 0.25
 """Seconds between two looks whether a client that sends no more is still there."""
+_LAST_PROBE_S = 5.0
+"""Longest time between two probes of such a client."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Served(Protocol):
-    """An object that answers a request."""
+class Application(Protocol):
+    """What answers the requests of a server.
 
-    def client_left(self) -> None:
-        """Handle that the client has closed its connection."""
+    Attributes:
+        budget: count of the bytes held for all clients.
+    """
+
+    budget: ByteBudget
+
+    def admit(self, request: ClientRequest) -> RequestLimits:
+        """Return the limits of a request whose head has come. Raises Refused."""
         ...
 
-    def pause(self) -> None:
-        """Bring no more of the answer until `resume`: the client does not read it."""
+    def serve(self, connection: ClientConnection, request: ClientRequest) -> Served | None:
+        """Begin to answer a request, and return what answers it. The answer is written to the connection;
+        `finished` is called at its end.
+        """
         ...
 
-    def resume(self) -> None:
-        """Go on with the answer."""
-        ...
-
-    def probe(self) -> None:
-        """Write bytes without a meaning to the client, if the answer that has begun has room for them."""
+    def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer | None:
+        """Return the answer to a request that is refused before it is served; None to close the connection
+        without one.
+        """
         ...
 
 
@@ -46,38 +55,29 @@ class ClientConnection(asyncio.Protocol):
     """One connection of a client.
 
     Args:
-        serve: begins to answer a request, and returns what answers it. The answer is written to this
-            connection; `finished` is called at its end.
         connections: set of the open connections, which this one enters and leaves.
-        budget: count of the bytes held for all clients.
-        on_refused: told the status of each request that is refused before it is read to its end.
 
     Attributes:
         last_s: time of the last bytes of the client, or of the last answer's end.
         is_local: whether the client runs on this machine.
+        is_full: whether the client does not read as fast as its answer comes.
     """
 
-    def __init__(
-        self,
-        serve: Callable[[ClientConnection, ClientRequest], Served | None],
-        connections: set[ClientConnection],
-        max_body_bytes: int,
-        budget: ByteBudget,
-        on_refused: Callable[[int], None] = lambda status: None,
-    ) -> None:
-        self._serve = serve
-        self._on_refused = on_refused
+    def __init__(self, app: Application, connections: set[ClientConnection]) -> None:
+        self._app = app
         self._connections = connections
         self._loop = asyncio.get_running_loop()
-        self._reader = RequestReader(max_body_bytes, budget, self._ask_for_body)
+        self._reader = RequestReader(app.admit, app.budget, self._ask_for_body)
+        self._reading = PacedReading(self._reader, self._on_read)
         self._transport: asyncio.Transport | None = None
-        self._is_busy = self._is_full = False
+        self._is_busy = self.is_full = False
         self._takes_body = self._takes_interim = True
+        self._none = self._request = ClientRequest()
         self._served: Served | None = None
-        self._served_bytes = self._answer_bytes = self._unsent_bytes = 0
+        self._answer_bytes = self._unsent_bytes = self._num_served = 0
         self._has_answer = False
         self._is_last = False
-        self.last_s = monotonic()
+        self.last_s = self._unread_since_s = monotonic()
         self.is_local = False
 
     @property
@@ -95,10 +95,10 @@ class ClientConnection(asyncio.Protocol):
         return whether.
         """
         more = num_bytes - self._answer_bytes
-        if more > 0 and not self._reader.hold(more):
+        if more > 0 and not self._reader.hold(self._request, more):
             return False
         if more < 0:
-            self._reader.count(more)
+            self._reader.release(self._request, -more)
         self._answer_bytes = num_bytes
         return True
 
@@ -122,24 +122,32 @@ class ClientConnection(asyncio.Protocol):
         """Note that a request is answered; the next one is served, or the connection closed."""
         self._served = None
         self._is_busy = False
-        self._reader.count(-self._served_bytes - self._answer_bytes)
-        self._served_bytes = self._answer_bytes = 0
+        self._reader.release(self._request)
+        self._request, self._answer_bytes = self._none, 0
         self.last_s = monotonic()
-        if not keeps_alive or (self._is_last and not self._reader.read):
+        if not keeps_alive:
             self.close()
         elif self._reader.read:
             self._loop.call_soon(self._serve_next)
+        elif self._reading.has_rest:
+            self._reading.go_on()
+        elif self._is_last:
+            self.close()
 
-    def time_out(self, now_s: float, idle_s: float, head_s: float, body_s: float) -> None:
+    def time_out(self, now_s: float, idle_s: float, head_s: float, unread_s: float) -> None:
         """Refuse a request that comes too slowly, and close the connection if the client asks nothing for
-        `idle_s` seconds; called each second.
+        `idle_s` seconds, or reads nothing for `unread_s`; called now and then.
         """
-        self._reader.refuse_late(now_s, head_s, body_s)
+        self._reader.refuse_late(now_s, head_s)
         self._serve_next()
         silent_s = now_s - self.last_s if not self._is_busy else 0.0
-        if silent_s > 2 * idle_s:
-            self.abort()  # it does not read its last answer
-        elif silent_s > idle_s:
+        idle_s = idle_s if self._num_served else min(idle_s, head_s)
+        if self.is_full and now_s - self._unread_since_s > unread_s:
+            self.abort()
+        elif not self.is_open:
+            if now_s - self.last_s > unread_s:
+                self.abort()  # it does not read its last answer
+        elif silent_s > idle_s or (self._reader.is_closed and not self._is_busy and not self._reader.read):
             self.close()
 
     def close(self) -> None:
@@ -164,7 +172,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connected transport."""
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = self._reading.transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
         peer = self._transport.get_extra_info("peername")
         self.is_local = bool(peer) and peer[0] in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
@@ -172,48 +180,48 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Tell what serves the client that it is gone."""
         self._connections.discard(self)
+        self._reading.clear()
         self._reader.close()
-        self._served_bytes = self._answer_bytes = self._unsent_bytes = 0
+        self._app.budget.count(-self._unsent_bytes)
+        self._unsent_bytes = 0
+        self.is_full = False
         if self._served is not None:
             served, self._served = self._served, None
             served.client_left()
+        self._reader.release(self._request)
+        self._request, self._answer_bytes = self._none, 0
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of requests."""
-        if self._reader.is_closed:
-            return
         self.last_s = monotonic()
-        self._reader.feed(data, self.last_s)
-        if self._reader.read:
-            if self._reader.is_full and self._transport is not None:
-                self._transport.pause_reading()
-            if not self._is_busy:
-                self._serve_next()
+        self._reading.take(data, self.last_s)
 
     def eof_received(self) -> bool:
         """Answer what a client has asked that sends no more; return whether the connection stays open.
 
         A client that has closed its connection looks the same, until it refuses what is sent to it.
         """
-        self._is_last = True
-        if not self._is_busy and not self._reader.read:
+        self._is_last = self._reading.has_all = True
+        if not self._is_due:
             return False
         self._probe()
+        self._loop.call_later(_LOOK_S, self._look)
         return True
 
     def pause_writing(self) -> None:
         """Stop the answer, and serve no further request: the client does not read as fast as it comes."""
-        self._is_full = True
+        self.is_full = True
+        self._unread_since_s = monotonic()
         if self._transport is not None:
             self._unsent_bytes = self._transport.get_write_buffer_size()
-            self._reader.count(self._unsent_bytes)
+            self._app.budget.count(self._unsent_bytes)
         if self._served is not None:
             self._served.pause()
 
     def resume_writing(self) -> None:
         """Go on with the answer, or with the next request."""
-        self._is_full = False
-        self._reader.count(-self._unsent_bytes)
+        self.is_full = False
+        self._app.budget.count(-self._unsent_bytes)
         self._unsent_bytes = 0
         if self._served is not None:
             self._served.resume()
@@ -221,19 +229,31 @@ class ClientConnection(asyncio.Protocol):
 
     # --- requests
 
+    @property
+    def _is_due(self) -> bool:
+        """Whether an answer is due, or may be due once all that has come is parsed."""
+        return self._is_busy or bool(self._reader.read) or self._reading.has_rest
+
+    def _on_read(self) -> None:
+        self._serve_next()
+        if self._reading.has_all and not self._is_due:
+            self.close()
+
     def _ask_for_body(self) -> None:
         if not self._is_busy and not self._reader.read and self.is_open:
             assert self._transport is not None
             self._transport.write(_CONTINUE)
 
-    def _probe(self) -> None:
-        """Send bytes without a meaning, and look from then on whether the client has refused them."""
+    def _probe(self, next_s: float = _LOOK_S) -> None:
+        """Send bytes without a meaning now and then, which a client that has left refuses."""
+        if not self.is_open or not self._is_due:
+            return
         assert self._transport is not None
         if self._has_answer and self._served is not None:
             self._served.probe()
         elif self._takes_interim and not self._has_answer:
             self._transport.write(_CONTINUE)
-        self._loop.call_later(_PROBE_S, self._look)
+        self._loop.call_later(next_s, self._probe, min(2 * next_s, _LAST_PROBE_S))
 
     def _look(self) -> None:
         """Close the connection if the client has reset it: without bytes to read or write nobody is told."""
@@ -242,37 +262,42 @@ class ClientConnection(asyncio.Protocol):
         peer = self._transport.get_extra_info("socket")
         if peer is not None and peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.abort()
-        elif self._is_busy:
-            self._loop.call_later(_PROBE_S, self._look)
+        elif self._is_due:
+            self._loop.call_later(_LOOK_S, self._look)
 
-    def _answer_and_linger(self, refusal: ApiError) -> None:
-        """Refuse a request, and read what the client still sends: closing at once could lose the refusal."""
+    def _refuse(self, error: Refused, request: ClientRequest) -> None:
+        """Refuse a request. If its connection cannot be used after it, what the client still sends is read
+        first: closing at once could lose the refusal.
+        """
         assert self._transport is not None
-        self._on_refused(refusal.status)
-        body = error_body(refusal)
-        head = answer_head(
-            refusal.status, JSON_HEADERS, length=len(body), is_chunked=False, keeps_alive=False
-        )
+        answer = self._app.refusal(error, request)
+        if answer is None:
+            self.close()
+            return
+        status, headers, body = answer
+        if request.keeps_alive:
+            self.answer(status, headers, body, keeps_alive=True)
+            return
+        head = answer_head(status, headers, length=len(body), is_chunked=False, keeps_alive=False)
         self.write(head + body)
         self._transport.write_eof()
         self._loop.call_later(_LINGER_S, self.abort)
 
     def _serve_next(self) -> None:
-        if self._is_busy or self._is_full or not self._reader.read or not self.is_open:
+        if self._is_busy or self.is_full or not self._reader.read or not self.is_open:
             return
         was_full = self._reader.is_full
-        request = self._reader.read.popleft()
-        if was_full and not self._reader.is_full and self._transport is not None:
-            self._reader.go_on(monotonic())
-            self._transport.resume_reading()
+        self._request = request = self._reader.read.popleft()
+        if was_full and not self._reader.is_full:
+            self._reading.go_on()
         self._is_busy = True
+        self._num_served += 1
         self._has_answer = False
         self._takes_body = request.method != b"HEAD"
         self._takes_interim = request.takes_chunks
-        self._served_bytes = request.num_held
-        if (refusal := request.refusal) is not None:
-            self._answer_and_linger(refusal)
+        if request.refusal is not None:
+            self._refuse(request.refusal, request)
             return
-        served = self._serve(self, request)
+        served = self._app.serve(self, request)
         if self._is_busy:
             self._served = served
