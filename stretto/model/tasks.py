@@ -47,7 +47,8 @@ class Decode:
         max_tokens: largest number of generated tokens.
         items: None for text; "json_list" for a `splittable` decode, whose value is the parsed list of
             strings and which stops at the end of its JSON. Numbered lists and lists of objects are parsed
-            too. "calls" for the same with calls of tools, which may be JSON objects.
+            too. "calls" for the same with calls of tools, which may be JSON objects; a reply that has no list
+            then has no calls.
         max_items: number of items after which the decode stops (lists only).
         fallback: name of a variable of the prompt, whose text becomes the only item where the output is no
             list (lists only); None fails then.
@@ -64,6 +65,8 @@ class Decode:
         min_tokens: number of tokens before which neither an end of sequence nor a stop token is chosen.
         stop_tokens: ids that end the output and are not part of it.
         ignore_eos: whether the end of sequence is treated like any other token.
+        tools: what servers that take calls of tools are sent besides the conversation, as the JSON of a
+            `ToolOffer`; "" for none. The prompt says the same in words, for all other engines.
         json_schema: JSON schema of the output, as text; needs the package llguidance.
         schema_if_able: whether `json_schema` is a wish, which only engines that are known to be able to hold
             an output to it follow; else all others refuse it.
@@ -93,6 +96,7 @@ class Decode:
     logprobs: int | None = None
     json_schema: str | None = None
     schema_if_able: bool = False
+    tools: str = ""
     regex: str | None = None
     strip: bool = True
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from stretto.model.errors import StrettoError
+from stretto.model.tools import ToolResult
 
 
 class AbsentType:
@@ -204,12 +205,15 @@ class Segment:
             segment that goes on with the message before it. A prompt without roles is a message of the user.
         tokens: tokens that an LLM has generated as this text; None for any other text. An engine with another
             tokenizer uses the text.
+        calls: calls of tools with their results, of which `text` is the plain form. Servers that take calls
+            of tools get messages made of them instead.
     """
 
     text: str
     name: str | None = None
     role: str | None = None
     tokens: TokenIds | None = None
+    calls: tuple[ToolResult, ...] = ()
 
 
 def answer_segment(text: str, tokens: TokenIds | None = None) -> Segment:
@@ -247,8 +251,8 @@ class KV:
 
 
 def as_text(value: object) -> str:
-    """Return the text with which a value (a string, number, chunk, hit, or a list of these) stands in a
-    prompt.
+    """Return the text with which a value (a string, number, chunk, hit, call of a tool, or a list of these)
+    stands in a prompt.
 
     Raises:
         TypeError: the value has no textual form (a vector, a document).
@@ -256,6 +260,8 @@ def as_text(value: object) -> str:
     match value:
         case str():
             return value
+        case ToolResult():
+            return str(value)
         case Hit(chunk):
             return chunk.text
         case Chunk(text=text):

@@ -15,7 +15,7 @@ from stretto.transforms.table import steps_of
 _KNOWN = tuple(
     field.name
     for field in dataclasses.fields(Decode)
-    if field.name not in ("items", "max_items", "fallback", "schema_if_able", "logprobs")
+    if field.name not in ("items", "max_items", "fallback", "schema_if_able", "tools", "logprobs")
 )
 _ANY_VOCABULARY = 2**31
 """Size of a vocabulary that has any token."""

@@ -1,0 +1,84 @@
+"""Data as annotations of Python describe it: the JSON schema of a type, and values checked against it.
+
+Types are those that pydantic knows: models, dataclasses, `Literal`, enums, lists, dates and others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stretto.model.errors import ConfigError
+from stretto.model.extras import imports_of
+
+_MOST_NAMED = 5
+_MAX_SHOWN_CHARS = 80
+
+
+class Fields:
+    """The fields of a JSON object, each with a type, as the arguments of a function or the object of a class.
+
+    Args:
+        owner: what has the fields, for messages of errors, such as "tool 'add'".
+        fields: (annotation, default) by name; `...` in place of the default of a field that must be given.
+        descriptions: what fields mean, by name, for the schema.
+
+    Raises:
+        ConfigError: pydantic is not installed, or it knows no schema for a type.
+    """
+
+    def __init__(
+        self, owner: str, fields: Mapping[str, tuple[Any, Any]], descriptions: Mapping[str, str]
+    ) -> None:
+        with imports_of("agents", owner):
+            from pydantic import ConfigDict, Field, ValidationError, create_model
+
+        # pydantic takes neither names with an underscore before them nor those of its own methods, so aliases
+        # have the names.
+        self._names = {f"field{place}": name for place, name in enumerate(fields)}
+        made: dict[str, Any] = {
+            inner: (fields[name][0], self._field(Field, name, fields[name][1], descriptions.get(name)))
+            for inner, name in self._names.items()
+        }
+        self._wrong = ValidationError
+        try:
+            self._model = create_model("arguments", __config__=ConfigDict(extra="forbid"), **made)
+            schema = self._model.model_json_schema()
+        except Exception as error:  # its own errors, and those of users' types
+            raise ConfigError(f"{owner}: a type has no JSON schema: {error}") from error
+        schema.pop("title", None)
+        for field in schema.get("properties", {}).values():
+            field.pop("title", None)
+        schema.setdefault("properties", {})
+        self.schema: Mapping[str, Any] = schema
+
+    @staticmethod
+    def _field(make: Any, name: str, default: Any, description: str | None) -> Any:
+        given = {} if default is ... else {"default": default}
+        return make(alias=name, description=description, **given)
+
+    def checked(self, data: object) -> dict[str, Any]:
+        """Return the values of all fields by name, made of data as JSON has it.
+
+        Raises:
+            ValueError: the data does not fit; the message names the fields and what is wrong with each.
+        """
+        try:
+            model = self._model.model_validate(data)
+        except self._wrong as error:
+            raise ValueError(_problems(error)) from error
+        return {name: getattr(model, inner) for inner, name in self._names.items()}
+
+
+def _problems(error: Any) -> str:
+    found = error.errors(include_url=False, include_context=False)
+    named = []
+    for problem in found[:_MOST_NAMED]:
+        place = ".".join(map(str, problem["loc"]))
+        given = repr(problem.get("input"))
+        if len(given) > _MAX_SHOWN_CHARS:
+            given = given[:_MAX_SHOWN_CHARS] + "…"
+        shown = "" if problem["type"] == "missing" else f", got {given}"
+        named.append(f"{place}: {problem['msg']}{shown}" if place else f"{problem['msg']}{shown}")
+    more = f"; and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return "; ".join(named) + more
