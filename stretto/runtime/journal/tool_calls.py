@@ -1,9 +1,9 @@
 """The calls of agents' tools in a journal: a run that is started again calls nothing twice.
 
-A run has a name. Of each of its turns the journal has the calls that the LLM wrote, for each call with effects
-that it has begun, and what came of each call. When the run is started again, the LLM is asked again, but a
-turn that is in the journal goes on with the calls that stand there. An effect that had begun and has no result
-is in doubt, and is not repeated.
+A run has a name. Of each of its turns the journal has the calls that the LLM wrote, for each call with
+effects that it has begun, and what came of each call. When the run is started again, the LLM is asked again,
+but a turn that is in the journal goes on with the calls that stand there. An effect that had begun and has no
+result is in doubt, and is not repeated.
 """
 
 from __future__ import annotations
