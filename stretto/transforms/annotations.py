@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.model.errors import ConfigError
-from stretto.model.extras import imports_of
 
 _MOST_NAMED = 5
 _MAX_SHOWN_CHARS = 80
@@ -24,14 +23,13 @@ class Fields:
         descriptions: what fields mean, by name, for the schema.
 
     Raises:
-        ConfigError: pydantic is not installed, or it knows no schema for a type.
+        ConfigError: pydantic knows no schema for a type.
     """
 
     def __init__(
         self, owner: str, fields: Mapping[str, tuple[Any, Any]], descriptions: Mapping[str, str]
     ) -> None:
-        with imports_of("agents", owner):
-            from pydantic import ConfigDict, Field, ValidationError, create_model
+        from pydantic import ConfigDict, Field, ValidationError, create_model
 
         # pydantic takes neither names with an underscore before them nor those of its own methods, so aliases
         # have the names.

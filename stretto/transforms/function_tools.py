@@ -54,13 +54,14 @@ def tool(
     without an annotation take anything. Arguments are checked and converted before each call.
 
     Args:
-        effects, timeout_s, idempotent: as in `Tool`.
+        effects: whether it changes something outside the app; `Tool` says what follows from that.
+        timeout_s: seconds that a call may take.
+        idempotent: whether a function with effects may be called again with the same arguments.
         name: name by which the LLM calls it; None for that of the function.
         description: what it does; None for the docstring.
 
     Raises:
-        ConfigError: a parameter collects arguments (`*args`), or its type has no JSON schema; or pydantic is
-            not installed.
+        ConfigError: a parameter collects arguments (`*args`), or its type has no JSON schema.
     """
 
     def make(function: Callable[..., object]) -> Tool:

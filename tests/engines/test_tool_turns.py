@@ -141,3 +141,19 @@ def test_an_error_within_a_function_is_not_taken_for_wrong_arguments() -> None:
     with engine(tool(root)) as tools:
         (result,) = turn(tools, '{"name": "root", "arguments": {"x": -1}}')
     assert (result.outcome, result.text) == ("failed", "This failed: ValueError: no root")
+
+
+def test_results_of_a_run_have_a_length_together() -> None:
+    """What is left is shared by the calls of a turn, and each result may have 200 characters in any case."""
+
+    def run(tools: Tools, used: int) -> str:
+        earlier = [ToolResult("huge", "", "x" * used)]
+        inputs = {"call": "huge: now", "results1": earlier}
+        (result,) = tools.run([Task(1, "q", "results", "call", inputs, {"max_chars": 5000, "max_calls": 4})])
+        assert isinstance(result, ToolResult)
+        return result.text
+
+    with engine(Tool("huge", "is huge", lambda given: "x" * 10_000), max_chars=4000) as tools:
+        assert run(tools, 0).startswith("x" * 1250 + "\n[Cut: these are the first 1250 of")
+        assert run(tools, 4000).startswith("x" * 250 + "\n[Cut: ")
+        assert run(tools, 9000).startswith("x" * 200 + "\n[Cut: ")

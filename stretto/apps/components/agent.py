@@ -35,7 +35,15 @@ _ASK_CALLS = (
 )
 _ASK_ANSWER = "\nAnswer the question in plain words.\nAnswer:"
 _RESULTS = re.compile(r"results(\d+)")
-_LIMITS = ("max_turns", "max_calls", "call_tokens", "max_tokens", "engine", "tools_engine")
+_LIMITS = (
+    "max_turns",
+    "max_calls",
+    "call_tokens",
+    "max_tokens",
+    "max_results_chars",
+    "engine",
+    "tools_engine",
+)
 _SETTINGS = ("introduction", "offer", "last_offer", "schema", "schema_if_able", "has_effects", *_LIMITS)
 
 
@@ -71,6 +79,8 @@ class Agent(Component):
             max_calls: largest number of calls in one turn; further ones are not made.
             call_tokens: largest number of output tokens of a list of calls.
             max_tokens: largest number of output tokens of the answer.
+            max_results_chars: largest number of characters of all results together, which the context of the
+                LLM must hold. What is over is cut off, and the LLM is told.
             constrained: whether calls must follow a JSON schema that allows these tools only. None holds the
                 models that run in this process or in its workers to it, where llguidance is installed. True
                 has servers asked too, and an engine that cannot refuses it.
@@ -84,6 +94,7 @@ class Agent(Component):
         max_calls: int = 4
         call_tokens: int = 256
         max_tokens: int = 256
+        max_results_chars: int = 12_000
         constrained: bool | None = None
         engine: str = "llm"
         tools_engine: str = "tools"
@@ -91,6 +102,7 @@ class Agent(Component):
         def __post_init__(self) -> None:
             at_least(1, max_turns=self.max_turns, max_calls=self.max_calls)
             at_least(1, call_tokens=self.call_tokens, max_tokens=self.max_tokens)
+            at_least(1, max_results_chars=self.max_results_chars)
             as_tools(self.tools)
 
     def __init__(self, *, name: str | None = None, **keywords: Any) -> None:
@@ -194,20 +206,27 @@ def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref], 
         "tools": settings["offer"],
     }
     calls = _complete(build, settings, "calls", known, _ASK_CALLS, decode, hints=("splittable",))
-    engine = str(settings["tools_engine"])
+    has_effects = settings["has_effects"]
+    given = [Arg("calls" if has_effects else "call", calls, each=not has_effects)]
+    given += [Arg(_name(place), ref) for place, ref in enumerate(known) if place > 0]
     named = () if run is None else (Arg("run_name", run),)
-    if settings["has_effects"]:
-        config = {"result": "list[any]", "effects": True, "turn": len(known)}
-        given = (Arg("calls", calls), *(Arg("run", run) for run in (run,) if run is not None))
-        results = build.add("results", "call", given, engine=engine, config=config)
-    else:
-        each = (Arg("call", calls, each=True),)
-        results = build.add(
-            "results", "call", each, engine=engine, config={"result": "any"}, hints=("batchable",)
-        )
+    config = {
+        "result": "list[any]" if has_effects else "any",
+        "max_chars": settings["max_results_chars"],
+        "max_calls": settings["max_calls"],
+        "turn": len(known),
+    }
+    results = build.add(
+        "results",
+        "call",
+        (*given, *named),
+        engine=str(settings["tools_engine"]),
+        config={**config, "effects": True} if has_effects else config,
+        hints=() if has_effects else ("batchable",),
+    )
     args = [Arg(_name(place), ref) for place, ref in enumerate((*known, results))]
     grown = {name: settings[name] for name in _SETTINGS}
-    if not settings["has_effects"]:
+    if not has_effects:
         grown["access"] = "reads"
     return build.add("answer", "expand", (*args, *named), config={"body": AGENT, "result": "text", **grown})
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
@@ -17,6 +18,10 @@ from stretto.model.foreign import described, raised
 from stretto.model.tasks import Task
 from stretto.model.tools import BadArguments, Tool, ToolOutcome, ToolResult
 from stretto.model.values import whole_characters
+
+_NO_LIMIT = 2**31
+_LEAST_CHARS = 200
+"""Largest number of characters of a result where all that results may have together is used up."""
 
 
 class TurnRecords(Protocol):
@@ -64,8 +69,11 @@ class Tools:
     It runs the op (kind of step) `call`, and answers with a `ToolResult` for each call. Input `call` is one
     call, a text like "search: old maps" or a JSON object with a name and arguments. Input `calls` has all
     calls of a turn: those of tools without effects run side by side, the others one after the other in their
-    order. Input `run` names the run, whose turns are recorded if there are `records`; setting `turn` numbers
-    them. An answer in place of a call is passed on as its text.
+    order. Input `run_name` names the run, whose turns are recorded if there are `records`; setting `turn`
+    numbers them. An answer in place of a call is passed on as its text.
+
+    All other inputs are results of earlier turns. The results of a run have at most `max_chars` characters
+    together (setting); of what is left each of the `max_calls` calls of a turn gets an equal share.
 
     A call that fails, takes too long, cannot be read, or is of a tool that there is not, is answered with
     what is wrong, so that the LLM can try something else.
@@ -99,17 +107,27 @@ class Tools:
         ]
 
     def _single(self, application: OpApplication) -> ToolResult | str:
-        return self._result(application.require("call", str), self.call)
+        limit = self._limit(application)
+        return self._result(application.require("call", str), partial(self.call, limit))
 
     def _turn(self, application: OpApplication) -> list[ToolResult | str]:
         calls = application.require("calls", list)
-        name = application.get("run", str)
+        name, make = application.get("run_name", str), partial(self.call, self._limit(application))
         if self._records is None or not name:
-            return self._side_by_side(calls, [self.call] * len(calls))
+            return self._side_by_side(calls, [make] * len(calls))
         task = application.task
         run = (task.tenant, name, str(setting(task, "turn", int)))
         calls = self._records.turn(run, calls)
-        return self._side_by_side(calls, [_Recorded(self, self._records, run, i) for i in range(len(calls))])
+        return self._side_by_side(calls, [_Recorded(make, self._records, run, i) for i in range(len(calls))])
+
+    def _limit(self, application: OpApplication) -> int:
+        """Return the largest number of characters of a result."""
+        task = application.task
+        total = setting(task, "max_chars", int, _NO_LIMIT)
+        known = [value for value in application.inputs.values() if isinstance(value, list)]
+        used = sum(len(one.text) for value in known for one in value if isinstance(one, ToolResult))
+        share = (total - used) // max(1, setting(task, "max_calls", int, 1))
+        return min(self._max_chars, max(share, _LEAST_CHARS))
 
     def _side_by_side(
         self, calls: Sequence[str], run: Sequence[Callable[[WrittenCall, Tool], ToolResult]]
@@ -149,8 +167,8 @@ class Tools:
             return _result_of(call, "refused", f"There is no such tool; there are {known}.")
         return run(call, tool)
 
-    def call(self, call: WrittenCall, tool: Tool) -> ToolResult:
-        """Return what comes of a call of a tool, which is made now."""
+    def call(self, max_chars: int, call: WrittenCall, tool: Tool) -> ToolResult:
+        """Return what comes of a call of a tool, which is made now; at most `max_chars` characters."""
         given = call.given if tool.schema else _input_in(call.given)
         try:
             value = self._calls.value(lambda: tool.function(given), tool.timeout_s)
@@ -163,21 +181,21 @@ class Tools:
             late = f"This took longer than {tool.timeout_s:g} s and was given up."
             return _result_of(call, "timed_out", late)
         except raised() as error:
-            return _result_of(call, "failed", self._shortened(f"This failed: {described(error)}"))
-        return _result_of(call, "done", self._shortened(text or _nothing(tool)))
-
-    def _shortened(self, text: str) -> str:
-        if len(text) <= self._max_chars:
-            return text
-        cut = f"\n[Cut: these are the first {self._max_chars} of {len(text)} characters.]"
-        return text[: self._max_chars] + cut
+            return _result_of(call, "failed", _shortened(f"This failed: {described(error)}", max_chars))
+        return _result_of(call, "done", _shortened(text or _nothing(tool), max_chars))
 
 
 class _Recorded:
     """A call of a named run, which is not made again where its result is recorded."""
 
-    def __init__(self, engine: Tools, records: TurnRecords, run: tuple[str, ...], place: int) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        make: Callable[[WrittenCall, Tool], ToolResult],
+        records: TurnRecords,
+        run: tuple[str, ...],
+        place: int,
+    ) -> None:
+        self._make = make
         self._records = records
         self._run = run
         self._place = place
@@ -190,9 +208,15 @@ class _Recorded:
         if not is_first and not tool.idempotent:
             result = _in_doubt(call, "The run broke off when this had begun")
         else:
-            result = self._engine.call(call, tool)
+            result = self._make(call, tool)
         self._records.end(self._run, self._place, result)
         return result
+
+
+def _shortened(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
+        return text
+    return f"{text[:max_chars]}\n[Cut: these are the first {max_chars} of {len(text)} characters.]"
 
 
 def _result_of(call: WrittenCall, outcome: ToolOutcome, text: str) -> ToolResult:

@@ -95,20 +95,22 @@ def items_of(text: str, parts: list[CallPart], offer: ToolOffer, max_items: int 
     """
     calls = [WrittenCall(call.name, call.arguments, call.id) for call in joined_calls(parts) if call.name]
     said = text
-    if not calls and _LIKE_CALLS.match(text):
-        calls, said = _written(text, offer), ""
+    if not calls and _LIKE_CALLS.match(text) and (written := _written(text, offer)) is not None:
+        if not written:
+            return []
+        calls, said = written, ""
     if not calls:
         return [written_answer(text)] if text else []
     calls = calls[:max_items]
     return [replace(calls[0], said=said).written(), *(call.written() for call in calls[1:])]
 
 
-def _written(text: str, offer: ToolOffer) -> list[WrittenCall]:
-    """Return the calls of offered tools in a text; none if it has anything else."""
+def _written(text: str, offer: ToolOffer) -> list[WrittenCall] | None:
+    """Return the calls of offered tools in a text; None if it has anything else."""
     parser = ListItems(takes_calls=True)
     try:
         items = [*parser.feed(_TAGS.sub(" ", text)), *parser.finish()]
         calls = [read_tool_call(item) for item in items]
     except BadReply:
-        return []
-    return calls if all(call.name in offer.names for call in calls) else []
+        return None
+    return calls if all(call.name in offer.names for call in calls) else None

@@ -164,8 +164,8 @@ class _List:
     def _fall_back(self, error: BadReply) -> None:
         if not self._fallback and not self._may_lack:
             raise error
-        instead = repr(self._fallback[:200]) if self._fallback else "an empty list"
-        _log.warning("%s; used instead: %s", error.message, instead)
+        if self._fallback:
+            _log.warning("%s; used instead: %r", error.message, self._fallback[:200])
         self._fell_back = True
         self._items += [self._fallback] if self._fallback else []
 
