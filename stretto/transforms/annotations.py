@@ -53,7 +53,9 @@ class Fields:
     @staticmethod
     def _field(make: Any, name: str, default: Any, description: str | None) -> Any:
         given = {} if default is ... else {"default": default}
-        return make(alias=name, description=description, **given)
+        if description is not None:
+            given["description"] = description
+        return make(alias=name, **given)
 
     def checked(self, data: object) -> dict[str, Any]:
         """Return the values of all fields by name, made of data as JSON has it.

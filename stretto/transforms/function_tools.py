@@ -65,7 +65,7 @@ def tool(
     """
 
     def make(function: Callable[..., object]) -> Tool:
-        called = name or getattr(function, "__name__", type(function).__name__)
+        called: str = name or getattr(function, "__name__", "") or type(function).__name__
         summary, described = _documented(inspect.getdoc(function) or "")
         fields = Fields(f"tool {called!r}", _parameters(called, function), described)
         return Tool(

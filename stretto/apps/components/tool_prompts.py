@@ -32,7 +32,7 @@ def signature_of(tool: Tool) -> str:
 def _type_of(field: dict[str, Any]) -> str:
     note = f" ({field['description']})" if field.get("description") else ""
     if "$ref" in field:
-        return field["$ref"].removeprefix(_REF) + note
+        return str(field["$ref"]).removeprefix(_REF) + note
     if "enum" in field or "const" in field:
         return "|".join(map(_json, field.get("enum", [field.get("const")]))) + note
     if field.get("type") in _PLAIN:
