@@ -55,6 +55,8 @@ class Decode:
         stop: stop strings; the text ends before the first of them.
         temperature: 0 is greedy.
         seed: seed of the sampler, used if temperature > 0.
+        draws_seed: whether the scheduler chooses a seed for each request, so that equal requests of a query
+            differ. Engines get the seed.
         top_p: share of the probability; sampling uses the most likely tokens that make it up.
         top_k: number of most likely tokens to sample from; 0 for all.
         min_p: smallest probability to sample from, relative to that of the most likely token.
@@ -84,6 +86,7 @@ class Decode:
     stop: tuple[str, ...] = ()
     temperature: float = 0.0
     seed: int = 0
+    draws_seed: bool = False
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0

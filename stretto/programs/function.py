@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
@@ -43,7 +44,7 @@ class Function:
         function: the Python function. Parameters whose default is an `Output` are outputs, all others inputs.
         engine: name of the LLM engine.
         conversation: form of conversation that the prompt is put into; None for none.
-        settings: settings of all outputs, the fields of `stretto.model.tasks.Decode`.
+        settings: settings of all outputs, those of `Output`.
 
     Attributes:
         engines: the engines that a call needs, and the kind of each.
@@ -122,28 +123,61 @@ class Function:
         self._parts = parts if conversation is None else conversation.apply(parts, self.name)
         places = [part for part in self._parts if isinstance(part, PromptSlot) and part.kind == "output"]
         try:
-            self.outputs: Mapping[str, Output] = {
-                place.name: declared.get(place.name, Output()).within(settings) for place in places
-            }
+            outputs = {place.name: declared.get(place.name, Output()).within(settings) for place in places}
         except ConfigError as error:
             raise ConfigError(f"{self.name}: {error.message}") from error
-        lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
+        check_places(self.name, self._parts, self._signature.parameters, declared)
+        self._set_outputs(outputs)
+
+    def _set_outputs(self, outputs: Mapping[str, Output]) -> None:
+        """Set the outputs, and all that follows from their settings."""
+        self.outputs = outputs
+        lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in outputs.values())
         self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
-        has_transforms = any(self.input_steps.values()) or any(
-            output.steps for output in self.outputs.values()
-        )
+        self._check_samples()
+        has_transforms = any(self.input_steps.values()) or any(one.steps for one in outputs.values())
+        fallbacks = [one.strategy.fallback for one in outputs.values()]
         self.engines: Mapping[str, str] = {
             self.engine: "llm",
+            **{engine: "llm" for engine in fallbacks if engine is not None},
             **({TRANSFORMS: "batch"} if has_transforms else {}),
         }
-        check_places(self.name, self._parts, self._signature.parameters, declared)
         self.form = Form(
             self.name,
             self.engine,
             self._parts,
-            tuple((name, one.steps, one.form) for name, one in self.outputs.items()),
+            tuple((name, one.steps, one.form) for name, one in outputs.items()),
             tuple(self.input_steps.items()),
         )
+
+    def _check_samples(self) -> None:
+        """Check that nothing in the prompt follows an output of several samples. Raises ConfigError."""
+        for name in list(self.outputs)[:-1]:
+            if self.outputs[name].num_samples is not None:
+                raise ConfigError(f"{self.name}: n={self.outputs[name].num_samples} is for the last output")
+
+    def using(self, *, engine: str | None = None, **settings: object) -> Function:
+        """Return this function with other settings of all its outputs, for one call or several:
+
+            joke.using(temperature=0.8, n=3)("cats")
+
+        Settings are those of `Output`, such as `temperature`, `seed`, `max_tokens`, `stop`, `n`, `retries`,
+        `timeout_s` and `fallback`. `n` is for the last output alone.
+
+        Raises:
+            ConfigError: a setting is unknown, or its value cannot be used.
+        """
+        made = copy(self)
+        made.engine = engine or self.engine
+        last = list(self.outputs)[-1:]
+        others = {name: value for name, value in settings.items() if name != "n"}
+        try:
+            made._set_outputs(
+                {name: one.using(settings if name in last else others) for name, one in self.outputs.items()}
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error.message}") from error
+        return made
 
     def __call__(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
         """Submit a call and return the variables of its outputs; see the class."""
@@ -159,6 +193,8 @@ class Function:
         """
         if not self._signature.parameters:
             raise UserError(f"{self.name}: map needs an input to take items from")
+        if any(one.num_samples is not None for one in self.outputs.values()):
+            raise UserError(f"{self.name}: map makes a list already, so n is for single calls")
         each = next(iter(self._signature.parameters))
         self.check_each(each)
         return self._call(each, args, keywords, when)
@@ -193,9 +229,12 @@ class Function:
             elif part.kind == "input":
                 prompt.append(Slot(part.name))
             else:
-                output = self._generate(build, part.name, prompt, known, when)
+                samples = self.outputs[part.name].num_samples
+                made = [self._generate(build, part.name, prompt, known, when) for _ in range(samples or 1)]
                 steps = self.outputs[part.name].steps
-                refs[part.name] = self._add_transform(build, output, steps) if steps else output.ref
+                found = [self._add_transform(build, one, steps) if steps else one.ref for one in made]
+                refs[part.name] = found[0] if samples is None else _listed(build, found)
+                output = made[0]
                 answer = replace(output, port=f"{part.name}.{ANSWER}", ref=replace(output.ref, port=ANSWER))
                 known |= {part.name: output, answer.port: answer}
                 prompt.append(Slot(answer.port))
@@ -232,10 +271,23 @@ class Function:
         is_mapped = any(arg.each for arg in args)
         if when is not None:
             args.append(Arg(WHEN, when))
-        name = f"{self.name}.{output}"
-        kv = build.add(f"{name}.prompt", "prefill", args, engine=self.engine, prompt=parts)
-        settings = self.outputs[output].settings
-        decoded = build.add(name, "decode", [Arg("kv", kv, is_mapped)], engine=self.engine, config=settings)
+        name, chosen = f"{self.name}.{output}", self.outputs[output]
+        kv = build.add(
+            f"{name}.prompt",
+            "prefill",
+            args,
+            engine=self.engine,
+            prompt=parts,
+            strategy=chosen.strategy,
+        )
+        decoded = build.add(
+            name,
+            "decode",
+            [Arg("kv", kv, is_mapped)],
+            engine=self.engine,
+            config=chosen.settings,
+            strategy=chosen.strategy,
+        )
         return Arg(output, decoded, is_mapped)
 
     def _inputs(self, args: tuple[object, ...], keywords: Mapping[str, object]) -> Mapping[str, object]:
@@ -292,6 +344,12 @@ def semantic_function(
     if function is not None:
         return Function(function, **settings)
     return lambda function: Function(function, **settings)
+
+
+def _listed(build: Build, refs: list[Ref]) -> Ref:
+    """Add a step that makes a list of values."""
+    args = [Arg(f"sample{place}", ref) for place, ref in enumerate(refs)]
+    return build.add("samples", "aggregate", args)
 
 
 def _declared(function: Callable[..., object], kind: type[T]) -> dict[str, T]:

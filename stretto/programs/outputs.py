@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from stretto.graph.strategy import Strategy
 from stretto.llm.output import output
 from stretto.llm.output.sampling import check_sampling
 from stretto.model.errors import ConfigError
@@ -15,8 +16,11 @@ from stretto.transforms.table import steps_of
 _KNOWN = tuple(
     field.name
     for field in dataclasses.fields(Decode)
-    if field.name not in ("items", "max_items", "fallback", "schema_if_able", "tools", "logprobs")
+    if field.name
+    not in ("items", "max_items", "fallback", "schema_if_able", "tools", "draws_seed", "logprobs")
 )
+_CHOICES = ("timeout_s", "retries", "backoff_s", "fallback")
+_MAX_SAMPLES = 64
 _ANY_VOCABULARY = 2**31
 """Size of a vocabulary that has any token."""
 
@@ -29,7 +33,16 @@ class Output:
     Args:
         transform: chain of transforms that makes the output's value of its text, such as 'json_path "$.name"'
             (see `stretto.transforms.table`). Within the same prompt the output stays as it is.
-        settings: fields of `stretto.model.tasks.Decode` that say how to generate a text.
+        settings: fields of `stretto.model.tasks.Decode` that say how to generate a text; `n`, the number of
+            samples, with which the value is a list of them; and `timeout_s`, `retries`, `backoff_s` and
+            `fallback` of `stretto.graph.strategy.Strategy`. Without a `seed`, equal calls with a temperature
+            above 0 give different texts.
+
+    Attributes:
+        given: settings as they were given, for the way to a service.
+        settings: settings of the generation.
+        strategy: what happens if the generation fails.
+        num_samples: number of samples of which the value is a list; None for one text.
 
     Raises:
         ConfigError: there is no such setting or transform, or a value cannot be used.
@@ -37,16 +50,34 @@ class Output:
 
     def __init__(self, *, transform: str | Sequence[str] = (), **settings: object) -> None:
         self.steps = steps_of(transform)
+        self.given = dict(settings)
+        self.strategy = Strategy.of({name: settings.pop(name) for name in _CHOICES if name in settings})
+        if not isinstance(self.strategy.fallback, str | None):
+            raise ConfigError(f"fallback must be the name of an engine, got {self.strategy.fallback!r}")
+        self.num_samples = _num_samples(settings.pop("n", None))
         self.settings = checked(settings)
 
     @property
     def form(self) -> Hashable:
         """A key that is equal for outputs with equal settings of equal types (1 is not True)."""
-        return tuple((name, type(value), value) for name, value in self.settings.items())
+        settings = tuple((name, type(value), value) for name, value in self.settings.items())
+        return settings, self.strategy, self.num_samples
 
     def within(self, settings: Mapping[str, object]) -> Output:
         """Return this output with `settings` where it has none of its own."""
-        return Output(transform=self.steps, **{**settings, **self.settings})
+        return Output(transform=self.steps, **{**settings, **self.given})
+
+    def using(self, settings: Mapping[str, object]) -> Output:
+        """Return this output with `settings` in place of its own."""
+        return Output(transform=self.steps, **{**self.given, **settings})
+
+
+def _num_samples(n: object) -> int | None:
+    if n is None:
+        return None
+    if type(n) is not int or not 1 <= n <= _MAX_SAMPLES:
+        raise ConfigError(f"n must be a whole number from 1 to {_MAX_SAMPLES}, got {n!r}")
+    return n
 
 
 class Input:
@@ -72,10 +103,13 @@ def checked(settings: Mapping[str, object]) -> dict[str, object]:
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in _KNOWN:
-            raise ConfigError(f"generation has no setting {name!r}; it has {', '.join(_KNOWN)}")
+            known = ", ".join((*_KNOWN, "n", *_CHOICES))
+            raise ConfigError(f"generation has no setting {name!r}; it has {known}")
         if name == "stop" and isinstance(value, str):
             value = (value,)
         found[name] = tuple(value) if isinstance(value, list) else value
+    if found.get("temperature") and "seed" not in found:
+        found["draws_seed"] = True
     decode = Decode(**found)
     output.DecodeOutput(decode)  # refuses what has no meaning
     check_sampling(decode, _ANY_VOCABULARY)

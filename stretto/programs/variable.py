@@ -50,6 +50,33 @@ class SemanticVariable:
         """
         raise UserError(f"{self!r} has no text yet: give it to a function as an argument, or use join")
 
+    def __str__(self) -> str:
+        """Refuse to become a text. Raises UserError, as an f-string with the variable does."""
+        return self.__format__("")
+
+    def __bool__(self) -> bool:
+        """Refuse to be a condition, as the value is still to come.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{self!r} is no value: wait for that with get or await, or use P.condition")
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other one is this variable.
+
+        Raises:
+            UserError: the other one is a value, which the value of this variable is compared with, but that
+                is still to come.
+        """
+        if isinstance(other, SemanticVariable):
+            return self is other
+        if isinstance(other, str | int | float | list | tuple | dict):
+            raise UserError(f"{self!r} is no value: wait for that with get or await, or use P.condition")
+        return NotImplemented
+
+    __hash__ = object.__hash__
+
     def get(self, perf: Criteria | None = None, *, timeout_s: float | None = None) -> Any:
         """Wait for the value and return it, from code that is not asynchronous.
 

@@ -540,7 +540,9 @@ class Runtime:
         self._check_home()
         if self._bug is not None:
             raise self._bug
-        if self._loop is None or not self._is_open:
+        if self._loop is not None and not self._is_open:
+            raise UserError("the runtime has been closed; make a new one")
+        if self._loop is None:
             raise UserError("the runtime is not running: use `async with Runtime(...)`")
         if self._loop is not asyncio.get_running_loop():
             raise UserError("the runtime belongs to another event loop")
