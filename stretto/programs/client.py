@@ -19,7 +19,7 @@ from typing import Any
 
 from stretto.model.errors import StrettoError, UserError
 from stretto.model.extras import imports_of
-from stretto.model.tasks import Criteria
+from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import Failure
 from stretto.programs.connection import Connection, InProcess, ProgramSession
 from stretto.programs.fragment import Call, Work
@@ -95,6 +95,17 @@ class Client:
     ) -> None:
         self._leave()
         await self._close()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all LLM requests of this client that have ended so far: of their prompts, of the parts of
+        prompts that were found in a cache, and of their outputs. A service tells them apart from this, at
+        `/v1/sessions/ID`.
+
+        Raises:
+            UserError: the client has no session yet, or its calls run at a service.
+        """
+        return self._opened().usage
 
     @contextmanager
     def together(self) -> Iterator[None]:

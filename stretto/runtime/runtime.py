@@ -11,6 +11,7 @@ import asyncio
 import reprlib
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args
 
@@ -283,7 +284,8 @@ class Runtime:
             return self._plan(app, configuration, names, is_running=True)
 
         loop = asyncio.get_running_loop()
-        session = Session(query_id, self._post, plan, loop, self._queries.slots, names)
+        usage = partial(self.system.usage, query_id)
+        session = Session(query_id, self._post, plan, loop, self._queries.slots, names, usage)
         self._queries.add(session)
         self._post(Open(query_id, record, names))
         return session

@@ -40,7 +40,9 @@ def openapi() -> dict[str, Any]:
             },
             "/v1/sessions/{session}": {
                 "parameters": session,
-                "get": _operation("show", _object(session_id="string", num_variables="integer")),
+                "get": _operation(
+                    "show", _object(session_id="string", num_variables="integer", usage="object")
+                ),
                 "delete": _operation("close", _object()),
             },
             "/v1/sessions/{session}/graph": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import asdict
 from itertools import chain
 
 import msgspec
@@ -80,7 +81,8 @@ class SessionRoutes:
 
     async def _show(self, request: ServiceRequest) -> None:
         session = self._session(request)
-        await request.answer_json({"session_id": session.id, "num_variables": session.num_variables})
+        shown: dict[str, object] = {"session_id": session.id, "num_variables": session.num_variables}
+        await request.answer_json({**shown, "usage": asdict(session.usage)})
 
     async def _draw(self, request: ServiceRequest) -> None:
         session = self._session(request)
