@@ -5,9 +5,10 @@ They are plain immutable data: an engine gets them, returns them, and never chan
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from stretto.model.errors import StrettoError
 from stretto.model.tools import ToolResult
@@ -251,8 +252,8 @@ class KV:
 
 
 def as_text(value: object) -> str:
-    """Return the text with which a value (a string, number, chunk, hit, call of a tool, or a list of these)
-    stands in a prompt.
+    """Return the text with which a value (a string, number, chunk, hit, call of a tool, an object of JSON,
+    or a list of these) stands in a prompt.
 
     Raises:
         TypeError: the value has no textual form (a vector, a document).
@@ -270,7 +271,16 @@ def as_text(value: object) -> str:
             return str(value)
         case list() | tuple():
             return "\n\n".join(as_text(item) for item in value)
+        case dict():
+            return _json_text(value)
     raise TypeError(f"a {type(value).__name__} has no textual form")
+
+
+def _json_text(value: dict[Any, Any]) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError) as error:
+        raise TypeError(f"an object has no textual form: {error}") from error
 
 
 def whole_characters(text: str) -> str:

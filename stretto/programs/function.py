@@ -12,16 +12,19 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
+from stretto.apps.components.ask_again import INPUT, settings_of
 from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Ref, Slot
 from stretto.model.errors import ConfigError, TemplateError, UserError
 from stretto.model.tasks import Decode
 from stretto.programs.conversations import Conversation
 from stretto.programs.fragment import Build, Form
 from stretto.programs.operators import TRANSFORMS
+from stretto.programs.output_types import output_types
 from stretto.programs.outputs import Input, Output
 from stretto.programs.places import check_places, with_kinds
 from stretto.programs.prompt_text import PromptSlot, dedent, parse
 from stretto.programs.variable import SemanticVariable, needed_client
+from stretto.transforms.annotations import Typed
 
 T = TypeVar("T")
 
@@ -71,7 +74,18 @@ class Function:
         self.engine, self.conversation = engine, conversation
         declared = _declared(function, Output)
         signature = _input_signature(function, declared)
+        self._types: Mapping[str, Typed] = {}
         self._read(dedent(function.__doc__), signature, _declared(function, Input), declared, settings)
+        self._types = output_types(function, tuple(self.outputs))
+        if self._types:
+            try:
+                typed = {
+                    name: one.of_type(self._types[name]) if name in self._types else one
+                    for name, one in self.outputs.items()
+                }
+            except ConfigError as error:
+                raise ConfigError(f"{self.name}: {error.message}") from error
+            self._set_outputs(typed)
 
     @classmethod
     def of_prompt(
@@ -93,6 +107,7 @@ class Function:
         made = cls.__new__(cls)
         made.name, made.__doc__ = name, prompt
         made.engine, made.conversation = engine, conversation
+        made._types = {}
         try:
             kind = inspect.Parameter.POSITIONAL_ONLY
             signature = inspect.Signature([inspect.Parameter(place, kind) for place in inputs])
@@ -155,6 +170,13 @@ class Function:
         for name in list(self.outputs)[:-1]:
             if self.outputs[name].num_samples is not None:
                 raise ConfigError(f"{self.name}: n={self.outputs[name].num_samples} is for the last output")
+
+    def _asks_again(self, output: Output, *, is_mapped: bool) -> bool:
+        """Return whether the LLM is asked again where the reply for an output does not fit: only for single
+        calls of a prompt with one output.
+        """
+        is_single = len(self.outputs) == 1 and output.num_samples is None and not is_mapped
+        return is_single and bool(output.steps) and output.num_asks > 0
 
     def using(self, *, engine: str | None = None, **settings: object) -> Function:
         """Return this function with other settings of all its outputs, for one call or several:
@@ -232,6 +254,9 @@ class Function:
                 samples = self.outputs[part.name].num_samples
                 made = [self._generate(build, part.name, prompt, known, when) for _ in range(samples or 1)]
                 steps = self.outputs[part.name].steps
+                if self._asks_again(self.outputs[part.name], is_mapped=made[0].each):
+                    refs[part.name] = self._ask_again(build, made[0], prompt, known, when)
+                    break
                 found = [self._add_transform(build, one, steps) if steps else one.ref for one in made]
                 refs[part.name] = found[0] if samples is None else _listed(build, found)
                 output = made[0]
@@ -252,6 +277,42 @@ class Function:
             engine=TRANSFORMS,
             config={"steps": steps},
         )
+
+    def _ask_again(
+        self,
+        build: Build,
+        reply: Arg,
+        prompt: list[Constant | Slot],
+        known: Mapping[str, Arg],
+        when: Ref | None,
+    ) -> Ref:
+        """Add the steps that make the value of a reply, or ask for it again."""
+        output = self.outputs[reply.port]
+        name = f"{self.name}.{reply.port}"
+        told = build.add(
+            f"{name}.transform",
+            "transform",
+            [replace(reply, port="value")],
+            engine=TRANSFORMS,
+            config={"steps": output.steps, "tells": True},
+        )
+        ports = dict.fromkeys(part.port for part in prompt if isinstance(part, Slot))
+        args = [Arg("reply", reply.ref), Arg("checked", told)]
+        args += [replace(known[port], port=f"{INPUT}{port}") for port in ports]
+        if when is not None:
+            args.append(Arg(WHEN, when))
+        config = settings_of(
+            prompt,
+            output.settings,
+            output.steps,
+            engine=self.engine,
+            transforms=TRANSFORMS,
+            tries=output.num_asks,
+        )
+        fallback = output.strategy.fallback
+        pairs = None if fallback is None else f"{self.engine}:{fallback}"
+        strategy = replace(output.strategy, fallback=pairs)
+        return build.add(f"{name}.value", "expand", args, config=config, strategy=strategy)
 
     def _generate(
         self,
@@ -321,6 +382,9 @@ class Function:
         rest = {name: value for name, value in keywords.items() if name not in given}
         inputs = self._inputs(args, rest)
         results = client.call(self, inputs, tuple(self.outputs), given=given, each=each, when=when)
+        for name, kind in self._types.items():
+            is_list = each is not None or self.outputs[name].num_samples is not None
+            results[name].read_as(kind.value, is_list=is_list)
         found = tuple(results[name] for name in self.outputs)
         return found[0] if len(found) == 1 else found
 

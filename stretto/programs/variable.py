@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol
 
 from stretto.model.errors import UserError
 from stretto.model.tasks import Criteria
+from stretto.model.values import AbsentType, Failure
 from stretto.programs.fragment import Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
@@ -36,6 +38,7 @@ class SemanticVariable:
         self._client: ProgramClient | None = None
         self._is_dropped = False
         self._name = ""
+        self._read: Callable[[object], object] | None = None
         if (client := current_client()) is not None:
             self.name_in(client)
 
@@ -91,13 +94,22 @@ class SemanticVariable:
             DeadlineExceeded: the value has not come in time.
             UserError: it is called on the event loop of the runtime, or `perf` is unknown.
         """
-        return self._bound().get(self._name, perf, timeout_s)
+        return self._as_read(self._bound().get(self._name, perf, timeout_s))
 
     async def aget(self, perf: Criteria | None = None, *, timeout_s: float | None = None) -> Any:
         """Wait for the value and return it. The arguments and errors are those of `get`; any event loop will
         do.
         """
-        return await self._bound().aget(self._name, perf, timeout_s)
+        return self._as_read(await self._bound().aget(self._name, perf, timeout_s))
+
+    def read_as(self, read: Callable[[object], object], *, is_list: bool) -> None:
+        """Let `get` and `await` return what `read` makes of the value, or of each item of a list. Calls that
+        read the variable get the value itself.
+        """
+        self._read = partial(_each, read) if is_list else read
+
+    def _as_read(self, value: object) -> object:
+        return value if self._read is None or isinstance(value, AbsentType) else self._read(value)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.aget().__await__()
@@ -155,11 +167,17 @@ class SemanticVariable:
         return self._client
 
 
+def _each(read: Callable[[object], object], values: object) -> object:
+    if not isinstance(values, list):
+        return read(values)
+    return [one if isinstance(one, AbsentType | Failure) else read(one) for one in values]
+
+
 def produced(client: ProgramClient, stem: str) -> SemanticVariable:
     """Return a new variable of a client, for the output of a call."""
     variable = SemanticVariable.__new__(SemanticVariable)
     variable._content, variable._stem, variable._client, variable._is_dropped = _UNSET, stem, client, False
-    variable._name = client.ledger.new_name(stem)
+    variable._name, variable._read = client.ledger.new_name(stem), None
     return variable
 
 
