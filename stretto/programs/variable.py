@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol
@@ -123,6 +123,15 @@ class SemanticVariable:
         """
         return self._bound().stream(self._name, perf)
 
+    def stream_sync(self, perf: Criteria | None = None) -> Iterator[str]:
+        """Return an iterator over the text of the variable as it is generated, for code that is not
+        asynchronous.
+
+        Raises:
+            UserError: it is called on the event loop of the runtime.
+        """
+        return self._bound().stream_sync(self._name, perf)
+
     def set(self, value: object) -> None:
         """Give the variable its value.
 
@@ -219,6 +228,9 @@ class ProgramClient(Protocol):
 
     def stream(self, name: str, perf: Criteria | None) -> AsyncIterator[str]:
         """Return an iterator over the text of a variable as it is generated."""
+
+    def stream_sync(self, name: str, perf: Criteria | None) -> Iterator[str]:
+        """Return an iterator over the text of a variable, for code that is not asynchronous."""
 
     def drop(self, name: str) -> None:
         """Give a variable up."""

@@ -100,7 +100,7 @@ class Typed:
         ConfigError: pydantic knows no schema for the type, or the type refers to itself.
     """
 
-    def __init__(self, owner: str, annotation: object) -> None:
+    def __init__(self, owner: str, annotation: Any) -> None:
         from pydantic import TypeAdapter, ValidationError
 
         self._owner, self._wrong = owner, ValidationError
