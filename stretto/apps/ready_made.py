@@ -84,7 +84,7 @@ def agent(
 
     Source: Teola Figure 2b.
     """
-    named = {"run_name": Input("run_name", "text")} if named_run else {}
+    named: dict[str, Any] = {"run_name": Input("run_name", "text")} if named_run else {}
     answering = Agent(question=Input("question", "text"), tools=tuple(tools), **settings, **named)
     return Template("agent", answering, {"answer": answering["answer"], "run": answering["run"]})
 

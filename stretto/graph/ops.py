@@ -353,7 +353,7 @@ _SPECS = (
         (Port("inputs", variadic=True),),
         _result_setting,
         runs_on=None,
-        optional_outputs=(Port(RECORD, "any"),),
+        optional_outputs=(Port(RECORD, "record"),),
         reads=_grown_reads,
         changes=_grown_changes,
     ),

@@ -22,7 +22,7 @@ from stretto.apps.components.tool_prompts import calls_schema, signature_of
 from stretto.graph.graph import RECORD, Arg, Graph, Ref
 from stretto.graph.ops import OpSpec, Port
 from stretto.model.errors import ConfigError
-from stretto.model.tools import AgentRun, Tool, ToolOffer, ToolResult
+from stretto.model.tools import AgentRun, RunEnd, Tool, ToolOffer, ToolResult
 from stretto.transforms.function_tools import as_tools
 
 AGENT = "agent_turn"
@@ -66,7 +66,7 @@ class Agent(Component):
     """
 
     ports = (Port("question", "text"), Port("run_name", "text", optional=True))
-    outs: ClassVar[Mapping[str, str]] = {"answer": "text", "run": "any"}
+    outs: ClassVar[Mapping[str, str]] = {"answer": "text", "run": "record"}
 
     @dataclass(frozen=True)
     class Config:
@@ -184,11 +184,13 @@ def _run_record(inputs: Mapping[str, object], settings: Mapping[str, object]) ->
     calls = tuple(
         tuple(one for one in turn if isinstance(one, ToolResult)) for turn in turns if isinstance(turn, list)
     )
-    ended = "max_turns" if settings["ended"] == "max_turns" else "answered"
+    ended: RunEnd = "max_turns" if settings["ended"] == "max_turns" else "answered"
     return {"": AgentRun(str(inputs["answer"]), ended, calls)}
 
 
-RUN_RECORD = OpSpec("agent_run", (Port("values", variadic=True),), "any", runs_on=None, evaluate=_run_record)
+RUN_RECORD = OpSpec(
+    "agent_run", (Port("values", variadic=True),), "record", runs_on=None, evaluate=_run_record
+)
 """Op that makes the record of an agent's run of its answer and the results of its turns."""
 
 
