@@ -42,7 +42,8 @@ def search_in(paths: list[Path]) -> Callable[..., list[str]]:
 
 
 async def main(asked: str, paths: list[Path], llm: Deployment) -> None:
-    tools = [calculate, search_in(paths)]  # name, docstring and annotations are what the LLM reads
+    # Name, docstring and annotations are what the LLM reads.
+    tools: list[Callable[..., object]] = [calculate, search_in(paths)]
     app = agent(tools, instructions="Answer with the help of the documents.", max_turns=3)
     async with Runtime([llm, tools_engine(tools)]) as runtime:
         query = await runtime.submit(app, {"question": asked})
