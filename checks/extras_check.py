@@ -67,6 +67,26 @@ with Runtime([llm_engine(None)]) as runtime:
     items = runtime.run_sync(app, {"question": "Where did the captain live?"})["items"]
 assert len(items) == 2 and all(isinstance(item, str) for item in items), items
 """
+MCP = """
+import pathlib, sys
+from stretto.engines.mcp_tools import MCPServer, MCPTools
+
+SERVER = '''
+from mcp.server import MCPServer
+server = MCPServer("adder")
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+server.run()
+'''
+path = pathlib.Path("adder.py")
+path.write_text(SERVER)
+with MCPTools(MCPServer(command=[sys.executable, str(path)])) as tools:
+    assert [tool.name for tool in tools] == ["add"], tools
+"""
 RAY = """
 from ray.cluster_utils import Cluster
 from stretto import Input, Runtime, Template, deploy
@@ -257,6 +277,11 @@ def _ray(env: Environment) -> str:
     return 'a program with runs_in="ray" on a cluster of one node'
 
 
+def _mcp(env: Environment) -> str:
+    env.run_code(MCP)
+    return "a program with a tool of an MCP server"
+
+
 COMMANDS: Mapping[str, Callable[[Environment], str]] = {
     "emulate": _emulate,
     "route": _route,
@@ -269,6 +294,7 @@ COMMANDS: Mapping[str, Callable[[Environment], str]] = {
     "ray": _ray,
     "local": _local,
     "structured": _structured,
+    "mcp": _mcp,
 }
 """What is run in the environment of each extra; returns what was run, in words."""
 NEEDS_SERVER = ("route", "service", "client", "kv-events")

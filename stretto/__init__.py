@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stretto.model.errors import StrettoError
     from stretto.model.tasks import Task
     from stretto.model.values import ABSENT, Chunk, Document, Failure, Hit, Section
+    from stretto.runtime.journal.tool_calls import ToolJournal
     from stretto.runtime.query import Query
     from stretto.runtime.runtime import Runtime
     from stretto.runtime.session import Session
@@ -43,6 +44,7 @@ __all__ = [
     "StrettoError",
     "Task",
     "Template",
+    "ToolJournal",
     "Vocabulary",
     "deploy",
     "load_documents",
@@ -56,6 +58,7 @@ _MODULES = {
     "model.errors": ("StrettoError",),
     "apps.components.component": ("Component", "Input", "parallel"),
     "apps.template": ("Template",),
+    "runtime.journal.tool_calls": ("ToolJournal",),
     "runtime.query": ("Query",),
     "runtime.runtime": ("Runtime",),
     "runtime.session": ("Session",),

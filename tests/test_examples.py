@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support.local_models import models_loaded_once
@@ -131,20 +132,21 @@ def test_agent(capsys: pytest.CaptureFixture[str]) -> None:
 def test_agent_on_a_server(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     """The same example runs on a chat server, which sees the results of both tools in its last request."""
     pytest.importorskip("bm25s")
-    calls = ('["search: sea ', 'chest", "calcu', 'late: 6 * 7"]')
-    replies = [Reply(calls), Reply(("Let me think: []",)), Reply(("It was ", "at the inn."))]
+    calls = ('[{"name": "search", "arguments": {"words": "sea ', 'chest"}}, "calcu', 'late: 6 * 7"]')
+    replies = [Reply(calls), Reply(("[]",)), Reply(("It was ", "at the inn."))]
 
-    async def ask() -> list[str]:
+    async def ask() -> list[dict[str, Any]]:
         rest = iter(replies)
         async with OpenAIStub(lambda _: next(rest)) as stub:
             await load("agent").main("Where was it?", paths, llm_engine(stub.url, api="chat"))
-            return [str(request["messages"][-1]["content"]) for request in stub.requests]
+            return [dict(request) for request in stub.requests]
 
     requests = asyncio.run(ask())
     assert capsys.readouterr().out == "It was at the inn.\n"
-    assert "- search: passages" in requests[0]
-    assert "lived at the inn with his sea chest" in requests[-1]
-    assert "calculate: 6 * 7\n42" in requests[-1]
+    assert [one["function"]["name"] for one in requests[0]["tools"]] == ["calculate", "search"]
+    *_, searched, calculated = requests[-1]["messages"]
+    assert "lived at the inn with his sea chest" in searched["content"]
+    assert calculated["content"] == "42"
 
 
 @pytest.mark.parametrize(("place", "num_rounds"), [(0, 0), (2, 2)])

@@ -54,6 +54,16 @@ from stretto.engines.openai_server import OpenAIServer
 minilm_path()
 local_engines()
 """,
+    "mcp": """
+import sys
+from stretto.engines.mcp_tools import MCPServer, MCPTools
+from stretto.model.errors import EngineUnavailable
+try:
+    with MCPTools(MCPServer(command=[sys.executable, "-c", ""])):
+        pass
+except EngineUnavailable:
+    pass
+""",
     "structured": "import stretto.engines.transformer.runner; from llguidance.hf import from_tokenizer",
 }
 COMMAND_LINE = "from stretto.cli.main import main; main()"

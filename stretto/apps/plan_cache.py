@@ -142,14 +142,14 @@ class PlanCache:
             inputs: values of the primitive's arguments, by port.
 
         Raises:
-            ConfigError: there is no such expansion, or its graph does not have exactly one output.
+            ConfigError: there is no such expansion, or its graph has neither one output nor two.
             GraphError: the graph does not verify.
         """
         expansions = self.vocabulary.expansions
         if body not in expansions:
             raise ConfigError(f"there is no expansion {body!r}; there are {', '.join(expansions) or 'none'}")
         graph = expansions[body](inputs)
-        if len(graph.outputs) != 1:
+        if len(graph.outputs) not in (1, 2):
             raise ConfigError(f"expansion {body!r} made a graph with {len(graph.outputs)} outputs")
         num_others = self._num_others(passes, is_running=True)
         return self._compiled(graph, passes, num_others, is_verified=False)

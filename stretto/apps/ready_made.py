@@ -73,15 +73,20 @@ def search_empowered() -> Template:
     )
 
 
-def agent(tools: Sequence[Tool], *, max_turns: int = 4) -> Template:
-    """Return the app in which an LLM answers a question with the help of tools, in at most `max_turns` turns.
+def agent(
+    tools: Sequence[Tool | Callable[..., object]], *, named_run: bool = False, **settings: Any
+) -> Template:
+    """Return the app in which an LLM answers a question with the help of tools, in several turns.
 
-    Engines: `llm`, and `tools`, which `stretto.engines.catalogue.tools_engine` makes of the same tools.
+    Engines: `llm`, and `tools`, which `stretto.engines.catalogue.tools_engine` makes of the same tools. With
+    `named_run`, queries bring a name of the run as the input `run_name`. Other settings are those of the
+    component `Agent`, such as `instructions` and `max_turns`.
 
     Source: Teola Figure 2b.
     """
-    answering = Agent(question=Input("question", "text"), tools=tuple(tools), max_turns=max_turns)
-    return Template("agent", answering, {"answer": answering["answer"]})
+    named: dict[str, Any] = {"run_name": Input("run_name", "text")} if named_run else {}
+    answering = Agent(question=Input("question", "text"), tools=tuple(tools), **settings, **named)
+    return Template("agent", answering, {"answer": answering["answer"], "run": answering["run"]})
 
 
 def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Any]]:

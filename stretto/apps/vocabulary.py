@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from stretto.apps.components.agent import AGENT, agent_turn
+from stretto.apps.components.agent import AGENT, RUN_RECORD, agent_turn
+from stretto.apps.components.ask_again import ASK_AGAIN, ask_again
 from stretto.apps.components.map_reduce import REDUCE, reduce_tree
 from stretto.sched.vocabulary import Vocabulary
 
-DEFAULT = Vocabulary(expansions={REDUCE: reduce_tree, AGENT: agent_turn})
+DEFAULT = Vocabulary(expansions={REDUCE: reduce_tree, AGENT: agent_turn, ASK_AGAIN: ask_again}).with_op(
+    RUN_RECORD
+)
 """The vocabulary of a template or a runtime that is given no other."""

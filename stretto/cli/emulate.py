@@ -114,6 +114,14 @@ def emulate(
             metavar="DIR",
         ),
     ] = None,
+    replies: Annotated[
+        Path | None,
+        typer.Option(
+            "--replies",
+            help="File with prescribed replies, calls of tools among them. Default: made-up texts.",
+            metavar="FILE",
+        ),
+    ] = None,
     served_name: Annotated[
         str | None, typer.Option("--served-model-name", help="Name of the model in requests.", metavar="NAME")
     ] = None,
@@ -172,6 +180,7 @@ def emulate(
             scheduling=scheduling.value,
             loading_s=loading_s,
             tokenizer=tokenizer,
+            replies=replies,
         )
         wanted = _equal_servers(one, device, num_devices, tensor_parallel, host, port, speed)
         wanted = replace(wanted, faults=given)

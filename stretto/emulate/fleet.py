@@ -197,6 +197,7 @@ def _llm_plan(server: WantedServer, device: str) -> LLMPlan:
         reports_kv=server.kv_events is not None,
         loading_s=server.loading_s,
         tokenizer=server.tokenizer,
+        replies=server.replies,
     )
 
 

@@ -11,6 +11,7 @@ from stretto.costs.known_costs import llm_device, llm_model
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset
 from stretto.costs.shape import LLMModel
+from stretto.emulate.scripted_replies import read_replies
 from stretto.emulate.served_model import EmulatedModel
 from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
 from stretto.llm.scheduler_config import SchedulerConfig
@@ -37,6 +38,7 @@ class LLMPlan:
         scheduling: "fcfs", first come first served, or "priority".
         loading_s: seconds before the server answers; None for the predicted ones.
         tokenizer: directory with the model's tokenizer; None for tokens of four characters.
+        replies: file of prescribed replies (`scripted_replies.py`); None for made-up texts alone.
     """
 
     model: str
@@ -53,6 +55,7 @@ class LLMPlan:
     reports_kv: bool = False
     loading_s: float | None = None
     tokenizer: str | None = None
+    replies: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ def check_llm(plan: LLMPlan) -> PlannedLLM:
             longest,
             plan.scheduling == "priority",
             FOUR_CHARACTERS if plan.tokenizer is None else load_tokens(plan.tokenizer),
+            () if plan.replies is None else read_replies(plan.replies),
         ),
         SimulatedModel(
             scheduler,

@@ -11,9 +11,12 @@ from stretto.emulate.prepared import PreparedChoice, PreparedRequest
 from stretto.wire import sse
 from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json, whole_json
 from stretto.wire.logprobs import TokenLogprob
+from stretto.wire.tool_calls import CallPart
 
 _MARK = "\ue000"
 _LOGPROB = -0.5
+_PART_CHARS = 16
+"""Number of characters of a part of a call's arguments."""
 
 
 class OpenAIWriter:
@@ -56,14 +59,15 @@ class OpenAIWriter:
                 return b""
             before, behind = self._frames[choice.index] or self._frame(choice)
             return before + _as_json(piece) + behind
+        opened = self._calls(choice) if is_last else b""
         offset = self._num_chars[choice.index]
         self._num_chars[choice.index] += len(piece)
         logprobs = None if options.logprobs is None else (logprob_of(piece, options.logprobs),)
-        return self._chunk(
+        return opened + self._chunk(
             AnswerChoice(
                 index=choice.index,
                 text=piece,
-                finish=answer.finish if is_last else None,
+                finish=_finish(choice) if is_last else None,
                 stop_reason=answer.stop_reason if is_last else None,
                 logprobs=logprobs,
                 text_offset=offset,
@@ -97,7 +101,8 @@ class OpenAIWriter:
         return AnswerChoice(
             index=choice.index,
             text=choice.echoed + answer.text,
-            finish=answer.finish,
+            tool_calls=_made_calls(choice),
+            finish=_finish(choice),
             stop_reason=answer.stop_reason,
             logprobs=logprobs,
             text_offset=len(choice.echoed),
@@ -109,6 +114,11 @@ class OpenAIWriter:
         counts = self._counts(()) if self._request.options.continuous_usage else None
         chunk = replace(self._head, choices=(choice,), counts=counts)
         return sse.encode_event(chunk_json(self._request.api, chunk))
+
+    def _calls(self, choice: PreparedChoice) -> bytes:
+        """Return the chunks of a choice's calls: each opens with its name; its arguments come in parts."""
+        parts = [part for call in _made_calls(choice) for part in (replace(call, arguments=""), *_cut(call))]
+        return b"".join(self._chunk(AnswerChoice(index=choice.index, tool_calls=(part,))) for part in parts)
 
     def _frame(self, choice: PreparedChoice) -> tuple[bytes, bytes]:
         """Return what stands before and behind the text in every plain chunk of a choice."""
@@ -124,6 +134,22 @@ class OpenAIWriter:
 
     def _prompt_ids(self, choice: PreparedChoice) -> tuple[int, ...] | None:
         return choice.prompt if self._request.options.return_token_ids else None
+
+
+def _made_calls(choice: PreparedChoice) -> tuple[CallPart, ...]:
+    """Return the calls of a choice; none if it is cut at its limit of tokens before them."""
+    return choice.calls if choice.answer.finish == "stop" else ()
+
+
+def _finish(choice: PreparedChoice) -> str:
+    return "tool_calls" if _made_calls(choice) else choice.answer.finish
+
+
+def _cut(call: CallPart) -> list[CallPart]:
+    text = call.arguments
+    return [
+        CallPart(call.index, arguments=text[at : at + _PART_CHARS]) for at in range(0, len(text), _PART_CHARS)
+    ]
 
 
 @lru_cache(maxsize=1 << 14)

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from stretto.emulate.answers import WrittenAnswer, ended_answer, source_of, write_words
 from stretto.emulate.formed_text import formed_text, list_asked_for, list_text
+from stretto.emulate.scripted_replies import ScriptedReply, reply_to, takes_calls
 from stretto.emulate.served_model import EmulatedModel
 from stretto.emulate.tokens import Tokens, encode_chat
 from stretto.wire.errors import prompt_too_long, too_many_tokens_asked, unacceptable, unknown_model
@@ -21,6 +22,7 @@ from stretto.wire.requests import (
     GenerateRequest,
     WirePrompt,
 )
+from stretto.wire.tool_calls import CallPart
 
 AnswerTokens: TypeAlias = Callable[[Sequence[int], int], int]
 """A function from a prompt and the most tokens allowed to the number of tokens that the model would write."""
@@ -38,6 +40,8 @@ class PreparedChoice:
     Attributes:
         prompt: token ids of the prompt.
         echoed: text of the prompt, if it is part of the answer.
+        calls: calls of tools that the answer ends with; `answer` has their tokens, and only the text before
+            them as pieces.
         max_tokens: largest number of tokens of the answer.
     """
 
@@ -46,6 +50,7 @@ class PreparedChoice:
     answer: WrittenAnswer
     max_tokens: int
     echoed: str = ""
+    calls: tuple[CallPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +94,38 @@ def prepare(request: GenerateRequest, served: EmulatedModel, answer_tokens: Answ
         if isinstance(request, CompletionRequest) and request.echo:
             wanted = request.prompts[len(choices) // options.n]
             echoed = wanted if isinstance(wanted, str) else served.tokens.decode(wanted)
+        conversation = _conversation(request, len(choices) // options.n, served.tokens)
+        reply = reply_to(conversation, served.replies)
+        calls = reply.calls if reply is not None and takes_calls(request) else ()
         for number in range(options.n):
-            answer = _answer(prompt, number, max_tokens, options, served, answer_tokens)
-            choices.append(PreparedChoice(len(choices), prompt, answer, max_tokens, echoed))
+            if reply is None:
+                answer = _answer(prompt, number, max_tokens, options, served, answer_tokens)
+            else:
+                answer = _scripted(reply, max_tokens, options, served.tokens, calls=calls)
+            choices.append(PreparedChoice(len(choices), prompt, answer, max_tokens, echoed, calls))
     return PreparedRequest("chat" if is_chat else "completions", options, tuple(choices))
+
+
+def _conversation(request: GenerateRequest, number: int, tokens: Tokens) -> str:
+    """Return the text of prompt `number` of a request."""
+    if isinstance(request, ChatRequest):
+        return "\n".join(message.text for message in request.messages)
+    prompt = request.prompts[number]
+    return prompt if isinstance(prompt, str) else tokens.decode(prompt)
+
+
+def _scripted(
+    reply: ScriptedReply, max_tokens: int, options: Options, tokens: Tokens, *, calls: tuple[CallPart, ...]
+) -> WrittenAnswer:
+    """Return the answer of a prescribed reply. The tokens of calls count, and add no text."""
+    text = reply.content if calls else reply.text
+    hidden = [(token, "") for call in calls for token, _ in tokens.cut(call.name + call.arguments)]
+    return ended_answer(
+        [*tokens.cut(text), *hidden],
+        max_tokens=max_tokens,
+        stop=options.stop,
+        stop_tokens=options.stop_token_ids,
+    )
 
 
 def prompts_of(request: GenerateRequest, tokens: Tokens) -> list[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from stretto.emulate.faults import Fault
@@ -25,7 +26,7 @@ class WantedServer:
         memory_gib: memory that an embedding or reranking server takes.
         memory_share: share of its devices' memory that an LLM takes.
         served_name, max_sequences, max_batch_tokens, block_tokens, max_context_tokens, scheduling,
-            caches_prefixes, loading_s, tokenizer: as in `LLMPlan`.
+            caches_prefixes, loading_s, tokenizer, replies: as in `LLMPlan`.
     """
 
     devices: tuple[int, ...]
@@ -46,6 +47,7 @@ class WantedServer:
     caches_prefixes: bool = True
     loading_s: float | None = None
     tokenizer: str | None = None
+    replies: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

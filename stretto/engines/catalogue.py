@@ -24,7 +24,7 @@ from stretto.engines.batch.embedding import (
     model_name,
 )
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
-from stretto.engines.batch.tools import Tools, ToolsConfig
+from stretto.engines.batch.tools import Tools, ToolsConfig, TurnRecords
 from stretto.engines.batch.transforms import Transforms, TransformsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
@@ -38,6 +38,7 @@ from stretto.model.extras import check_installed, imports_of
 from stretto.model.profile import Profile
 from stretto.model.tools import Tool
 from stretto.model.values import Document
+from stretto.transforms.function_tools import as_tools
 from stretto.wire.server_url import read_server_url
 
 PROFILES: Mapping[str, Profile] = {
@@ -348,11 +349,22 @@ def web_engine(url: str | None, documents: Sequence[Document]) -> Deployment:
     return deploy("web", web, config, profile=PROFILES["web"], max_batch=8)
 
 
-def tools_engine(tools: Sequence[Tool], *, instances: int = 4) -> Deployment:
+def tools_engine(
+    tools: Sequence[Tool | Callable[..., object]],
+    *,
+    instances: int = 16,
+    max_result_chars: int = 4000,
+    records: TurnRecords | None = None,
+) -> Deployment:
     """Return the declaration of the engine "tools", which runs the tools of agents, up to `instances` calls
     side by side.
+
+    Args:
+        max_result_chars: largest number of characters of a result that the LLM reads; it is told what was
+            cut.
+        records: memory of the turns of named runs, such as a `stretto.ToolJournal`.
     """
-    config = ToolsConfig(tuple(tools))
+    config = ToolsConfig(as_tools(tools), max_result_chars, records)
     return deploy("tools", Tools, config, instances=instances, profile=PROFILES["tools"], max_batch=1)
 
 

@@ -8,8 +8,11 @@ from dataclasses import fields, replace
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Decode
 
-BASIC = frozenset({"max_tokens", "items", "max_items", "fallback", "stop", "strip", "temperature", "seed"})
-"""Names of the decoding settings that every LLM engine understands."""
+BASIC = frozenset(
+    {"max_tokens", "items", "max_items", "fallback", "stop", "strip", "temperature", "seed", "tools"}
+)
+"""Names of the decoding settings that every LLM engine understands. One that cannot be sent tools goes by the
+words of the prompt."""
 
 
 def changed(decode: Decode) -> dict[str, object]:

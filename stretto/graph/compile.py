@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stretto.graph.graph import HINT, WHEN, Constant, Graph, Primitive, Ref, Slot
+from stretto.graph.graph import HINT, RECORD, WHEN, Constant, Graph, Primitive, Ref, Slot
 from stretto.graph.ops import OPS, Ops, OpSpec
 from stretto.graph.passes.weigh import Verdict
 from stretto.graph.reuse import PromptReuse, find_reuse
@@ -75,7 +75,8 @@ class Node:
         hints: nodes that take this node's value as a hint, if every reader does; else empty. A hint is a
             value that a node uses if it is there, and does not wait for.
         hint_from: the node whose value this one takes as a hint, then that node's own hint, and so on.
-        runs_once: the step must not run a second time, because it would change something outside again.
+        runs_once: the step must not run a second time, because it would change something outside again: it is
+            an effect, or a call whose functions have effects (setting `effects`).
         is_watched: attempts of the step have to be followed, as its strategy says.
         reuse: which other LLM requests of the graph begin like its own; None if it is the only one.
     """
@@ -109,7 +110,8 @@ class Node:
 
     def __post_init__(self) -> None:
         may_repeat = self.spec.is_idempotent or bool(self.config.get("idempotent"))
-        object.__setattr__(self, "runs_once", self.is_effect and not may_repeat)
+        changes = self.is_effect or bool(self.config.get("effects"))
+        object.__setattr__(self, "runs_once", changes and not may_repeat)
         object.__setattr__(self, "is_watched", self.strategy.watches and not self.hints)
 
 
@@ -508,20 +510,18 @@ def _streamed(
 ) -> dict[int, tuple[StreamedOutput, ...]]:
     found: dict[int, list[StreamedOutput]] = {}
 
-    def visit(name: str, output: str, unless: tuple[int, ...]) -> None:
-        primitive = graph.by_name.get(name)
-        if primitive is None:
+    def visit(ref: Ref, output: str, unless: tuple[int, ...]) -> None:
+        name, primitive = ref.name, graph.by_name.get(ref.name)
+        if primitive is None or ref.index is not None or ref.port == RECORD:
             return
         is_text = not primitive.is_mapped() and not primitive.setting("items")
         if primitive.op == "expand" or (primitive.op == "decode" and is_text):
             found.setdefault(node_ids[name], []).append(StreamedOutput(output, unless))
         elif primitive.op == "select" and primitive.arg(WHEN) is None:
             for arg in primitive.args:
-                if arg.ref.index is None:
-                    visit(arg.ref.name, output, unless)
+                visit(arg.ref, output, unless)
                 unless = (*unless, values[arg.ref.name, arg.ref.port])
 
     for output, ref in graph.outputs:
-        if ref.index is None:
-            visit(ref.name, output, ())
+        visit(ref, output, ())
     return {node: tuple(outputs) for node, outputs in found.items()}

@@ -32,6 +32,8 @@ HINT = "hint"
 ANSWER = "kv"
 """Name of the out port of a decode with the KV of its prompt and of what it has generated. A prompt that goes
 on from there has this value in place of the text, so that the tokens stand in it as they were generated."""
+RECORD = "record"
+"""Name of the out port of an `expand` for a second output of the graph that it becomes."""
 WHEN = "when"
 """Name of the guard port that every primitive may have: if its value is absent, the primitive is skipped."""
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from stretto.costs.tokens import num_tokens
-from stretto.graph.graph import ANSWER, HINT, Primitive
+from stretto.graph.graph import ANSWER, HINT, RECORD, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
 from stretto.model.errors import BadReply, ConfigError, GraphError
 from stretto.model.values import ABSENT, Hit, as_text, document_order
@@ -186,6 +186,10 @@ def _result_setting(primitive: Primitive, _: Sequence[str]) -> str:
     return str(primitive.setting("result") or "any")
 
 
+def _called_changes(primitive: Primitive) -> str:
+    return OUTSIDE if primitive.setting("effects") else ""
+
+
 def _grown_reads(primitive: Primitive) -> str:
     return "" if primitive.setting("access") == "none" else ANYTHING
 
@@ -317,7 +321,7 @@ _SPECS = (
         tokens=_pair_tokens,
     ),
     OpSpec("web_search", (Port("queries", "text"),), "list[hit]", reads=OUTSIDE),
-    OpSpec("call", (Port("inputs", variadic=True),), _result_setting, reads=OUTSIDE),
+    OpSpec("call", (Port("inputs", variadic=True),), _result_setting, reads=OUTSIDE, changes=_called_changes),
     OpSpec("transform", (Port("value"),), "any"),
     OpSpec("prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"),
     OpSpec("decode", (Port("kv", "kv"),), _decoded, runs_on="llm", optional_outputs=(Port(ANSWER, "kv"),)),
@@ -349,6 +353,7 @@ _SPECS = (
         (Port("inputs", variadic=True),),
         _result_setting,
         runs_on=None,
+        optional_outputs=(Port(RECORD, "record"),),
         reads=_grown_reads,
         changes=_grown_changes,
     ),

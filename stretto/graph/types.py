@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 NAMES: frozenset[str] = frozenset(
-    {"any", "text", "number", "bool", "document", "chunk", "vector", "hit", "kv", "effect"}
+    {"any", "text", "number", "bool", "document", "chunk", "vector", "hit", "kv", "effect", "record"}
 )
 MAX_DEPTH = 32
 """Most lists within one another that a type may have."""

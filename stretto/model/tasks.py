@@ -47,13 +47,16 @@ class Decode:
         max_tokens: largest number of generated tokens.
         items: None for text; "json_list" for a `splittable` decode, whose value is the parsed list of
             strings and which stops at the end of its JSON. Numbered lists and lists of objects are parsed
-            too. "calls" for the same with calls of tools, which may be JSON objects.
+            too. "calls" for the same with calls of tools, which may be JSON objects; a reply that has no list
+            then has no calls.
         max_items: number of items after which the decode stops (lists only).
         fallback: name of a variable of the prompt, whose text becomes the only item where the output is no
             list (lists only); None fails then.
         stop: stop strings; the text ends before the first of them.
         temperature: 0 is greedy.
         seed: seed of the sampler, used if temperature > 0.
+        draws_seed: whether the scheduler chooses a seed for each request, so that equal requests of a query
+            differ. Engines get the seed.
         top_p: share of the probability; sampling uses the most likely tokens that make it up.
         top_k: number of most likely tokens to sample from; 0 for all.
         min_p: smallest probability to sample from, relative to that of the most likely token.
@@ -64,6 +67,8 @@ class Decode:
         min_tokens: number of tokens before which neither an end of sequence nor a stop token is chosen.
         stop_tokens: ids that end the output and are not part of it.
         ignore_eos: whether the end of sequence is treated like any other token.
+        tools: what servers that take calls of tools are sent besides the conversation, as the JSON of a
+            `ToolOffer`; "" for none. The prompt says the same in words, for all other engines.
         json_schema: JSON schema of the output, as text; needs the package llguidance.
         schema_if_able: whether `json_schema` is a wish, which only engines that are known to be able to hold
             an output to it follow; else all others refuse it.
@@ -81,6 +86,7 @@ class Decode:
     stop: tuple[str, ...] = ()
     temperature: float = 0.0
     seed: int = 0
+    draws_seed: bool = False
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
@@ -93,6 +99,7 @@ class Decode:
     logprobs: int | None = None
     json_schema: str | None = None
     schema_if_able: bool = False
+    tools: str = ""
     regex: str | None = None
     strip: bool = True
 

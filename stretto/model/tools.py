@@ -1,34 +1,158 @@
-"""Tools of an agent: Python functions that an LLM may call by writing `name: input`."""
+"""Tools of an agent: Python functions that an LLM may call, what came of a call, and the record of a run."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
 
 from stretto.model.errors import ConfigError
+from stretto.model.record import record
+
+_TEXT_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"input": {"type": "string"}},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
+)
+_MAX_NAME_CHARS = 64  # OpenAI's limit
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A Python function that an LLM may call.
+    """A function that an LLM may call. `stretto.components.tool` makes one of a Python function.
 
     Attributes:
-        name: name by which the LLM calls it: letters, digits and underscores.
-        description: what it does and what its input is, on one line, for the LLM to read.
-        function: function from the input, a text, to the result, which the LLM reads as text: data such as a
-            dict as JSON. It may be a coroutine function.
-        has_effect: whether it changes something outside the app. Such a function is called at most once for
-            each call that the LLM writes, and its result is not read.
+        name: name by which the LLM calls it: letters, digits, underscores and hyphens, at most 64.
+        description: what it does, on one line, for the LLM to read.
+        function: function from the arguments to the result, which the LLM reads as text: data such as a dict
+            as JSON. It may be a coroutine function. Arguments come as one text: without a `schema` the input,
+            with one a JSON object. It raises `BadArguments` for arguments that it cannot use.
+        effects: whether it changes something outside the app. Such a function is called once for each call
+            that the LLM writes, never again after a failure, and the calls of a turn run one after the other.
+        schema: JSON schema of the arguments, an object, as JSON text; "" for a tool that takes one text.
+        timeout_s: seconds that a call may take. The run then goes on without it; a function that is no
+            coroutine function cannot be stopped.
+        idempotent: whether a function with effects may be called again with the same arguments, because that
+            changes nothing more.
     """
 
     name: str
     description: str
     function: Callable[[str], object]
-    has_effect: bool = False
+    effects: bool = False
+    schema: str = ""
+    timeout_s: float = 60.0
+    idempotent: bool = False
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"\w+", self.name):
-            raise ConfigError(f"tool {self.name!r}: a name is letters, digits and underscores")
+        if not re.fullmatch(r"[\w-]+", self.name, re.ASCII) or len(self.name) > _MAX_NAME_CHARS:
+            raise ConfigError(
+                f"tool {self.name!r}: a name is at most {_MAX_NAME_CHARS} letters, digits, underscores and "
+                "hyphens"
+            )
         if not self.description.strip() or "\n" in self.description:
             raise ConfigError(f"tool {self.name!r}: the description must be one line of text")
+        if not 0 < self.timeout_s < math.inf:
+            raise ConfigError(f"tool {self.name!r}: timeout_s must be positive, got {self.timeout_s!r}")
+        if self.idempotent and not self.effects:
+            raise ConfigError(f"tool {self.name!r}: idempotent=True is for tools with effects=True")
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments, an object."""
+        found: Mapping[str, Any] = json.loads(self.schema or _TEXT_SCHEMA)
+        return found
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return the tool in the form of OpenAI's field `tools`."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOffer:
+    """What a server that takes calls of tools is sent besides the conversation.
+
+    Attributes:
+        instructions: text of the system message.
+        tools: functions that the LLM may call, in OpenAI's form.
+        may_call: whether the LLM may call them now; else it has to answer.
+        max_tokens: largest number of output tokens, whether the reply is calls or an answer.
+    """
+
+    instructions: str
+    tools: tuple[Mapping[str, Any], ...]
+    may_call: bool = True
+    max_tokens: int = 256
+
+    def to_json(self) -> str:
+        """Return the offer as JSON text, the form in which settings of steps hold it."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> ToolOffer:
+        """Read what `to_json` has written."""
+        found = json.loads(text)
+        return ToolOffer(**{**found, "tools": tuple(found["tools"])})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tools."""
+        return tuple(tool["function"]["name"] for tool in self.tools)
+
+
+class BadArguments(ValueError):
+    """A tool cannot use the arguments that an LLM has written. The message tells the LLM what is wrong."""
+
+
+ToolOutcome: TypeAlias = Literal["done", "failed", "refused", "timed_out", "in_doubt"]
+"""How a call of a tool has ended: it returned, it raised, it was not made because the call cannot be used, it
+took too long, or nobody knows whether its effect has happened."""
+
+
+@record
+class ToolResult:
+    """A call of a tool that an LLM has written, and what came of it.
+
+    Attributes:
+        name: name of the tool, as it was written.
+        arguments: arguments as they were written: JSON text, or the input of a tool that takes one text.
+        text: what the LLM reads: the result, or what was wrong.
+        id: name that the server gave the call; "" for none.
+        said: text that the LLM wrote before its calls.
+    """
+
+    name: str
+    arguments: str
+    text: str
+    outcome: ToolOutcome = "done"
+    id: str = ""
+    said: str = ""
+
+    def __str__(self) -> str:
+        call = f"{self.name}: {self.arguments}" if self.arguments else self.name
+        return f"{call}\n{self.text}"
+
+
+RunEnd: TypeAlias = Literal["answered", "max_turns"]
+"""Why an agent's run has ended: the LLM wanted no more calls, or it had to answer after the last turn."""
+
+
+@record
+class AgentRun:
+    """The record of an agent's run: its answer, why it ended, and the calls of each turn."""
+
+    answer: str
+    ended: RunEnd
+    turns: tuple[tuple[ToolResult, ...], ...] = ()
+
+    @property
+    def calls(self) -> tuple[ToolResult, ...]:
+        """All calls of the run, in the order in which they were written."""
+        return tuple(call for turn in self.turns for call in turn)

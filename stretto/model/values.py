@@ -5,11 +5,13 @@ They are plain immutable data: an engine gets them, returns them, and never chan
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from stretto.model.errors import StrettoError
+from stretto.model.tools import ToolResult
 
 
 class AbsentType:
@@ -204,12 +206,15 @@ class Segment:
             segment that goes on with the message before it. A prompt without roles is a message of the user.
         tokens: tokens that an LLM has generated as this text; None for any other text. An engine with another
             tokenizer uses the text.
+        calls: calls of tools with their results, of which `text` is the plain form. Servers that take calls
+            of tools get messages made of them instead.
     """
 
     text: str
     name: str | None = None
     role: str | None = None
     tokens: TokenIds | None = None
+    calls: tuple[ToolResult, ...] = ()
 
 
 def answer_segment(text: str, tokens: TokenIds | None = None) -> Segment:
@@ -247,8 +252,8 @@ class KV:
 
 
 def as_text(value: object) -> str:
-    """Return the text with which a value (a string, number, chunk, hit, or a list of these) stands in a
-    prompt.
+    """Return the text with which a value (a string, number, chunk, hit, call of a tool, an object of JSON,
+    or a list of these) stands in a prompt.
 
     Raises:
         TypeError: the value has no textual form (a vector, a document).
@@ -256,6 +261,8 @@ def as_text(value: object) -> str:
     match value:
         case str():
             return value
+        case ToolResult():
+            return str(value)
         case Hit(chunk):
             return chunk.text
         case Chunk(text=text):
@@ -264,7 +271,16 @@ def as_text(value: object) -> str:
             return str(value)
         case list() | tuple():
             return "\n\n".join(as_text(item) for item in value)
+        case dict():
+            return _json_text(value)
     raise TypeError(f"a {type(value).__name__} has no textual form")
+
+
+def _json_text(value: dict[Any, Any]) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError) as error:
+        raise TypeError(f"an object has no textual form: {error}") from error
 
 
 def whole_characters(text: str) -> str:

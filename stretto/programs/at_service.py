@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from stretto.model.errors import CapacityError, DeadlineExceeded, QueryEnded, StrettoError, UserError
-from stretto.model.tasks import Criteria
+from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import Failure
 from stretto.programs.fragment import Call, Work
 from stretto.programs.http_calls import HttpCalls, NotYet
@@ -124,6 +124,11 @@ class RemoteSession:
         self._known: set[str] = set()
         self._refused: dict[str, StrettoError] = {}
         self._end: StrettoError | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """Refuse to tell tokens, which takes a request. Raises UserError."""
+        raise UserError(f"a service tells the tokens of a session at /v1/sessions/{self.id or 'ID'}")
 
     def submit(self, calls: Sequence[Call]) -> None:
         """Submit calls together."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from stretto.model.errors import StrettoError, UserError
 from stretto.model.extras import imports_of
-from stretto.model.tasks import Criteria
+from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import Failure
 from stretto.programs.connection import Connection, InProcess, ProgramSession
 from stretto.programs.fragment import Call, Work
@@ -28,6 +28,7 @@ from stretto.programs.values import checked
 from stretto.programs.variable import CURRENT, ProgramClient, SemanticVariable, produced
 from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import check_deadline
+from stretto.runtime.loop_thread import iterate_on
 from stretto.runtime.runtime import Runtime
 
 
@@ -96,6 +97,17 @@ class Client:
         self._leave()
         await self._close()
 
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all LLM requests of this client that have ended so far: of their prompts, of the parts of
+        prompts that were found in a cache, and of their outputs. A service tells them apart from this, at
+        `/v1/sessions/ID`.
+
+        Raises:
+            UserError: the client has no session yet, or its calls run at a service.
+        """
+        return self._opened().usage
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Submit all calls that are made in this `with` block together, as one fragment, when it ends."""
@@ -148,7 +160,8 @@ class Client:
             name: value.name_in(self) if isinstance(value, SemanticVariable) else None
             for name, value in inputs.items()
         }
-        results = {name: (given or {}).get(name) or produced(self, name) for name in outputs}
+        known = given or {}
+        results = {name: known[name] if name in known else produced(self, name) for name in outputs}
         produces = {name: variable.name_in(self) for name, variable in results.items()}
         call = Call(work, read, produces, constants, each, guard)
         self.ledger.note_call(call, made)
@@ -229,6 +242,17 @@ class Client:
         self._flush()
         async for piece in self._opened().stream(name, perf):
             yield piece
+
+    def stream_sync(self, name: str, perf: Criteria | None) -> Iterator[str]:
+        """Return an iterator over the text of a variable; see `SemanticVariable.stream_sync`."""
+        self._opened()
+        if self._is_on_loop():
+            raise UserError("stream_sync would block the runtime's own event loop; use `async for`")
+
+        async def start() -> AsyncIterator[str]:
+            return self.stream(name, perf)
+
+        return iterate_on(self._connection.run_on_loop, start)
 
     def drop(self, name: str) -> None:
         """Give a variable up; see `SemanticVariable.drop`."""

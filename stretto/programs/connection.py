@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from stretto.graph.compile import ExecutionGraph
 from stretto.model.errors import StrettoError, UserError
 from stretto.model.record import record
-from stretto.model.tasks import Criteria
+from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import Failure
 from stretto.programs.engine_checks import check_engines
 from stretto.programs.fragment import Call, Fragment, Work, parts_of
@@ -41,6 +41,11 @@ class ProgramSession(Protocol):
 
     def stream(self, name: str, criteria: Criteria | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable as it is generated."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the session's LLM requests that have ended so far."""
         ...
 
     def is_closed(self) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import field
 from typing import Protocol
 
 from stretto.graph.graph import Arg, Graph, Primitive, PromptParts, Ref, config_items
+from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.model.record import record
 
 MOST_TOGETHER = 128
@@ -42,12 +43,13 @@ class Build:
         engine: str | None = None,
         config: Mapping[str, object] | None = None,
         prompt: PromptParts = (),
+        strategy: Strategy = NO_STRATEGY,
     ) -> Ref:
         """Add a primitive (step) and return a reference to its value."""
         unique = self.new_name(name)
         hints = ("batchable",) if engine is not None and any(arg.each for arg in args) else ()
         settings = config_items(config or {})
-        self.primitives.append(Primitive(unique, op, tuple(args), prompt, settings, engine, hints))
+        self.primitives.append(Primitive(unique, op, tuple(args), prompt, settings, engine, hints, strategy))
         return Ref(unique)
 
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
+from stretto.apps.components.ask_again import INPUT, settings_of
 from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Ref, Slot
 from stretto.model.errors import ConfigError, TemplateError, UserError
 from stretto.model.tasks import Decode
 from stretto.programs.conversations import Conversation
 from stretto.programs.fragment import Build, Form
 from stretto.programs.operators import TRANSFORMS
+from stretto.programs.output_types import output_types
 from stretto.programs.outputs import Input, Output
 from stretto.programs.places import check_places, with_kinds
 from stretto.programs.prompt_text import PromptSlot, dedent, parse
 from stretto.programs.variable import SemanticVariable, needed_client
+from stretto.transforms.annotations import Typed
 
 T = TypeVar("T")
 
@@ -43,7 +47,7 @@ class Function:
         function: the Python function. Parameters whose default is an `Output` are outputs, all others inputs.
         engine: name of the LLM engine.
         conversation: form of conversation that the prompt is put into; None for none.
-        settings: settings of all outputs, the fields of `stretto.model.tasks.Decode`.
+        settings: settings of all outputs, those of `Output`.
 
     Attributes:
         engines: the engines that a call needs, and the kind of each.
@@ -70,7 +74,18 @@ class Function:
         self.engine, self.conversation = engine, conversation
         declared = _declared(function, Output)
         signature = _input_signature(function, declared)
+        self._types: Mapping[str, Typed] = {}
         self._read(dedent(function.__doc__), signature, _declared(function, Input), declared, settings)
+        self._types = output_types(function, tuple(self.outputs))
+        if self._types:
+            try:
+                typed = {
+                    name: one.of_type(self._types[name]) if name in self._types else one
+                    for name, one in self.outputs.items()
+                }
+            except ConfigError as error:
+                raise ConfigError(f"{self.name}: {error.message}") from error
+            self._set_outputs(typed)
 
     @classmethod
     def of_prompt(
@@ -92,6 +107,7 @@ class Function:
         made = cls.__new__(cls)
         made.name, made.__doc__ = name, prompt
         made.engine, made.conversation = engine, conversation
+        made._types = {}
         try:
             kind = inspect.Parameter.POSITIONAL_ONLY
             signature = inspect.Signature([inspect.Parameter(place, kind) for place in inputs])
@@ -122,28 +138,68 @@ class Function:
         self._parts = parts if conversation is None else conversation.apply(parts, self.name)
         places = [part for part in self._parts if isinstance(part, PromptSlot) and part.kind == "output"]
         try:
-            self.outputs: Mapping[str, Output] = {
-                place.name: declared.get(place.name, Output()).within(settings) for place in places
-            }
+            outputs = {place.name: declared.get(place.name, Output()).within(settings) for place in places}
         except ConfigError as error:
             raise ConfigError(f"{self.name}: {error.message}") from error
-        lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
+        check_places(self.name, self._parts, self._signature.parameters, declared)
+        self._set_outputs(outputs)
+
+    def _set_outputs(self, outputs: Mapping[str, Output]) -> None:
+        """Set the outputs, and all that follows from their settings."""
+        self.outputs = outputs
+        lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in outputs.values())
         self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
-        has_transforms = any(self.input_steps.values()) or any(
-            output.steps for output in self.outputs.values()
-        )
+        self._check_samples()
+        has_transforms = any(self.input_steps.values()) or any(one.steps for one in outputs.values())
+        fallbacks = [one.strategy.fallback for one in outputs.values()]
         self.engines: Mapping[str, str] = {
             self.engine: "llm",
+            **{engine: "llm" for engine in fallbacks if engine is not None},
             **({TRANSFORMS: "batch"} if has_transforms else {}),
         }
-        check_places(self.name, self._parts, self._signature.parameters, declared)
         self.form = Form(
             self.name,
             self.engine,
             self._parts,
-            tuple((name, one.steps, one.form) for name, one in self.outputs.items()),
+            tuple((name, one.steps, one.form) for name, one in outputs.items()),
             tuple(self.input_steps.items()),
         )
+
+    def _check_samples(self) -> None:
+        """Check that nothing in the prompt follows an output of several samples. Raises ConfigError."""
+        for name in list(self.outputs)[:-1]:
+            if self.outputs[name].num_samples is not None:
+                raise ConfigError(f"{self.name}: n={self.outputs[name].num_samples} is for the last output")
+
+    def _asks_again(self, output: Output, *, is_mapped: bool) -> bool:
+        """Return whether the LLM is asked again where the reply for an output does not fit: only for single
+        calls of a prompt with one output.
+        """
+        is_single = len(self.outputs) == 1 and output.num_samples is None and not is_mapped
+        return is_single and bool(output.steps) and output.num_asks > 0
+
+    def using(self, *, engine: str | None = None, **settings: object) -> Function:
+        """Return this function with other settings of all its outputs, for one call or several:
+
+            joke.using(temperature=0.8, n=3)("cats")
+
+        Settings are those of `Output`, such as `temperature`, `seed`, `max_tokens`, `stop`, `n`, `retries`,
+        `timeout_s` and `fallback`. `n` is for the last output alone.
+
+        Raises:
+            ConfigError: a setting is unknown, or its value cannot be used.
+        """
+        made = copy(self)
+        made.engine = engine or self.engine
+        last = list(self.outputs)[-1:]
+        others = {name: value for name, value in settings.items() if name != "n"}
+        try:
+            made._set_outputs(
+                {name: one.using(settings if name in last else others) for name, one in self.outputs.items()}
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error.message}") from error
+        return made
 
     def __call__(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
         """Submit a call and return the variables of its outputs; see the class."""
@@ -159,6 +215,8 @@ class Function:
         """
         if not self._signature.parameters:
             raise UserError(f"{self.name}: map needs an input to take items from")
+        if any(one.num_samples is not None for one in self.outputs.values()):
+            raise UserError(f"{self.name}: map makes a list already, so n is for single calls")
         each = next(iter(self._signature.parameters))
         self.check_each(each)
         return self._call(each, args, keywords, when)
@@ -193,9 +251,15 @@ class Function:
             elif part.kind == "input":
                 prompt.append(Slot(part.name))
             else:
-                output = self._generate(build, part.name, prompt, known, when)
+                samples = self.outputs[part.name].num_samples
+                made = [self._generate(build, part.name, prompt, known, when) for _ in range(samples or 1)]
                 steps = self.outputs[part.name].steps
-                refs[part.name] = self._add_transform(build, output, steps) if steps else output.ref
+                if self._asks_again(self.outputs[part.name], is_mapped=made[0].each):
+                    refs[part.name] = self._ask_again(build, made[0], prompt, known, when)
+                    break
+                found = [self._add_transform(build, one, steps) if steps else one.ref for one in made]
+                refs[part.name] = found[0] if samples is None else _listed(build, found)
+                output = made[0]
                 answer = replace(output, port=f"{part.name}.{ANSWER}", ref=replace(output.ref, port=ANSWER))
                 known |= {part.name: output, answer.port: answer}
                 prompt.append(Slot(answer.port))
@@ -213,6 +277,42 @@ class Function:
             engine=TRANSFORMS,
             config={"steps": steps},
         )
+
+    def _ask_again(
+        self,
+        build: Build,
+        reply: Arg,
+        prompt: list[Constant | Slot],
+        known: Mapping[str, Arg],
+        when: Ref | None,
+    ) -> Ref:
+        """Add the steps that make the value of a reply, or ask for it again."""
+        output = self.outputs[reply.port]
+        name = f"{self.name}.{reply.port}"
+        told = build.add(
+            f"{name}.transform",
+            "transform",
+            [replace(reply, port="value")],
+            engine=TRANSFORMS,
+            config={"steps": output.steps, "tells": True},
+        )
+        ports = dict.fromkeys(part.port for part in prompt if isinstance(part, Slot))
+        args = [Arg("reply", reply.ref), Arg("checked", told)]
+        args += [replace(known[port], port=f"{INPUT}{port}") for port in ports]
+        if when is not None:
+            args.append(Arg(WHEN, when))
+        config = settings_of(
+            prompt,
+            output.settings,
+            output.steps,
+            engine=self.engine,
+            transforms=TRANSFORMS,
+            tries=output.num_asks,
+        )
+        fallback = output.strategy.fallback
+        pairs = None if fallback is None else f"{self.engine}:{fallback}"
+        strategy = replace(output.strategy, fallback=pairs)
+        return build.add(f"{name}.value", "expand", args, config=config, strategy=strategy)
 
     def _generate(
         self,
@@ -232,10 +332,23 @@ class Function:
         is_mapped = any(arg.each for arg in args)
         if when is not None:
             args.append(Arg(WHEN, when))
-        name = f"{self.name}.{output}"
-        kv = build.add(f"{name}.prompt", "prefill", args, engine=self.engine, prompt=parts)
-        settings = self.outputs[output].settings
-        decoded = build.add(name, "decode", [Arg("kv", kv, is_mapped)], engine=self.engine, config=settings)
+        name, chosen = f"{self.name}.{output}", self.outputs[output]
+        kv = build.add(
+            f"{name}.prompt",
+            "prefill",
+            args,
+            engine=self.engine,
+            prompt=parts,
+            strategy=chosen.strategy,
+        )
+        decoded = build.add(
+            name,
+            "decode",
+            [Arg("kv", kv, is_mapped)],
+            engine=self.engine,
+            config=chosen.settings,
+            strategy=chosen.strategy,
+        )
         return Arg(output, decoded, is_mapped)
 
     def _inputs(self, args: tuple[object, ...], keywords: Mapping[str, object]) -> Mapping[str, object]:
@@ -269,6 +382,9 @@ class Function:
         rest = {name: value for name, value in keywords.items() if name not in given}
         inputs = self._inputs(args, rest)
         results = client.call(self, inputs, tuple(self.outputs), given=given, each=each, when=when)
+        for name, kind in self._types.items():
+            is_list = each is not None or self.outputs[name].num_samples is not None
+            results[name].read_as(kind.value, is_list=is_list)
         found = tuple(results[name] for name in self.outputs)
         return found[0] if len(found) == 1 else found
 
@@ -292,6 +408,12 @@ def semantic_function(
     if function is not None:
         return Function(function, **settings)
     return lambda function: Function(function, **settings)
+
+
+def _listed(build: Build, refs: list[Ref]) -> Ref:
+    """Add a step that makes a list of values."""
+    args = [Arg(f"sample{place}", ref) for place, ref in enumerate(refs)]
+    return build.add("samples", "aggregate", args)
 
 
 def _declared(function: Callable[..., object], kind: type[T]) -> dict[str, T]:

@@ -1,4 +1,4 @@
-"""The Python values that variables may be given: texts, numbers, documents, and lists of these."""
+"""The Python values that variables may be given: texts, numbers, documents, JSON, and lists of these."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MAX_DEPTH = 16
 
 
 def checked(value: object, where: str, depth: int = 0) -> object:
-    """Return a value that a variable may have, lists as copies: a text, a number, a bool, a document or a
-    part of one, a list of such values, `ABSENT` or a `Failure`.
+    """Return a value that a variable may have, lists as copies: a text, a number, a bool, an object of JSON,
+    a document or a part of one, a list of such values, `ABSENT` or a `Failure`.
 
     Raises:
         UserError: it is of another type, a text that is not Unicode, or a number that is not finite.
@@ -31,6 +31,8 @@ def checked(value: object, where: str, depth: int = 0) -> object:
                 raise UserError(f"{where}: an integer of {value.bit_length()} bits is too long") from None
         case list() | tuple() if depth < _MAX_DEPTH:
             return [checked(item, where, depth + 1) for item in value]
+        case dict() if depth < _MAX_DEPTH and all(is_text(key) for key in value):
+            return {key: checked_data(item, where, depth + 1) for key, item in value.items()}
         case Chunk(text=text) | Hit(Chunk(text=text)):
             checked(text, where)
         case Document(sections=sections):
@@ -44,3 +46,18 @@ def checked(value: object, where: str, depth: int = 0) -> object:
                 "str() makes a text of anything"
             )
     return value
+
+
+def checked_data(value: object, where: str, depth: int = 0) -> object:
+    """Return a value of JSON within an object: what `checked` takes, but no documents, and None.
+
+    Raises:
+        UserError: it is of another type.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Document | Chunk | Hit | AbsentType | Failure):
+        raise UserError(f"{where}: an object holds values of JSON, got {reprlib.repr(value)}")
+    if isinstance(value, list | tuple) and depth < _MAX_DEPTH:
+        return [checked_data(item, where, depth + 1) for item in value]
+    return checked(value, where, depth)

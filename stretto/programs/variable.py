@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol
 
 from stretto.model.errors import UserError
 from stretto.model.tasks import Criteria
+from stretto.model.values import AbsentType, Failure
 from stretto.programs.fragment import Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked
@@ -36,6 +38,7 @@ class SemanticVariable:
         self._client: ProgramClient | None = None
         self._is_dropped = False
         self._name = ""
+        self._read: Callable[[object], object] | None = None
         if (client := current_client()) is not None:
             self.name_in(client)
 
@@ -49,6 +52,33 @@ class SemanticVariable:
             UserError: always.
         """
         raise UserError(f"{self!r} has no text yet: give it to a function as an argument, or use join")
+
+    def __str__(self) -> str:
+        """Refuse to become a text. Raises UserError, as an f-string with the variable does."""
+        return self.__format__("")
+
+    def __bool__(self) -> bool:
+        """Refuse to be a condition, as the value is still to come.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{self!r} is no value: wait for that with get or await, or use P.condition")
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other one is this variable.
+
+        Raises:
+            UserError: the other one is a value, which the value of this variable is compared with, but that
+                is still to come.
+        """
+        if isinstance(other, SemanticVariable):
+            return self is other
+        if isinstance(other, str | int | float | list | tuple | dict):
+            raise UserError(f"{self!r} is no value: wait for that with get or await, or use P.condition")
+        return NotImplemented
+
+    __hash__ = object.__hash__
 
     def get(self, perf: Criteria | None = None, *, timeout_s: float | None = None) -> Any:
         """Wait for the value and return it, from code that is not asynchronous.
@@ -64,13 +94,22 @@ class SemanticVariable:
             DeadlineExceeded: the value has not come in time.
             UserError: it is called on the event loop of the runtime, or `perf` is unknown.
         """
-        return self._bound().get(self._name, perf, timeout_s)
+        return self._as_read(self._bound().get(self._name, perf, timeout_s))
 
     async def aget(self, perf: Criteria | None = None, *, timeout_s: float | None = None) -> Any:
         """Wait for the value and return it. The arguments and errors are those of `get`; any event loop will
         do.
         """
-        return await self._bound().aget(self._name, perf, timeout_s)
+        return self._as_read(await self._bound().aget(self._name, perf, timeout_s))
+
+    def read_as(self, read: Callable[[object], object], *, is_list: bool) -> None:
+        """Let `get` and `await` return what `read` makes of the value, or of each item of a list. Calls that
+        read the variable get the value itself.
+        """
+        self._read = partial(_each, read) if is_list else read
+
+    def _as_read(self, value: object) -> object:
+        return value if self._read is None or isinstance(value, AbsentType) else self._read(value)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.aget().__await__()
@@ -83,6 +122,15 @@ class SemanticVariable:
         whole. It belongs to the event loop of the runtime.
         """
         return self._bound().stream(self._name, perf)
+
+    def stream_sync(self, perf: Criteria | None = None) -> Iterator[str]:
+        """Return an iterator over the text of the variable as it is generated, for code that is not
+        asynchronous.
+
+        Raises:
+            UserError: it is called on the event loop of the runtime.
+        """
+        return self._bound().stream_sync(self._name, perf)
 
     def set(self, value: object) -> None:
         """Give the variable its value.
@@ -128,11 +176,17 @@ class SemanticVariable:
         return self._client
 
 
+def _each(read: Callable[[object], object], values: object) -> object:
+    if not isinstance(values, list):
+        return read(values)
+    return [one if isinstance(one, AbsentType | Failure) else read(one) for one in values]
+
+
 def produced(client: ProgramClient, stem: str) -> SemanticVariable:
     """Return a new variable of a client, for the output of a call."""
     variable = SemanticVariable.__new__(SemanticVariable)
     variable._content, variable._stem, variable._client, variable._is_dropped = _UNSET, stem, client, False
-    variable._name = client.ledger.new_name(stem)
+    variable._name, variable._read = client.ledger.new_name(stem), None
     return variable
 
 
@@ -174,6 +228,9 @@ class ProgramClient(Protocol):
 
     def stream(self, name: str, perf: Criteria | None) -> AsyncIterator[str]:
         """Return an iterator over the text of a variable as it is generated."""
+
+    def stream_sync(self, name: str, perf: Criteria | None) -> Iterator[str]:
+        """Return an iterator over the text of a variable, for code that is not asynchronous."""
 
     def drop(self, name: str) -> None:
         """Give a variable up."""

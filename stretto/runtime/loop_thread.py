@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
@@ -93,6 +93,27 @@ def run_on(loop: asyncio.AbstractEventLoop, coroutine: Callable[[], Coroutine[An
         wait([turned])
         raise
     return ended.result()
+
+
+def iterate_on(
+    run: Callable[[Callable[[], Coroutine[Any, Any, str | None]]], str | None],
+    start: Callable[[], Coroutine[Any, Any, AsyncIterator[str]]],
+) -> Iterator[str]:
+    """Yield the texts of an asynchronous iterator, in code that is not asynchronous.
+
+    Args:
+        run: runs a coroutine function on the iterator's event loop, and returns its result.
+        start: makes the iterator, on that loop.
+    """
+    begun: list[AsyncIterator[str]] = []
+
+    async def following() -> str | None:
+        if not begun:
+            begun.append(await start())
+        return await anext(begun[0], None)
+
+    while (text := run(following)) is not None:
+        yield text
 
 
 def _wait(ended: Future[T], loop: asyncio.AbstractEventLoop) -> None:

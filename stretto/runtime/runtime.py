@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import reprlib
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args
 
@@ -38,7 +39,7 @@ from stretto.runtime.input_checks import (
     check_program,
     check_tenant,
 )
-from stretto.runtime.loop_thread import LoopThread, run_on
+from stretto.runtime.loop_thread import LoopThread, iterate_on, run_on
 from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query, QueryOptions, StartedQuery
 from stretto.runtime.running import naming
@@ -283,7 +284,8 @@ class Runtime:
             return self._plan(app, configuration, names, is_running=True)
 
         loop = asyncio.get_running_loop()
-        session = Session(query_id, self._post, plan, loop, self._queries.slots, names)
+        usage = partial(self.system.usage, query_id)
+        session = Session(query_id, self._post, plan, loop, self._queries.slots, names, usage)
         self._queries.add(session)
         self._post(Open(query_id, record, names))
         return session
@@ -350,6 +352,37 @@ class Runtime:
         if self._loop is None:  # what does not fit is found before engines are started
             self._plan(app, options.get("configuration"), self._pass_names(options.get("passes", "weighed")))
         return run_on(self._started_loop(), lambda: self.run(app, inputs, **options))
+
+    def stream_sync(
+        self,
+        app: Template | ExecutionGraph,
+        inputs: Mapping[str, object],
+        output: str,
+        **options: Unpack[QueryOptions],
+    ) -> Iterator[str]:
+        """Run an app once and yield the text of one output as it is generated, from code that is not
+        asynchronous. The run begins with the first text that is asked for, and is cancelled if the iterator
+        is closed before its end; arguments and errors are those of `run_sync`.
+        """
+        check_options(options)
+        begun: list[Query] = []
+
+        async def start() -> AsyncIterator[str]:
+            begun.append(await self.submit(app, inputs, **options))
+            return begun[0].stream(output)
+
+        async def end() -> None:
+            for query in begun:
+                query.cancel()
+
+        def texts() -> Iterator[str]:
+            try:
+                yield from iterate_on(self.run_on_loop, start)
+            finally:
+                if begun:
+                    self.run_on_loop(end)
+
+        return texts()
 
     def run_on_loop(self, coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine function on the event loop of the runtime, from code that is not asynchronous, and
@@ -540,7 +573,9 @@ class Runtime:
         self._check_home()
         if self._bug is not None:
             raise self._bug
-        if self._loop is None or not self._is_open:
+        if self._loop is not None and not self._is_open:
+            raise UserError("the runtime has been closed; make a new one")
+        if self._loop is None:
             raise UserError("the runtime is not running: use `async with Runtime(...)`")
         if self._loop is not asyncio.get_running_loop():
             raise UserError("the runtime belongs to another event loop")

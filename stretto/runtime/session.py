@@ -14,7 +14,7 @@ from stretto.apps.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.model.errors import DeadlineExceeded, QueryEnded, UserError
-from stretto.model.tasks import Criteria
+from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import ABSENT, Failure, as_text
 from stretto.runtime.input_checks import (
     check_bind,
@@ -108,6 +108,7 @@ class Session:
         loop: asyncio.AbstractEventLoop,
         slots: Slots,
         passes: tuple[str, ...] = (),
+        usage: Callable[[], Usage] = Usage,
     ) -> None:
         self.id = query_id
         self._post = post
@@ -119,6 +120,12 @@ class Session:
         self._variables: dict[str, _Variable] = {}
         self._dropped: dict[str, deque[_Variable]] = {}
         self._end: asyncio.Future[None] = loop.create_future()
+        self._usage = usage
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the session's LLM requests that have ended so far."""
+        return self._usage()
 
     async def __aenter__(self) -> Session:
         return self
@@ -357,6 +364,7 @@ class Session:
         """End the session; variables without a value fail with the error in `reply`. Called once, by the
         runtime.
         """
+        self._usage = lambda: reply.usage
         error = reply.error or QueryEnded("the session was closed")
         dropped = (one for many in self._dropped.values() for one in many)
         for variable in (*self._variables.values(), *dropped):

@@ -378,6 +378,13 @@ class System:
         for engine, of_nodes in asked.items():
             self._engines.ask(engine, query, of_nodes)
 
+    def usage(self, query: str) -> Usage:
+        """Return the tokens of a query's LLM requests that have ended so far; of none if there is no such
+        query (any more).
+        """
+        session = self.queries.get(query)
+        return (session.usage if session is not None else None) or Usage()
+
     def _end(self, query: str, outputs: Mapping[str, object] | None, error: StrettoError | None) -> None:
         session = self.queries.pop(query)
         self._deadlines.end_query(query)

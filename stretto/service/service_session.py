@@ -10,7 +10,7 @@ from typing import TypeAlias, get_args
 
 from stretto.http.refusals import Refused, over_limit
 from stretto.model.errors import DeadlineExceeded, StrettoError
-from stretto.model.tasks import Criteria, Objective
+from stretto.model.tasks import Criteria, Objective, Usage
 from stretto.programs.connection import Planned, plan_all
 from stretto.programs.fragment import Call, Work
 from stretto.programs.ledger import Ledger
@@ -101,6 +101,11 @@ class ServiceSession:
     def num_variables(self) -> int:
         """Number of variables that requests have named and not given up."""
         return len(self._depths)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the session's LLM requests that have ended so far."""
+        return self._session.usage
 
     async def close(self) -> None:
         """End the session: variables without a value fail."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import asdict
 from itertools import chain
 
 import msgspec
@@ -38,7 +39,7 @@ _TEXT = {"type": "string"}
 _OPEN = Operation(
     "open", {"session_id": "string", "idle_s": "number"}, SessionBody, 201, links=links_of_session()
 )
-_SHOW = Operation("show", {"session_id": "string", "num_variables": "integer"})
+_SHOW = Operation("show", {"session_id": "string", "num_variables": "integer", "usage": "object"})
 _DRAW = Operation("draw", others={"text/plain": _TEXT, "text/html": _TEXT})
 _SUBMITTING = Operation(
     "submit",
@@ -98,7 +99,8 @@ class SessionRoutes:
 
     async def _show(self, request: ServiceRequest) -> None:
         session = self._session(request)
-        await request.answer_json({"session_id": session.id, "num_variables": session.num_variables})
+        shown: dict[str, object] = {"session_id": session.id, "num_variables": session.num_variables}
+        await request.answer_json({**shown, "usage": asdict(session.usage)})
 
     async def _draw(self, request: ServiceRequest) -> None:
         session = self._session(request)

@@ -25,6 +25,7 @@ from stretto.model.record import record
 from stretto.wire.errors import raise_for_event
 from stretto.wire.logprobs import TokenLogprob, logprobs_json, read_logprobs
 from stretto.wire.paths import Api
+from stretto.wire.tool_calls import CallPart, read_calls
 
 _MAX_COUNT = 2**31
 _THOUGHTS = {"thinking": "thinking", "reasoning": "summary"}
@@ -64,6 +65,7 @@ class AnswerChoice:
     Attributes:
         index: number of the prompt times `n`, plus number of the answer.
         reasoning: a model's thoughts before it answers (chat): tokens, but no text.
+        tool_calls: calls of tools that the model wants to be made, or pieces of them.
         role: role of a chat's message; in a stream, only in the chunk that opens it.
         finish: why the text has ended, in the server's word: "stop", "length", "abort"…; None while it goes
             on.
@@ -75,6 +77,7 @@ class AnswerChoice:
     index: int = 0
     text: str = ""
     reasoning: str = ""
+    tool_calls: tuple[CallPart, ...] = ()
     role: str | None = None
     finish: str | None = None
     stop_reason: str | int | None = None
@@ -85,10 +88,10 @@ class AnswerChoice:
 
     @property
     def has_output(self) -> bool:
-        """Whether this answer, or piece of an answer, contains output: text, or the model's reasoning before
-        it.
+        """Whether this answer, or piece of an answer, contains output: text, calls of tools, or the model's
+        reasoning before them.
         """
-        return bool(self.text or self.reasoning)
+        return bool(self.text or self.reasoning or self.tool_calls)
 
 
 @record(kw_only=True)
@@ -186,6 +189,7 @@ def _read_choice(api: Api, choice: Any, content: str) -> AnswerChoice:
         index=_expected(choice.get("index"), int, 0),
         text=text,
         reasoning=_text(said.get("reasoning") or said.get("reasoning_content")) or thoughts,
+        tool_calls=read_calls(said.get("tool_calls")),
         role=_expected(said.get("role"), str, None),
         finish=_expected(choice.get("finish_reason"), str, None) or None,
         stop_reason=_expected(choice.get("stop_reason"), (str, int), None),
@@ -257,7 +261,10 @@ def _whole_content(api: Api, choice: AnswerChoice) -> dict[str, object]:
     if api == "completions":
         return {"text": choice.text}
     reasoning = {"reasoning": choice.reasoning} if choice.reasoning else {}
-    return {"message": {"role": choice.role or "assistant", "content": choice.text, **reasoning}}
+    calls = [call.to_json(is_whole=True) for call in choice.tool_calls]
+    content = None if calls and not choice.text else choice.text
+    called = {"tool_calls": calls} if calls else {}
+    return {"message": {"role": choice.role or "assistant", "content": content, **reasoning, **called}}
 
 
 def _delta(choice: AnswerChoice) -> dict[str, object]:
@@ -266,6 +273,8 @@ def _delta(choice: AnswerChoice) -> dict[str, object]:
         delta["reasoning"] = choice.reasoning
     if choice.text or (choice.role is not None and not choice.reasoning):
         delta["content"] = choice.text
+    if choice.tool_calls:
+        delta["tool_calls"] = [call.to_json(is_whole=False) for call in choice.tool_calls]
     return delta
 
 

@@ -10,11 +10,10 @@ from datetime import date
 
 import pytest
 
-from stretto.components import Tool
+from stretto.components import Tool, ToolResult
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.python_results import result_text
 from stretto.engines.batch.tools import Tools, ToolsConfig
-from stretto.model.errors import EngineFailure
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Hit
 
@@ -69,9 +68,10 @@ def engine(*tools: Tool) -> Iterator[Tools]:
         made.close()
 
 
-def call(tools: Tools, written: str, result: str = "text") -> object:
-    task = Task(1, "q", "results", "call", {"call": written}, {"result": result})
-    return tools.run([task])[0]
+def call(tools: Tools, written: str) -> ToolResult:
+    (result,) = tools.run([Task(1, "q", "results", "call", {"call": written}, {"result": "any"})])
+    assert isinstance(result, ToolResult)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def call(tools: Tools, written: str, result: str = "text") -> object:
 def test_a_tool_gets_the_arguments_of_its_call(written: str, given: str) -> None:
     with engine(Tool("weather", "of a city", lambda city: {"sunny in": city})) as tools:
         answer = call(tools, written)
-    assert answer == f"{written}\n{result_text({'sunny in': given})}"
+    assert answer == ToolResult("weather", given, result_text({"sunny in": given}))
 
 
 @pytest.mark.parametrize("written", ['{"name": "act"}', '{"name": "act", "arguments"', '{"act": "x"}'])
 def test_a_call_that_cannot_be_read_runs_nothing_and_is_told(written: str) -> None:
     ran: list[str] = []
-    with engine(Tool("act", "acts", ran.append, has_effect=True), Tool("look", "looks", ran.append)) as tools:
+    with engine(Tool("act", "acts", ran.append, effects=True), Tool("look", "looks", ran.append)) as tools:
         answer = call(tools, written)
-        assert call(tools, written, "effect") is True
     assert ran == []
+    assert answer.outcome == "refused"
     assert str(answer).startswith(f"{written}\nThis was not done: the call ")
 
 
@@ -113,26 +113,15 @@ def test_coroutine_functions_are_awaited_on_one_loop() -> None:
 
     tools = (
         Tool("look", "looks", look),
-        Tool("act", "acts", look, has_effect=True),
+        Tool("act", "acts", look, effects=True),
         Tool("fail", "fails", fail),
     )
     with engine(*tools) as running:
-        assert call(running, "look: a") == 'look: a\n{"found": "a"}'
-        assert call(running, "act: b", "effect") is True
-        assert call(running, "fail: c") == "fail: c\nThis failed: KeyError: 'c'"
+        assert str(call(running, "look: a")) == 'look: a\n{"found": "a"}'
+        assert str(call(running, "act: b")) == 'act: b\n{"found": "b"}'
+        assert str(call(running, "fail: c")) == "fail: c\nThis failed: KeyError: 'c'"
     assert len(loops) == 2
     assert loops[0] is loops[1]
-
-
-def test_an_effect_that_fails_within_a_coroutine_fails_the_query() -> None:
-    async def act(given: str) -> None:
-        raise ValueError(given)
-
-    with (
-        engine(Tool("act", "acts", act, has_effect=True)) as tools,
-        pytest.raises(EngineFailure, match="act"),
-    ):
-        call(tools, "act: x", "effect")
 
 
 def test_halves_of_characters_do_not_reach_the_prompt() -> None:
@@ -140,8 +129,8 @@ def test_halves_of_characters_do_not_reach_the_prompt() -> None:
         raise ValueError(f"\udc00{given}")
 
     with engine(Tool("half", "halves", lambda given: "\ud83d"), Tool("fail", "fails", fail)) as tools:
-        assert call(tools, "half: x") == "half: x\n\ufffd"
-        assert call(tools, "fail: x") == "fail: x\nThis failed: ValueError: \ufffdx"
+        assert str(call(tools, "half: x")) == "half: x\n\ufffd"
+        assert str(call(tools, "fail: x")) == "fail: x\nThis failed: ValueError: \ufffdx"
 
 
 def test_functions_of_steps_may_be_coroutine_functions() -> None:

@@ -159,7 +159,7 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
                 echo()
             with pytest.raises(UserError, match="echo: got an unexpected keyword argument 'z'"):
                 echo("x", z=1)
-            for value in (object(), float("nan"), "\ud800", {"a": 1}, [[None]]):
+            for value in (object(), float("nan"), "\ud800", {"a": object()}, {1: 2}, [[None]]):
                 with pytest.raises(UserError, match="echo: x"):
                     echo(value)
             for text in (Chunk("s", 0, "\ud800"), Document("s", (Section("\ud800"),), "")):

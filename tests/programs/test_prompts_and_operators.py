@@ -14,7 +14,7 @@ from stretto import ABSENT, Deployment, Failure, Runtime
 from stretto import programs as P
 from stretto.engines.catalogue import transforms_engine
 from stretto.model.errors import BadReply, ConfigError, EngineFailure, StrettoError, TemplateError, UserError
-from stretto.model.values import Segment
+from stretto.model.values import Document, Section, Segment
 
 
 def engines(desk: Desk) -> list[Deployment]:
@@ -282,13 +282,15 @@ async def test_results_of_operators_have_the_operators_names() -> None:
 
 
 @in_virtual_time
-async def test_what_has_no_text_cannot_be_joined() -> None:
+async def test_an_object_is_joined_as_json_and_what_has_no_text_is_not() -> None:
     async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
         item = P.transform('{"a": 1}', "json")
-        with pytest.raises(BadReply, match="a dict has no textual form; the transform to_json") as raised:
-            await P.join("all: ", item)
-        assert raised.value.step == "join"
+        assert await P.join("all: ", item, separator="") == 'all: {"a": 1}'
         assert await P.join("all: ", P.transform(item, "to_json"), separator="") == 'all: {"a": 1}'
+        document = Document("a.txt", (Section("text"),), "")
+        with pytest.raises(BadReply, match="a Document has no textual form; the transform to_json") as raised:
+            await P.join("all: ", document)
+        assert raised.value.step == "join"
 
 
 @in_virtual_time

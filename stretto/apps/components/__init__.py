@@ -8,10 +8,12 @@ from stretto.apps.components.rag import Indexing, QueryExpansion, Reranking, Sea
 from stretto.apps.components.search import Generation, Judge, Reading, WebSearch
 from stretto.apps.components.splitting import Splitting
 from stretto.apps.components.tool_call import ToolCall
-from stretto.model.tools import Tool
+from stretto.model.tools import AgentRun, Tool, ToolResult
+from stretto.transforms.function_tools import tool
 
 __all__ = [
     "Agent",
+    "AgentRun",
     "Condition",
     "FirstPresent",
     "Generation",
@@ -27,5 +29,7 @@ __all__ = [
     "Synthesis",
     "Tool",
     "ToolCall",
+    "ToolResult",
     "WebSearch",
+    "tool",
 ]

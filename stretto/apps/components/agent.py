@@ -1,58 +1,72 @@
 """Ready-made agent: an LLM calls tools, reads their results, and answers when it knows enough.
 
 The graph grows by one turn at a time. In a turn the LLM writes a list of calls, and the tools run side by
-side; with the pass `pipeline_decode` the first one runs while the LLM still writes the second. Tools with an
-effect run when the list is complete. The step `expand` then becomes the next turn, or the answer if there
-were no calls. Every prompt begins with the one before it, up to the results, so that its beginning is in the
-prefix cache.
+side; with the pass `pipeline_decode` the first one runs while the LLM still writes the second. Where a tool
+has effects, all calls of a turn are one step, which runs once, when the list is complete. The step `expand`
+then becomes the next turn, or the answer if there were no calls. Every prompt begins with the one before it,
+up to the results, so that its beginning is in the prefix cache.
 
 Source: Teola Figure 2b. Differs: the number of turns is not known before.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from stretto.apps.components.bounds import at_least
 from stretto.apps.components.component import Builder, Component
-from stretto.graph.graph import Arg, Graph, Ref
-from stretto.graph.ops import Port
+from stretto.apps.components.tool_prompts import calls_schema, signature_of
+from stretto.graph.graph import RECORD, Arg, Graph, Ref
+from stretto.graph.ops import OpSpec, Port
 from stretto.model.errors import ConfigError
-from stretto.model.tools import Tool
+from stretto.model.tools import AgentRun, RunEnd, Tool, ToolOffer, ToolResult
+from stretto.transforms.function_tools import as_tools
 
 AGENT = "agent_turn"
 """Name of the expansion that makes the next turn of an agent."""
 
 _INSTRUCTIONS = "Answer the question with the help of tools."
 _ASK_CALLS = (
-    "\nWrite the calls that you need next as a JSON list of strings, each one NAME: INPUT. "
+    '\nWrite the calls that you need next as a JSON list of objects {{"name": …, "arguments": {{…}}}}. '
     "Write [] if you can answer now.\nCalls:"
 )
 _ASK_ANSWER = "\nAnswer the question in plain words.\nAnswer:"
 _RESULTS = re.compile(r"results(\d+)")
-_MAX_CALL_CHARS = 400
-_LIMITS = ("max_turns", "max_calls", "call_tokens", "max_tokens", "engine", "tools_engine")
-_SETTINGS = ("introduction", "schema", "schema_if_able", "has_effects", *_LIMITS)
+_LIMITS = (
+    "max_turns",
+    "max_calls",
+    "call_tokens",
+    "max_tokens",
+    "max_results_chars",
+    "engine",
+    "tools_engine",
+)
+_SETTINGS = ("introduction", "offer", "last_offer", "schema", "schema_if_able", "has_effects", *_LIMITS)
 
 
 class Agent(Component):
     """A component of an app in which an LLM answers a question with the help of tools, in several turns.
 
-        Agent(question=question, tools=(calculator, search))
+        Agent(question=question, tools=[search, add])
 
-    The functions of the tools run on the engine `tools`, which `stretto.engines.catalogue.tools_engine`
-    makes. A function that raises an error is a result like any other: the LLM reads what was wrong. Calls may
-    also be JSON objects with a name and arguments; a tool gets the arguments as JSON text. A reply
-    in which no list of calls can be read counts as no calls: the LLM answers with what it has, unless a tool
-    has an effect; then the query fails, as it does when the engine of the tools fails.
+    A tool is a Python function, whose name, docstring and annotations the LLM reads, or a `Tool`. The engine
+    `tools`, which `stretto.engines.catalogue.tools_engine` makes of the same tools, runs them. What a tool
+    raises, and arguments that do not fit, are results like any other: the LLM reads what was wrong. The run
+    fails only as any app does: where an engine fails, or the conversation outgrows the LLM's context.
+
+    A server's own tool calls are used where its API is "chat" and it takes them. Everywhere else the prompt
+    says how to write calls, and a reply in which none can be read counts as no calls.
+
+    Outputs are the `answer` and the `run`, an `AgentRun` that says how the run ended and has all calls. If
+    `run_name` is connected, the run has that name: where the engine of the tools has records, a run of the
+    same name goes on where one before broke off.
     """
 
-    ports = (Port("question", "text"),)
-    outs: ClassVar[Mapping[str, str]] = {"answer": "text"}
+    ports = (Port("question", "text"), Port("run_name", "text", optional=True))
+    outs: ClassVar[Mapping[str, str]] = {"answer": "text", "run": "record"}
 
     @dataclass(frozen=True)
     class Config:
@@ -65,6 +79,8 @@ class Agent(Component):
             max_calls: largest number of calls in one turn; further ones are not made.
             call_tokens: largest number of output tokens of a list of calls.
             max_tokens: largest number of output tokens of the answer.
+            max_results_chars: largest number of characters of all results together, which the context of the
+                LLM must hold. What is over is cut off, and the LLM is told.
             constrained: whether calls must follow a JSON schema that allows these tools only. None holds the
                 models that run in this process or in its workers to it, where llguidance is installed. True
                 has servers asked too, and an engine that cannot refuses it.
@@ -76,8 +92,9 @@ class Agent(Component):
         instructions: str = _INSTRUCTIONS
         max_turns: int = 4
         max_calls: int = 4
-        call_tokens: int = 128
+        call_tokens: int = 256
         max_tokens: int = 256
+        max_results_chars: int = 12_000
         constrained: bool | None = None
         engine: str = "llm"
         tools_engine: str = "tools"
@@ -85,9 +102,13 @@ class Agent(Component):
         def __post_init__(self) -> None:
             at_least(1, max_turns=self.max_turns, max_calls=self.max_calls)
             at_least(1, call_tokens=self.call_tokens, max_tokens=self.max_tokens)
-            names = [tool.name for tool in self.tools]
-            if len(set(names)) < len(names):
-                raise ConfigError(f"two tools have the same name: {', '.join(names)}")
+            at_least(1, max_results_chars=self.max_results_chars)
+            as_tools(self.tools)
+
+    def __init__(self, *, name: str | None = None, **keywords: Any) -> None:
+        if isinstance(keywords.get("tools"), list | tuple):
+            keywords["tools"] = as_tools(keywords["tools"])
+        super().__init__(name=name, **keywords)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """Add the first turn to the app's graph, and a step that becomes the next turn or the answer.
@@ -97,25 +118,26 @@ class Agent(Component):
         """
         if not config.tools:
             raise ConfigError("tools is empty; give the agent at least one tool")
-        return {"answer": _add_turn(build, _settings(config), [build.value("question")])}
+        run = build.value("run_name") if build.is_fed("run_name") else None
+        answer = _add_turn(build, _settings(config), [build.value("question")], run)
+        return {"answer": answer, "run": Ref(answer.name, RECORD)}
 
 
 def _settings(config: Agent.Config) -> Mapping[str, object]:
     """Return the settings as an `expand` step keeps them: scalars only."""
-    lines = [f"- {tool.name}: {tool.description}" for tool in config.tools]
+    lines = [f"- {signature_of(tool)}: {tool.description}" for tool in config.tools]
+    max_tokens = max(config.call_tokens, config.max_tokens)
+    offer = ToolOffer(config.instructions, tuple(t.to_openai() for t in config.tools), True, max_tokens)
+    last = ToolOffer(config.instructions, offer.tools, False, config.max_tokens)
     return {
-        "introduction": "\n".join([config.instructions, "Tools:", *lines, "Question: "]),
-        "schema": "" if config.constrained is False else _calls_schema(config),
+        "introduction": "\n".join([config.instructions, "Tools:", *lines]),
+        "offer": offer.to_json(),
+        "last_offer": last.to_json(),
+        "schema": "" if config.constrained is False else calls_schema(config.tools, config.max_calls),
         "schema_if_able": config.constrained is None,
-        "has_effects": any(tool.has_effect for tool in config.tools),
+        "has_effects": any(tool.effects for tool in config.tools),
         **{name: getattr(config, name) for name in _LIMITS},
     }
-
-
-def _calls_schema(config: Agent.Config) -> str:
-    names = "|".join(tool.name for tool in config.tools)
-    call = {"type": "string", "pattern": f"^({names}): [^\\n]{{1,{_MAX_CALL_CHARS}}}$"}
-    return json.dumps({"type": "array", "items": call, "maxItems": config.max_calls})
 
 
 def agent_turn(inputs: Mapping[str, object]) -> Graph:
@@ -123,27 +145,56 @@ def agent_turn(inputs: Mapping[str, object]) -> Graph:
     last one allowed.
 
     It is the expansion `agent_turn`. Its inputs are `question` and the results of each turn so far,
-    `results1`, `results2`…: a list, or any other value if the turn has failed. Further ones are the agent's
-    settings.
+    `results1`, `results2`…, and perhaps `run_name`. Further ones are the agent's settings. Its outputs are
+    the answer and the record of the run.
     """
     turns = sorted((name for name in inputs if _RESULTS.fullmatch(name)), key=lambda name: int(name[7:]))
     last, max_turns = inputs[turns[-1]], inputs["max_turns"]
+    assert isinstance(last, list)
     assert isinstance(max_turns, int)
-    has_called = isinstance(last, list) and bool(last)
-    known = ["question", *(turns if has_called else turns[:-1])]
+    has_called = any(isinstance(one, ToolResult) for one in last)
+    has_answered = bool(last) and not has_called
+    done = turns if has_called else turns[:-1]
+    known = ["question", *done, *(turns[-1:] if has_answered else [])]
     build = Builder()
-    for name in known:
+    for name in (*known, "run_name"):
         build.reserve(name)
-    refs = [Ref(name) for name in known]
+    refs = [Ref(name) for name in ("question", *done)]
+    run = Ref("run_name") if "run_name" in inputs else None
     if has_called and len(turns) < max_turns:
-        answer = _add_turn(build, inputs, refs)
+        answer = _add_turn(build, inputs, refs, run)
+        record = Ref(answer.name, RECORD)
     else:
-        answer = _complete(build, inputs, "answer", refs, _ASK_ANSWER, {"max_tokens": inputs["max_tokens"]})
-    types = tuple((name, "text" if name == "question" else "list[text]") for name in known)
-    return Graph(AGENT, types, tuple(build.primitives), (), (("answer", answer),))
+        if has_answered:
+            answer = build.add("answer", "aggregate", (Arg("values", Ref(turns[-1])),), config={"join": ""})
+        else:
+            decode = {"max_tokens": inputs["max_tokens"], "tools": inputs["last_offer"]}
+            answer = _complete(build, inputs, "answer", refs, _ASK_ANSWER, decode)
+        args = (Arg("answer", answer), *(Arg(name, Ref(name)) for name in done))
+        config = {"ended": "max_turns" if has_called else "answered"}
+        record = build.add("run", RUN_RECORD.name, args, config=config)
+    types = [(name, "text" if name == "question" else "list[any]") for name in known]
+    types += [("run_name", "text")] if run is not None else []
+    outputs = (("answer", answer), ("run", record))
+    return Graph(AGENT, tuple(types), tuple(build.primitives), (), outputs)
 
 
-def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref]) -> Ref:
+def _run_record(inputs: Mapping[str, object], settings: Mapping[str, object]) -> Mapping[str, object]:
+    turns = [value for port, value in inputs.items() if port != "answer"]
+    calls = tuple(
+        tuple(one for one in turn if isinstance(one, ToolResult)) for turn in turns if isinstance(turn, list)
+    )
+    ended: RunEnd = "max_turns" if settings["ended"] == "max_turns" else "answered"
+    return {"": AgentRun(str(inputs["answer"]), ended, calls)}
+
+
+RUN_RECORD = OpSpec(
+    "agent_run", (Port("values", variadic=True),), "record", runs_on=None, evaluate=_run_record
+)
+"""Op that makes the record of an agent's run of its answer and the results of its turns."""
+
+
+def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref], run: Ref | None) -> Ref:
     """Add a turn: the LLM writes calls, the tools run, and a step becomes what follows.
 
     `known` are the values of the question and of the results so far.
@@ -154,22 +205,32 @@ def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref]) 
         "max_items": settings["max_calls"],
         "json_schema": settings["schema"] or None,
         "schema_if_able": settings["schema_if_able"],
+        "tools": settings["offer"],
     }
     calls = _complete(build, settings, "calls", known, _ASK_CALLS, decode, hints=("splittable",))
-    each, engine = Arg("call", calls, each=True), str(settings["tools_engine"])
+    has_effects = settings["has_effects"]
+    given = [Arg("calls" if has_effects else "call", calls, each=not has_effects)]
+    given += [Arg(_name(place), ref) for place, ref in enumerate(known) if place > 0]
+    named = () if run is None else (Arg("run_name", run),)
+    config = {
+        "result": "list[any]" if has_effects else "any",
+        "max_chars": settings["max_results_chars"],
+        "max_calls": settings["max_calls"],
+        "turn": len(known),
+    }
     results = build.add(
-        "results", "call", (each,), engine=engine, config={"result": "text"}, hints=("batchable",)
+        "results",
+        "call",
+        (*given, *named),
+        engine=str(settings["tools_engine"]),
+        config={**config, "effects": True} if has_effects else config,
+        hints=() if has_effects else ("batchable",),
     )
-    # If the calls have failed, the question stands in their place, which is no list: then there are none.
-    safe = build.add("known", "select", (Arg("results", results), Arg("question", known[0])))
-    args = [Arg(_name(place), ref) for place, ref in enumerate((*known, safe))]
-    if settings["has_effects"]:
-        effects = build.add("effects", "call", (each,), engine=engine, config={"result": "effect"})
-        args.append(Arg("effects", effects))
-    config = {name: settings[name] for name in _SETTINGS}
-    if not settings["has_effects"]:
-        config["access"] = "reads"
-    return build.add("answer", "expand", tuple(args), config={"body": AGENT, "result": "text", **config})
+    args = [Arg(_name(place), ref) for place, ref in enumerate((*known, results))]
+    grown = {name: settings[name] for name in _SETTINGS}
+    if not has_effects:
+        grown["access"] = "reads"
+    return build.add("answer", "expand", (*args, *named), config={"body": AGENT, "result": "text", **grown})
 
 
 def _complete(
@@ -187,7 +248,7 @@ def _complete(
     introduction = str(settings["introduction"]).replace("{", "{{").replace("}", "}}")
     return build.complete(
         name,
-        f"{introduction}{{question}}{shown}{ask}",
+        f"{{system:}}{introduction}{{user:}}Question: {{question}}{shown}{ask}",
         variables,
         engine=str(settings["engine"]),
         decode=decode,

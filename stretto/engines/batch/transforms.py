@@ -21,7 +21,8 @@ class Transforms:
 
     It runs the op (kind of step) `transform`: the setting `steps` is a chain of transforms, as
     `stretto.transforms.table` describes them, which is applied to the input `value`. A value that does not
-    fit fails alone.
+    fit fails alone; or, with the setting `tells`, the result is a list of the transformed value, or of an
+    empty text and what is wrong.
     """
 
     def __init__(self, config: TransformsConfig) -> None:
@@ -48,7 +49,9 @@ def _applied(application: OpApplication) -> object:
     steps = task.config.get("steps", ())
     if not isinstance(steps, tuple) or not all(isinstance(step, str) for step in steps):
         return ConfigError(f"transform: 'steps' wants texts, got {steps!r:.80}", step=task.step)
+    tells = bool(task.config.get("tells"))
     try:
-        return chain(steps)(application.require("value", object))
+        value = chain(steps)(application.require("value", object))
     except StrettoError as error:
-        return error.at(task.step)
+        return ["", error.message] if tells else error.at(task.step)
+    return [value] if tells else value

@@ -67,8 +67,14 @@ def build_request(
     if api == "completions":
         return CompletionRequest(model=model, prompts=(prompt.content,), options=options)
     is_open = prompt.messages[-1].role == "assistant"
-    extra = {"add_generation_prompt": False, "continue_final_message": True} if is_open else {}
-    return ChatRequest(model=model, messages=prompt.messages, options=options, extra=extra)
+    extra: dict[str, Any] = (
+        {"add_generation_prompt": False, "continue_final_message": True} if is_open else {}
+    )
+    offer = prompt.offer
+    if offer is not None and not offer.may_call:
+        extra["tool_choice"] = "none"
+    tools = () if offer is None else offer.tools
+    return ChatRequest(model=model, messages=prompt.messages, options=options, tools=tools, extra=extra)
 
 
 def _form(decode: Decode) -> OutputForm | None:

@@ -63,6 +63,8 @@ class OpenAIServerConfig:
             the server's prefix cache; choose False where each request costs money.
         priorities: send each request's rank as its priority. Only vLLM with the option
             `--scheduling-policy priority` accepts such requests; other servers refuse them.
+        takes_tools: chat only. Whether the server is sent the tools of agents and parses calls of them; None
+            tries, and goes by words from the first refusal on.
         kv_events: where the server publishes what its prefix cache holds (vLLM), in token ids; with None, the
             contents are guessed.
         token_s: predicted seconds of a token of an answer, by which the first answers that nobody reads in
@@ -88,6 +90,7 @@ class OpenAIServerConfig:
     max_backoff_s: float = 10
     warms_prefixes: bool = True
     priorities: bool = False
+    takes_tools: bool | None = None
     kv_events: KVEventsConfig | None = None
     token_s: float | None = None
     reports_load: bool = False

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from stretto.engines.openai_server.discovery import ServerFacts
+from stretto.engines.openai_server.tool_use import tool_messages
 from stretto.model.errors import UserError
 from stretto.model.tasks import LLMTask
+from stretto.model.tools import ToolOffer
 from stretto.model.values import Prompt
 from stretto.wire.requests import ChatMessage, WirePrompt
 
@@ -29,12 +31,14 @@ class SentPrompt:
         elements: token ids or characters, with which a prefix cache can be searched.
         tenant: owner of the task. Caches are never shared between tenants.
         messages: the messages of which the text consists, for the chat API; none for token ids.
+        offer: tools that are sent beside the messages; None for none.
     """
 
     content: WirePrompt
     elements: Sequence[int]
     tenant: str
     messages: tuple[ChatMessage, ...] = ()
+    offer: ToolOffer | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -49,23 +53,24 @@ class SentPrompt:
         return 1 / CHARS_PER_TOKEN if isinstance(self.content, str) else 1.0
 
 
-def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
+def encode(facts: ServerFacts, task: LLMTask, offer: ToolOffer | None = None) -> SentPrompt:
     """Return a task's prompt in the form in which it is sent to a server: token ids if the server's tokenizer
     is known, else text.
 
-    Line breaks separate the messages of the text, because the markup of an unknown model is unknown too.
+    Line breaks separate the messages of the text, because the markup of an unknown model is unknown too. With
+    an `offer` of tools, messages of calls and their results stand in the place of their words.
 
     Raises:
         UserError: a segment of the prompt is not a text.
     """
     if facts.tokenizer is None:
         try:
-            messages = messages_of(task.prompt)
+            messages = messages_of(task.prompt) if offer is None else tool_messages(task.prompt, offer)
             text = "\n".join(message.text for message in messages)
             elements = _characters(text)
         except (TypeError, UnicodeEncodeError) as error:
             raise UserError(f"a segment of the prompt is not a text: {error}") from error
-        return SentPrompt(text, elements, task.tenant, messages)
+        return SentPrompt(text, elements, task.tenant, messages, offer)
     tokens = facts.tokenizer.encode(task.prompt)
     if task.decode is not None:
         tokens += facts.tokenizer.end_of(task.prompt)

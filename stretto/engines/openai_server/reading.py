@@ -8,6 +8,7 @@ from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN
 from stretto.model.errors import BadServer
 from stretto.model.tasks import Finish, Usage
 from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts
+from stretto.wire.tool_calls import CallPart
 
 _NOTHING = AnswerChoice()
 
@@ -21,6 +22,7 @@ class AnswerReader:
         has_begun: whether the first token has come.
         has_finished: whether the server has said that the answer has ended.
         has_reasoning: whether the server has sent thoughts apart from the answer.
+        tool_calls: pieces of calls of tools.
         finish: how the answer has ended, as far as the server has said.
     """
 
@@ -30,6 +32,7 @@ class AnswerReader:
         self.has_begun = False
         self.has_finished = False
         self.has_reasoning = False
+        self.tool_calls: list[CallPart] = []
         self.finish: Finish = "stop"
         self._max_tokens = max_tokens
         self._feed = feed
@@ -57,7 +60,8 @@ class AnswerReader:
         self._num_read += 1
         self._num_choices += len(part.choices)
         self.num_deltas += choice.has_output
-        self._num_chars += len(choice.text)
+        self._num_chars += len(choice.text) + sum(len(call.arguments) for call in choice.tool_calls)
+        self.tool_calls += choice.tool_calls
         if choice.finish is not None:
             self.has_finished = True
             self.finish = _finish(choice.finish)

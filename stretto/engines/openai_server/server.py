@@ -38,6 +38,7 @@ from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN, SentPrompt, en
 from stretto.engines.openai_server.reading import AnswerReader
 from stretto.engines.openai_server.reply_openings import ReplyOpenings
 from stretto.engines.openai_server.request_fields import RequestFields
+from stretto.engines.openai_server.tool_use import asked_with, items_of, refuses_tools
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.openai_server.whole_answers import WholeAnswers
 from stretto.llm.output.output import DecodeOutput
@@ -53,6 +54,7 @@ from stretto.model.errors import (
 )
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.model.tools import ToolOffer
 from stretto.model.values import answer_segment
 from stretto.wire import paths
 from stretto.wire.answers import TokenCounts, read_chunk, read_whole
@@ -94,6 +96,7 @@ class OpenAIServer:
         self._whole = WholeAnswers(config.token_s)
         self._openings = ReplyOpenings(config.api, "")
         self._fields = RequestFields(frozenset(config.omit), config.max_tokens_field)
+        self._takes_tools = config.api == "chat" and config.takes_tools is not False
         self._events: KVEventStream | None = None
         self._following: asyncio.Task[None] | None = None
         self._report: Callable[[Sequence[KVEvent] | InstanceLoad], None] = lambda _: None
@@ -179,12 +182,39 @@ class OpenAIServer:
         decode = without_wishes(decode)  # whether a server can is not known
         refuse_others(decode, UNDERSTOOD, "an OpenAI-compatible server")
         check_sampling(decode, _ANY_VOCABULARY)
+        offer = ToolOffer.from_json(decode.tools) if decode.tools and self._takes_tools else None
+        if offer is None:
+            return await self._write(task, decode, emit, rank, slot, None)
+        try:
+            return await self._write(task, decode, emit, rank, slot, offer)
+        except BadReply as error:
+            if not error.is_refusal or self._config.takes_tools or not refuses_tools(error.message):
+                raise
+            _log.warning("%s takes no tools, so its model gets them in words: %s", self._http.name, error)
+            self._takes_tools = False
+            return await self._write(task, decode, emit, rank, slot, None)
+
+    async def _write(
+        self,
+        task: LLMTask,
+        wanted: Decode,
+        emit: Callable[[LLMEvent], None],
+        rank: tuple[float, ...],
+        slot: ServerSlot,
+        offer: ToolOffer | None,
+    ) -> Done:
+        """Ask for an answer, and emit its pieces as they come. A reply that may be calls of offered tools is
+        emitted at its end.
+        """
+        is_turn = offer is not None and wanted.items is not None
+        decode = asked_with(wanted, offer) if offer is not None else wanted
         if decode.items is None:
             decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
         facts = await self._known(others_serve=task.others_serve)
-        opening = self._openings.of_next(is_list=decode.items is not None, is_read=task.silence_s == 0)
+        is_read = task.silence_s == 0 and not is_turn
+        opening = self._openings.of_next(is_list=decode.items is not None, is_read=is_read)
         output = DecodeOutput(decode, task.prompt, opening)
-        prompt = encode(facts, task)
+        prompt = encode(facts, task, offer)
         if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
             num_in_all = len(prompt.content) + decode.max_tokens
             if num_in_all > facts.max_model_tokens:
@@ -195,8 +225,9 @@ class OpenAIServer:
 
         def feed(text: str) -> bool:
             pieces, is_finished = output.feed(text)
-            for piece in pieces:
-                emit(Piece(task.id, piece))
+            if not is_turn:
+                for piece in pieces:
+                    emit(Piece(task.id, piece))
             return is_finished
 
         def ask(facts: ServerFacts, prompt: SentPrompt) -> Awaitable[AnswerReader]:
@@ -217,9 +248,12 @@ class OpenAIServer:
             before, facts = facts.model, await self._known(but_not=facts)
             if facts.model == before:
                 raise
-            prompt = encode(facts, task)
+            prompt = encode(facts, task, offer)
             reader = await ask(facts, prompt)
         last, value = output.finish(reader.finish)
+        if is_turn and offer is not None:
+            last = items_of(str(value), reader.tool_calls, offer, wanted.max_items)
+            value = list(last)
         for piece in last:
             emit(Piece(task.id, piece))
         self._openings.observe(output, value, has_reasoning=reader.has_reasoning)

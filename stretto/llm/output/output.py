@@ -65,8 +65,13 @@ class DecodeOutput:
             self._reader = _Text(decode.stop, strips=decode.strip)
         elif decode.items in ("json_list", "calls"):
             fallback = "".join(segment.text for segment in prompt if segment.name == decode.fallback)
-            parser = ListItems(takes_calls=decode.items == "calls")
-            self._reader = _List(parser, decode.max_items, fallback if decode.fallback is not None else "")
+            is_calls = decode.items == "calls"
+            self._reader = _List(
+                ListItems(takes_calls=is_calls),
+                decode.max_items,
+                fallback if decode.fallback is not None else "",
+                may_lack=is_calls,
+            )
         else:
             raise ConfigError(f"items must be None, 'json_list' or 'calls', got {decode.items!r}")
 
@@ -120,12 +125,14 @@ class DecodeOutput:
 class _List:
     """List output; finished at the end of the list or after `max_items` items.
 
-    Where the text is no list, `fallback` is its only item, unless that is empty.
+    Where the text is no list, `fallback` is its only item, unless that is empty; or it has no items if it
+    `may_lack` the list, as a reply of a model that wants to call nothing does.
     """
 
-    def __init__(self, parser: ListItems, max_items: int | None, fallback: str) -> None:
+    def __init__(self, parser: ListItems, max_items: int | None, fallback: str, *, may_lack: bool) -> None:
         self._max_items = max_items
         self._fallback = fallback
+        self._may_lack = may_lack
         self._parser = parser
         self._items: list[str] = []
         self._fell_back = False
@@ -155,11 +162,12 @@ class _List:
         return self._items[num_before:], list(self._items)
 
     def _fall_back(self, error: BadReply) -> None:
-        if not self._fallback:
+        if not self._fallback and not self._may_lack:
             raise error
-        _log.warning("%s; used instead: %r", error.message, self._fallback[:200])
+        if self._fallback:
+            _log.warning("%s; used instead: %r", error.message, self._fallback[:200])
         self._fell_back = True
-        self._items.append(self._fallback)
+        self._items += [self._fallback] if self._fallback else []
 
 
 class _Text:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
+from dataclasses import replace
+from zlib import crc32
 
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Decode
@@ -52,6 +54,11 @@ def _check(decode: Decode, name: str, value: float, low: float, high: float, *, 
         raise ConfigError(
             f"{name} must be {'above' if above else 'at least'} {low} and at most {high}, got {value!r}"
         )
+
+
+def with_seed(decode: Decode, key: str) -> Decode:
+    """Return the settings with a seed that follows from `key`, if they leave that open."""
+    return replace(decode, seed=crc32(key.encode()), draws_seed=False) if decode.draws_seed else decode
 
 
 def is_plain_greedy(decode: Decode) -> bool:

@@ -9,6 +9,9 @@ same, in the forms of those who trained them:
     {"type": "tool_use", "name": "weather", "input": {"city": "Oslo"}}      Anthropic
 
 The input of a tool is a text: arguments that are an object or a list are given to it as JSON.
+
+A server that parses calls itself may answer in place of calling. Such an answer stands in the list of calls
+as `{"answer": …}`; a model may write that too.
 """
 
 from __future__ import annotations
@@ -21,14 +24,44 @@ from typing import Any
 from stretto.model.errors import BadReply
 
 _ARGUMENTS = ("arguments", "parameters", "input")
+_ANSWER = "answer"
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenCall:
-    """A call of a tool that an LLM has written: the tool's name, and its input."""
+    """A call of a tool that an LLM has written: the tool's name, and its input.
+
+    Attributes:
+        id: name that the server gave the call; "" for none.
+        said: text that the LLM wrote before its calls.
+    """
 
     name: str
     given: str
+    id: str = ""
+    said: str = ""
+
+    def written(self) -> str:
+        """Return the call as an item of a list of calls, from which `read_tool_call` reads it."""
+        parts = {"id": self.id, "name": self.name, "arguments": self.given, "said": self.said}
+        return json.dumps({name: part for name, part in parts.items() if part or name == "arguments"})
+
+
+def written_answer(text: str) -> str:
+    """Return an answer as an item of a list of calls."""
+    return json.dumps({_ANSWER: text})
+
+
+def read_answer(text: str) -> str | None:
+    """Return the answer that an item of a list of calls is; None if it is a call."""
+    if not text.startswith("{"):
+        return None
+    try:
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    answer = value.get(_ANSWER) if isinstance(value, dict) and len(value) == 1 else None
+    return answer if isinstance(answer, str) else None
 
 
 def is_tool_call(value: object) -> bool:
@@ -65,9 +98,10 @@ def read_tool_call(text: str) -> WrittenCall:
             'the call has no name or no arguments; write NAME: INPUT, or {"name": …, "arguments": …}'
         )
     name, arguments = parts
+    own, said = (str(value.get(key) or "") for key in ("id", "said"))
     if arguments is None or isinstance(arguments, str):
-        return WrittenCall(name, arguments or "")
-    return WrittenCall(name, json.dumps(arguments, ensure_ascii=False))
+        return WrittenCall(name, arguments or "", own, said)
+    return WrittenCall(name, json.dumps(arguments, ensure_ascii=False), own, said)
 
 
 def _parts(value: Mapping[str, Any]) -> tuple[str, object] | None:

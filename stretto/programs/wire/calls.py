@@ -65,6 +65,6 @@ def _output_to_wire(call: Call, port: str, variable: str) -> dict[str, object]:
         output = call.work.outputs[port]
         if output.steps:
             found["transforms"] = output.steps
-        if output.settings:
-            found["settings"] = output.settings
+        if output.given:
+            found["settings"] = output.given
     return found

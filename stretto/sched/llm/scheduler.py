@@ -18,6 +18,7 @@ from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
 from stretto.cluster.placement import Placement
 from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.tokens import num_tokens
+from stretto.llm.output.sampling import with_seed
 from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import BadServer, EngineTimeout, EngineUnreachable, StrettoError
 from stretto.model.profile import Profile
@@ -475,7 +476,7 @@ class LLMScheduler:
         queue, entry, choice = placed.queue, placed.entry, placed.choice
         request, instance = entry.request, choice.instance
         rank = queue.rank(entry)
-        item = entry.lo
+        item, decode = entry.lo, request.decode
         prompt = request.prompts[item - request.lo]
         output_key = self._loads.output_key(instance)
         task = LLMTask(
@@ -483,7 +484,7 @@ class LLMScheduler:
             request.query,
             request.step,
             prompt,
-            request.decode,
+            None if decode is None else with_seed(decode, f"{request.query} {request.node.id} {item}"),
             request.record.tenant,
             entry.demand.preference or request.record.criteria,
             entry.generated if entry.said_by == output_key else (),

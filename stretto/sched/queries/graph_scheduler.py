@@ -31,7 +31,6 @@ from stretto.model.values import ABSENT, AbsentType, Failure
 from stretto.sched.queries.demand import NOBODY, Demand, usual
 from stretto.sched.queries.gathering import gather
 from stretto.sched.queries.live_graph import LiveGraph
-from stretto.sched.queries.live_values import UNSET
 from stretto.sched.queries.node_state import NodeStates
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.prepare import prepare_request
@@ -235,8 +234,8 @@ class GraphScheduler:
                 self._open(node)
             case "flowing":
                 self._feed(node)
-            case "expanded" if (value := self.live.take_returned(node)) is not UNSET:
-                self._end(node, [value])
+            case "expanded" if (results := self.live.take_returned(node)) is not None:
+                self._end(node, results)
 
     def _open(self, node: Node) -> None:
         self._states.move(node, "open")
@@ -431,7 +430,7 @@ class GraphScheduler:
         self.changed.update((source.id, None) for source in self.live.sources(node))
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:
-        """Add the subgraph that `node` expands to; the subgraph's output becomes its own."""
+        """Add the subgraph that `node` expands to; the subgraph's outputs become its own."""
         given = given_to(node, load_inputs(inputs))
         sub = subgraph_of(node, given, self._expand)
         ids = dict(zip(sub.inputs, self.values.add(len(sub.inputs)), strict=True))
@@ -439,8 +438,8 @@ class GraphScheduler:
         self._states.move(node, "expanded")
         self.has_expanded = True
         self._num_spliced += len(sub.graph.primitives)
-        value_id, index = next(iter(outputs.values()))
-        self.live.link_to_node(value_id, index, node)
+        for place, (value_id, index) in zip(range(len(node.outs)), outputs.values(), strict=False):
+            self.live.link_to_node(value_id, index, node, place)
         for name, value in ids.items():
             self.live.bring(value, given.get(name, ABSENT))
 

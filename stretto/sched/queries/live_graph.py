@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from stretto.graph.compile import ConnectionTables, ExecutionGraph, Node, rebase
 from stretto.model.errors import BadReply, CapacityError
@@ -62,7 +63,7 @@ class LiveGraph:
         self.blocking: dict[int, int] = {}
         self._links = Links()
         self._watched: dict[int, str] = {}
-        self._returned: dict[int, object] = {}
+        self._returned: dict[int, dict[int, object]] = {}
 
     # --- nodes come and go
 
@@ -188,17 +189,19 @@ class LiveGraph:
                 self.is_in_order = False
             self._links.add(source, Link(index, value=target))
 
-    def link_to_node(self, source: int, index: int | None, node: Node) -> None:
-        """Use the value with id `source` (or only its item `index`) as the result of an `expand` node (a step
-        replaced by a subgraph), as soon as the value is set.
+    def link_to_node(self, source: int, index: int | None, node: Node, place: int) -> None:
+        """Use the value with id `source` (or only its item `index`) as the result number `place` of an
+        `expand` node (a step replaced by a subgraph), as soon as the value is set.
         """
-        self._links.add(source, Link(index, node=node.id))
+        self._links.add(source, Link(index, node=node.id, place=place))
 
-    def take_returned(self, node: Node) -> object:
-        """Return and forget the result of an `expand` node (a step that was replaced by a subgraph), which
-        that subgraph has produced; `UNSET` if it has not come.
+    def take_returned(self, node: Node) -> list[object] | None:
+        """Return and forget the results of an `expand` node (a step that was replaced by a subgraph), which
+        that subgraph has produced; None while one has not come.
         """
-        return self._returned.pop(node.id, UNSET)
+        if len(self._returned.get(node.id, ())) < len(node.outs):
+            return None
+        return [value for _, value in sorted(self._returned.pop(node.id).items(), key=itemgetter(0))]
 
     # --- what comes of what
 
@@ -220,9 +223,9 @@ class LiveGraph:
         found = [source for arg in node.ins if (source := self.producer(arg.value)) is not None]
         if node.after:
             found += [self.nodes[before] for before in node.after if before in self.nodes]
-        value_id = self._links.behind_node(node.id)
-        if value_id is not None and (source := self.producer(value_id)) is not None:
-            found.append(source)
+        for value_id in self._links.behind_node(node.id):
+            if (source := self.producer(value_id)) is not None:
+                found.append(source)
         return found
 
     def waits_for(self, value_id: int, other: int) -> bool:
@@ -238,7 +241,7 @@ class LiveGraph:
             nodes = [self._producers[value]] if value in self._producers else []
             for node in (self.nodes[one] for one in nodes if one in self.nodes):
                 found += [arg.value for arg in node.ins if not arg.is_hint]
-                found.append(self._links.behind_node(node.id))
+                found += self._links.behind_node(node.id)
                 nodes += [before for before in node.after if before not in nodes]
             new = [one for one in found if one is not None and one not in seen]
             seen.update(new)
@@ -349,7 +352,7 @@ class LiveGraph:
         if link.value is not None:
             self.bring(link.value, value)
         if link.node is not None and (node := self.nodes.get(link.node)) is not None:
-            self._returned[node.id] = (
+            self._returned.setdefault(node.id, {})[link.place] = (
                 Failure(value.error.at(node.name)) if isinstance(value, Failure) else value
             )
             self.woken.append(node.id)

@@ -11,6 +11,7 @@ from stretto.graph.graph import HINT, Constant
 from stretto.model.errors import BadReply
 from stretto.model.references import load, load_inputs
 from stretto.model.tasks import QueryRecord
+from stretto.model.tools import ToolResult
 from stretto.model.values import KV, Prompt, Segment, as_text
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import StepRequest
@@ -143,6 +144,9 @@ def value_segment(value: object, port: str) -> Segment:
     """
     if isinstance(value, KV) and value.answer is not None:
         return value.answer
+    calls = value if isinstance(value, list | tuple) else ()
+    if calls and all(isinstance(call, ToolResult) for call in calls):
+        return Segment(as_text(value), port, calls=tuple(calls))
     return Segment(as_text(value), port)
 
 

@@ -4,7 +4,7 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.model.errors import UserError
@@ -14,6 +14,7 @@ Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
 """A function from the `body` of an `expand` and its inputs to the subgraph, optimised and compiled."""
 
 
+_NONE: Mapping[int, int] = {}
 _OF_THE_NODE = ("body", "result", "access")
 
 
@@ -30,7 +31,7 @@ def given_to(node: Node, inputs: Mapping[str, object]) -> Mapping[str, object]:
 
 def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None) -> ExecutionGraph:
     """Return the subgraph that replaces an `expand` node (a step that turns into a graph while the query
-    runs), built from the node's inputs.
+    runs), built from the node's inputs. Its outputs are those of the node, in their order.
 
     `inputs` are the values that `given_to` returns.
 
@@ -40,8 +41,9 @@ def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None)
     if expand is None:
         raise UserError("this query cannot expand", step=node.name)
     sub = expand(str(node.config.get("body")), inputs)
-    if not sub.outputs:
-        raise UserError("it expands to a graph without an output", step=node.name)
+    if len(sub.outputs) < len(node.outs):
+        few = "an output" if len(node.outs) == 1 else f"the {len(node.outs)} outputs that are read"
+        raise UserError(f"it expands to a graph without {few}", step=node.name)
     return sub
 
 
@@ -50,13 +52,14 @@ class Link:
     """A link in a running graph: when a value is set, it (or only its item `index`) is passed on along the
     link.
 
-    The target is another value, or an `expand` node (a step that was replaced by a subgraph), whose result it
-    becomes.
+    The target is another value, or an `expand` node (a step that was replaced by a subgraph), of which it
+    becomes the result number `place`.
     """
 
     index: int | None
     value: int | None = None
     node: int | None = None
+    place: int = 0
 
 
 class Links:
@@ -70,7 +73,7 @@ class Links:
     def __init__(self) -> None:
         self.sources: dict[int, list[Link]] = {}
         self.to_value: dict[int, int] = {}
-        self._to_node: dict[int, int] = {}
+        self._to_node: dict[int, dict[int, int]] = {}
 
     def add(self, source: int, link: Link) -> None:
         """Add a link: when the value with id `source` is set, it is passed on to the link's target."""
@@ -78,7 +81,7 @@ class Links:
         if link.value is not None:
             self.to_value[link.value] = source
         if link.node is not None:
-            self._to_node[link.node] = source
+            self._to_node.setdefault(link.node, {})[link.place] = source
 
     def take(self, source: int) -> list[Link]:
         """Remove and return the links from the value with id `source`, because it has been set."""
@@ -87,7 +90,10 @@ class Links:
             if link.value is not None:
                 del self.to_value[link.value]
             if link.node is not None:
-                del self._to_node[link.node]
+                places = self._to_node[link.node]
+                del places[link.place]
+                if not places:
+                    del self._to_node[link.node]
         return links
 
     def drop_value(self, value_id: int) -> None:
@@ -96,8 +102,8 @@ class Links:
         if source is not None:
             self.sources[source] = [link for link in self.sources[source] if link.value != value_id]
 
-    def behind_node(self, node_id: int) -> int | None:
-        """Return the id of the value that a link will make the result of an `expand` node (a step that is
-        replaced by a graph); None if there is none.
+    def behind_node(self, node_id: int) -> Collection[int]:
+        """Return the ids of the values that links will make the results of an `expand` node (a step that is
+        replaced by a graph).
         """
-        return self._to_node.get(node_id)
+        return self._to_node.get(node_id, _NONE).values()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from stretto.apps.template import Template
 from stretto.documents.quotes import cite
 from stretto.graph.types import innermost_type
 from stretto.model.errors import ConfigError
+from stretto.model.tools import AgentRun
 from stretto.model.values import AbsentType, Chunk, Document, Failure, Hit
 
-_SERVABLE = frozenset({"text", "number", "bool", "chunk", "hit"})
+_SERVABLE = frozenset({"text", "number", "bool", "chunk", "hit", "record"})
 
 
 def check_outputs(template: Template, types: Mapping[str, str]) -> None:
@@ -53,6 +55,8 @@ def as_json(value: object, answer: str = "", question: str = "") -> object:
             return {**_chunk_as_json(chunk, answer, question), "score": as_json(float(score))}
         case Chunk():
             return _chunk_as_json(value, answer, question)
+        case AgentRun():
+            return asdict(value)
         case Failure(error):
             return {"error": str(error)}
         case list() | tuple():

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,19 +18,20 @@ from stretto.apps.components.agent import agent_turn
 from stretto.apps.components.component import Input
 from stretto.apps.plan_cache import PlanCache
 from stretto.apps.template import Template
-from stretto.components import Agent, Tool
+from stretto.components import Agent, AgentRun, Tool, ToolResult
 from stretto.engines.batch.calculator import CALCULATOR
 from stretto.engines.catalogue import tools_engine
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.deployment import deploy
-from stretto.model.errors import BadReply, ConfigError, EngineFailure, QueryCancelled, StrettoError
+from stretto.model.errors import BadReply, ConfigError, QueryCancelled, StrettoError
 from stretto.model.tasks import Decode, LLMTask
 from stretto.sim.driver import VirtualDriver
 
 LOOK_UP = Tool("look_up", "what is known of a name", {"Ann": "Ann is 30.", "Bob": "Bob is 12."}.__getitem__)
 TOOLS = (CALCULATOR, LOOK_UP)
+RESULT = ToolResult("look_up", "Ann", "Ann is 30.")
 QUESTION = {"question": "How old are Ann and Bob together?"}
 PLANS = (["look_up: Ann", "look_up: Bob"], ["calculate: 30 + 12"])
 
@@ -53,7 +55,7 @@ def test_the_ready_made_app_is_that_agent() -> None:
 
 def app(*, tools: tuple[Tool, ...] = TOOLS, **settings: object) -> Template:
     asking = Agent(question=Input("question", "text"), tools=tools, **settings)
-    return Template("asking", asking, {"answer": asking["answer"]})
+    return Template("asking", asking, {"answer": asking["answer"], "run": asking["run"]})
 
 
 def run(
@@ -78,7 +80,15 @@ def run(
 @pytest.mark.parametrize("passes", [(), tuple(PASSES)])
 def test_it_calls_tools_until_it_can_answer(passes: tuple[str, ...]) -> None:
     done, asked = run(plan(*PLANS), passes=passes)
-    assert done.outputs == {"answer": "They are 42 years old."}
+    assert done.outputs["answer"] == "They are 42 years old."
+    assert done.outputs["run"] == AgentRun(
+        "They are 42 years old.",
+        "answered",
+        (
+            (RESULT, ToolResult("look_up", "Bob", "Bob is 12.")),
+            (ToolResult("calculate", "30 + 12", "42"),),
+        ),
+    )
     assert variables(asked[-1]) == {
         **QUESTION,
         "results1": "look_up: Ann\nAnn is 30.\n\nlook_up: Bob\nBob is 12.",
@@ -93,7 +103,7 @@ def test_each_prompt_begins_with_the_one_before() -> None:
     for earlier, later in pairwise(texts):
         shared = earlier[: earlier.rindex("\nWrite the calls")]
         assert later.startswith(shared)
-    assert "- calculate: the value of an expression of numbers" in texts[0]
+    assert "- calculate(input: string): the value of an expression of numbers" in texts[0]
 
 
 def test_the_answer_streams_and_the_calls_do_not() -> None:
@@ -115,7 +125,8 @@ def test_tools_run_side_by_side_and_before_the_list_of_calls_has_ended() -> None
 def test_turns_and_calls_are_bounded() -> None:
     endless = plan(*[["look_up: Ann", "look_up: Bob", "look_up: Ann"]] * 20, answer="I give up.")
     done, asked = run(endless, max_turns=3, max_calls=2)
-    assert done.outputs == {"answer": "I give up."}
+    assert done.outputs["answer"] == "I give up."
+    assert done.outputs["run"].ended == "max_turns"
     assert len(done.spans("tools")) == 3 * 2
     assert len(asked) == 3 + 1
 
@@ -123,7 +134,7 @@ def test_turns_and_calls_are_bounded() -> None:
 @pytest.mark.parametrize("reply", ["I think that they are old.", "", "{}"])
 def test_calls_that_cannot_be_read_are_no_calls(reply: str) -> None:
     done, asked = run(plan(["look_up: Ann"], reply, answer="Perhaps 30."))
-    assert done.outputs == {"answer": "Perhaps 30."}
+    assert done.outputs["answer"] == "Perhaps 30."
     assert variables(asked[-1]).keys() == {"question", "results1"}
 
 
@@ -145,24 +156,30 @@ def test_a_tool_with_an_effect_runs_once_and_the_next_turn_waits_for_it() -> Non
         seen.append(len(sent))
         return plan(["look_up: Ann", "send: Hello Ann"])(task, decode)
 
-    send = Tool("send", "send a letter", sent.append, has_effect=True)
+    send = Tool("send", "send a letter", sent.append, effects=True)
     done, asked = run(write, tools=(LOOK_UP, send))
     assert done.error is None
     assert sent == ["Hello Ann"]
     assert seen == [0, 1, 1]
     assert variables(asked[-1])["results1"].endswith("send: Hello Ann\nThis has been done.")
     lowered = app(tools=(LOOK_UP, send)).lower({})
-    assert [p.name for p in lowered if p.setting("result") == "effect"] == ["effects"]
-    assert not [p for p in app().lower({}) if p.setting("result") == "effect"]
+    assert [p.name for p in lowered if p.setting("effects")] == ["results"]
+    assert not [p for p in app().lower({}) if p.setting("effects")]
 
 
-def test_an_effect_that_fails_fails_the_query() -> None:
-    def refuse(text: str) -> None:
-        raise PermissionError("no stamps")
+def test_the_llm_reads_what_an_effect_has_returned_or_raised() -> None:
+    def send(text: str) -> str:
+        if "Bob" in text:
+            raise PermissionError("no stamps")
+        return "letter 17"
 
-    done, _ = run(plan(["send: Hello"]), tools=(Tool("send", "send a letter", refuse, has_effect=True),))
-    assert isinstance(done.error, EngineFailure)
-    assert "no stamps" in str(done.error)
+    calls = ["send: Hello Ann", "send: Hello Bob"]
+    done, asked = run(plan(calls), tools=(Tool("send", "send a letter", send, effects=True),))
+    assert done.error is None
+    assert variables(asked[-1])["results1"].split("\n\n") == [
+        "send: Hello Ann\nletter 17",
+        "send: Hello Bob\nThis failed: PermissionError: no stamps",
+    ]
 
 
 def test_calls_may_be_held_to_the_tools_there_are() -> None:
@@ -170,8 +187,23 @@ def test_calls_may_be_held_to_the_tools_there_are() -> None:
     (schema,) = [p.setting("json_schema") for p in graph if p.op == "decode"]
     assert json.loads(str(schema)) == {
         "type": "array",
-        "items": {"type": "string", "pattern": "^(calculate|look_up): [^\\n]{1,400}$"},
+        "items": {"anyOf": [call_of("calculate"), call_of("look_up")]},
         "maxItems": 3,
+    }
+
+
+def call_of(tool: str) -> dict[str, object]:
+    given = {
+        "type": "object",
+        "properties": {"input": {"type": "string", "maxLength": 400}},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool}, "arguments": given},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
     }
 
 
@@ -184,7 +216,7 @@ def test_engines_that_can_hold_every_turn_to_the_tools_unless_told_otherwise(
     held = []
     graph = app(constrained=constrained).lower({})
     settings = dict(next(p for p in graph if p.op == "expand").config)
-    for turn in (graph, agent_turn({**settings, "question": "?", "results1": ["a"]})):
+    for turn in (graph, agent_turn({**settings, "question": "?", "results1": [RESULT]})):
         (decode,) = (p for p in turn if p.op == "decode")
         held.append((bool(decode.setting("json_schema")), bool(decode.setting("schema_if_able"))))
     assert held == [expected] * 2
@@ -193,10 +225,12 @@ def test_engines_that_can_hold_every_turn_to_the_tools_unless_told_otherwise(
 def test_turns_of_all_queries_share_their_plans() -> None:
     plans = PlanCache({})
     settings = dict(next(p for p in app().lower({}) if p.op == "expand").config)
-    for question, results in (("a?", ["x: 1"]), ("b?", ["y: 2", "z: 3"])):
+    for question, results in (("a?", [RESULT]), ("b?", [RESULT, replace(RESULT, text="z: 3")])):
         inputs = {**settings, "question": question, "results1": results}
         assert plans.expand("agent_turn", inputs, ()) is plans.expand("agent_turn", dict(inputs), ())
-    one, two = (agent_turn({**settings, "question": "?", "results1": [text]}) for text in "ab")
+    one, two = (
+        agent_turn({**settings, "question": "?", "results1": [replace(RESULT, text=text)]}) for text in "ab"
+    )
     assert one == two
 
 
@@ -262,16 +296,17 @@ def test_an_engine_of_tools_that_fails_fails_the_query() -> None:
     assert done.error.step == "results"
 
 
-def test_a_reply_without_a_list_fails_an_agent_whose_tools_have_effects() -> None:
-    send = Tool("send", "send a letter", print, has_effect=True)
+def test_a_reply_without_a_list_calls_nothing_also_if_tools_have_effects() -> None:
+    sent: list[str] = []
+    send = Tool("send", "send a letter", sent.append, effects=True)
     done, _ = run(plan("I have sent it."), tools=(send,))
-    assert isinstance(done.error, BadReply)
-    assert done.error.step == "calls"
+    assert done.outputs["answer"] == "They are 42 years old."
+    assert not sent
 
 
 def test_of_a_list_that_breaks_off_the_whole_calls_are_made() -> None:
     sent: list[str] = []
-    send = Tool("send", "send a letter", sent.append, has_effect=True)
+    send = Tool("send", "send a letter", sent.append, effects=True)
     done, _ = run(plan('["send: Hello Ann", "send: Hel'), tools=(send,))
     assert done.error is None
     assert sent == ["Hello Ann"]

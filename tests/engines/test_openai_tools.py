@@ -1,0 +1,190 @@
+"""An agent at a server that takes tools: calls and results are messages, and refused tools become words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.emulated import emulating, fleet_of
+from support.openai_stub import EVENT_STREAM, OpenAIStub, Reply
+
+from stretto import Runtime
+from stretto.apps import agent
+from stretto.components import AgentRun, tool
+from stretto.engines.catalogue import llm_engine, tools_engine
+from stretto.wire.errors import ApiError
+from stretto.wire.tool_calls import CallPart, joined_calls, read_calls
+
+
+@tool
+def weather(city: str) -> str:
+    """Tell the weather of a city."""
+    return f"-3 degrees in {city}"
+
+
+async def ask(url: str, question: str, **settings: object) -> AgentRun:
+    async with Runtime([llm_engine(url, api="chat"), tools_engine([weather])]) as runtime:
+        app = agent([weather], instructions="Be short.", **settings)
+        outputs = await runtime.run(app, {"question": question})
+        run = outputs["run"]
+        assert isinstance(run, AgentRun)
+        assert run.answer == outputs["answer"]
+        return run
+
+
+SCRIPT = [
+    {"when": "", "content": "I do not know."},
+    {
+        "when": "Oslo",
+        "content": "Let me see.",
+        "tool_calls": [
+            {"name": "weather", "arguments": {"city": "Oslo"}},
+            {"name": "weather", "arguments": {"town": "Oslo"}},
+        ],
+    },
+    {"when": "-3 degrees in Oslo", "content": "It is cold in Oslo."},
+]
+
+
+@pytest.mark.parametrize("takes_calls", [True, False])
+def test_an_agent_answers_with_the_emulators_scripted_calls(tmp_path: Path, *, takes_calls: bool) -> None:
+    """With tools, or with calls in words where the server has none."""
+    file = tmp_path / "replies.json"
+    file.write_text(json.dumps(SCRIPT))
+    with emulating(fleet_of(replies=file)) as (url,):
+        settings = {} if takes_calls else {"api": "completions"}
+        llm = llm_engine(url, **{"api": "chat", **settings})
+
+        async def main() -> AgentRun:
+            async with Runtime([llm, tools_engine([weather])]) as runtime:
+                outputs = await runtime.run(agent([weather]), {"question": "How is it in Oslo?"})
+                found = outputs["run"]
+                assert isinstance(found, AgentRun)
+                return found
+
+        run = asyncio.run(main())
+    assert run.answer == "It is cold in Oslo."
+    assert run.ended == "answered"
+    first, second = run.calls
+    assert (first.outcome, first.text) == ("done", "-3 degrees in Oslo")
+    assert (second.outcome, second.arguments) == ("refused", '{"town": "Oslo"}')
+    assert first.said == ("Let me see." if takes_calls else "")
+    assert bool(first.id) == takes_calls
+
+
+def chat(message: Mapping[str, object], finish: str = "stop") -> Reply:
+    choice = {"index": 0, "delta": message, "finish_reason": finish}
+    data = f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n"
+    return Reply(raw=data.encode(), headers=EVENT_STREAM)
+
+
+def called(*calls: tuple[str, object]) -> Reply:
+    listed = [
+        {"index": i, "id": f"c{i}", "function": {"name": name, "arguments": given}}
+        for i, (name, given) in enumerate(calls)
+    ]
+    return chat({"role": "assistant", "content": None, "tool_calls": listed}, "tool_calls")
+
+
+def served(*replies: Reply, **settings: object) -> tuple[AgentRun, list[Any]]:
+    asked: list[Any] = []
+
+    def answer(body: Mapping[str, Any]) -> Reply:
+        asked.append(body)
+        return replies[len(asked) - 1]
+
+    async def main() -> AgentRun:
+        async with OpenAIStub(answer) as stub:
+            return await ask(stub.url, "How is it in Oslo?", **settings)
+
+    return asyncio.run(main()), asked
+
+
+def test_calls_and_results_are_messages() -> None:
+    run, asked = served(called(("weather", '{"city": "Oslo"}'), ("weather", "{")), chat({"content": "Cold."}))
+    assert run.answer == "Cold."
+    assert [one["function"]["name"] for one in asked[0]["tools"]] == ["weather"]
+    assert "json_schema" not in str(asked[0])
+    system, user = asked[0]["messages"]
+    assert (system["content"], user["content"]) == ("Be short.", "How is it in Oslo?")
+    _, _, assistant, *results = asked[1]["messages"]
+    assert assistant["tool_calls"] == [
+        {
+            "id": "c0",
+            "type": "function",
+            "function": {"name": "weather", "arguments": '{"city": "Oslo"}'},
+        },
+        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"input": "{"}'}},
+    ]
+    assert [(one["role"], one["tool_call_id"]) for one in results] == [("tool", "c0"), ("tool", "c1")]
+    assert results[0]["content"] == "-3 degrees in Oslo"
+    assert "not JSON" in results[1]["content"]
+
+
+def test_after_the_last_turn_calls_are_forbidden() -> None:
+    run, asked = served(called(("weather", '{"city": "Oslo"}')), chat({"content": "Cold."}), max_turns=1)
+    assert (run.answer, run.ended) == ("Cold.", "max_turns")
+    assert ["tool_choice" in body for body in asked] == [False, True]
+    assert asked[1]["tool_choice"] == "none"
+    assert asked[1]["tools"] == asked[0]["tools"]
+
+
+def test_a_server_that_refuses_tools_gets_them_in_words() -> None:
+    refusal = ApiError(400, '"auto" tool choice requires --enable-auto-tool-choice', "BadRequestError")
+    calls = '[{"name": "weather", "arguments": {"city": "Oslo"}}]'
+    replies = (
+        Reply.refusing(refusal),
+        chat({"content": calls}),
+        chat({"content": "[]"}),
+        chat({"content": "Cold."}),
+    )
+    run, asked = served(*replies)
+    assert run.answer == "Cold."
+    assert run.calls[0].text == "-3 degrees in Oslo"
+    assert ["tools" in body for body in asked] == [True, False, False, False]
+    assert "- weather(city: string): Tell the weather of a city." in asked[1]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
+        '```json\n[{"name": "weather", "arguments": {"city": "Oslo"}}]\n```',
+        '{"name": "weather", "parameters": {"city": "Oslo"}}',
+    ],
+)
+def test_calls_that_a_server_leaves_as_text_are_calls(content: str) -> None:
+    run, _ = served(chat({"content": content}), chat({"content": "Cold."}))
+    assert run.answer == "Cold."
+    assert [call.text for call in run.calls] == ["-3 degrees in Oslo"]
+
+
+@pytest.mark.parametrize("content", ["[1] says that it is cold.", '{"cold": true}', "[see: above]"])
+def test_an_answer_in_brackets_is_an_answer(content: str) -> None:
+    run, _ = served(chat({"content": content}))
+    assert (run.answer, run.calls) == (content, ())
+
+
+def test_pieces_of_calls_are_joined_whatever_a_server_leaves_out() -> None:
+    whole = [CallPart(0, "a", "f", '{"x": 1}'), CallPart(1, "b", "g", "{}")]
+    assert (
+        joined_calls([CallPart(0, "a", "f"), CallPart(1, "b", "g", "{}"), CallPart(0, arguments='{"x": 1}')])
+        == whole
+    )
+    bare = [
+        CallPart(None, "a", "f", '{"x"'),
+        CallPart(None, arguments=": 1}"),
+        CallPart(None, "b", "g", "{}"),
+    ]
+    assert joined_calls(bare) == whole
+    listed = [
+        {"id": "a", "function": {"name": "f", "arguments": {"x": 1}}},
+        None,
+        {"function": None},
+        {"id": 1},
+    ]
+    assert read_calls(listed) == (CallPart(None, "a", "f", '{"x": 1}'),)

@@ -1,0 +1,63 @@
+"""Tokens of queries and of clients are counted, those that end a text included."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+
+import pytest
+from support.programs import Desk, desk_llm
+from support.services import served
+
+from stretto import Input, Runtime, Template
+from stretto import programs as P
+from stretto.components import LLMCall
+from stretto.model.errors import UserError
+from stretto.model.tasks import Usage
+from stretto.service.config import ServiceConfig
+
+
+@P.SemanticFunction
+def echo(x: P.SemanticVariable) -> None:
+    """{{x}} words: {{output:y}}"""
+
+
+def test_a_client_counts_the_tokens_of_its_calls() -> None:
+    with Runtime([desk_llm(Desk(lambda prompt: "one two three"))]) as runtime:
+        client = P.Client(runtime)
+        with pytest.raises(UserError, match="no session yet"):
+            _ = client.usage
+        with client:
+            assert client.usage == Usage()
+            echo("some").get()
+            assert client.usage.num_output_tokens == 4
+            echo("other").get()
+            assert client.usage.num_output_tokens == 8
+            assert client.usage.num_prompt_tokens == 4
+        assert client.usage.num_output_tokens == 8, "also when it is closed"
+
+
+def test_a_query_counts_its_tokens() -> None:
+    async def main() -> Usage:
+        call = LLMCall(prompt="Say {x}", x=Input("x", "text"))
+        async with Runtime([desk_llm(Desk(lambda prompt: "one two"), in_thread=False)]) as runtime:
+            query = await runtime.submit(Template("say", call, {"text": call["text"]}), {"x": "it"})
+            await query
+            return query.usage
+
+    usage = asyncio.run(main())
+    assert (usage.num_prompt_tokens, usage.num_output_tokens) == (2, 3)
+
+
+def test_a_service_tells_the_tokens_of_a_session() -> None:
+    engines = [desk_llm(Desk(lambda prompt: "one two"))]
+    with served(engines, ServiceConfig(port=0)) as (service, _), P.Client(service.url) as client:
+        assert echo("some").get() == "one two"
+        assert echo.using(n=2, temperature=1.0)("some").get() == ["one two", "one two"]
+        with pytest.raises(UserError, match="/v1/sessions/") as refused:
+            _ = client.usage
+        place = refused.value.message.rpartition(" ")[2]
+        with urllib.request.urlopen(f"{service.url}{place}") as answer:
+            shown = json.load(answer)
+    assert shown["usage"]["num_output_tokens"] == 9
