@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from stretto.apps.template import Configuration
 from stretto.model.errors import UserError
-from stretto.model.tasks import Ending, Objective
+from stretto.model.tasks import Ending, Objective, Usage
 from stretto.runtime.home_process import HomeProcess
 from stretto.sched.messages import Reply
 from stretto.sched.snapshot import HeldPicture
@@ -49,6 +49,7 @@ class Query:
     Attributes:
         endings: once the query has its outputs, the ends of its LLM requests that did not end by themselves,
             such as those cut at their largest number of tokens.
+        usage: once the query has ended, the tokens of its LLM requests together.
 
     Raises (when awaited or streamed):
         StrettoError: what ended the query; it names the step where there is one.
@@ -66,6 +67,7 @@ class Query:
         self._home = HomeProcess("the query")
         self._cancel = cancel
         self.endings: tuple[Ending, ...] = ()
+        self.usage = Usage()
         self._reply: asyncio.Future[Mapping[str, Any]] = loop.create_future()
         self._pieces: dict[str, list[str]] = {}
         self._news = asyncio.Event()
@@ -123,6 +125,7 @@ class Query:
 
     def on_reply(self, reply: Reply) -> None:
         """End the query with its outputs or its error. Called once, by the runtime."""
+        self.usage = reply.usage
         if reply.error is not None:
             self._reply.set_exception(reply.error)
             self._reply.exception()

@@ -1,8 +1,9 @@
 """Refusals of requests: the HTTP status of each error, and its one form in JSON.
 
-    {"error": {"code": …, "message": …, "step": …, "request_id": …}}
+    {"error": {"code": …, "message": …, "type": …, "param": …, "step": …, "request_id": …}}
 
-Some have more: the `place` of what is wrong in the request, or the seconds that a query `needs_s`.
+Clients of OpenAI read the first four. `param` is the place of what is wrong in the request, or null. Some have
+more: the `place` again, or the seconds that a query `needs_s`.
 
 The code is the name of the error's class (`stretto/model/errors.py`) in small letters, or one of those below.
 """
@@ -32,6 +33,7 @@ class Refused(UserError):
     Attributes:
         status: HTTP status of the answer.
         code: what is wrong, as one word for programs.
+        param: place in the request of what is wrong; None if there is no such place.
         retry_after_s: seconds after which the same request may be served.
     """
 
@@ -42,11 +44,13 @@ class Refused(UserError):
         message: str,
         *,
         step: str | None = None,
+        param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message, step=step)
         self.status = status
         self.code = code
+        self.param = param
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -56,7 +60,14 @@ class Refused(UserError):
         """Return the same refusal with the note that it concerns `step`."""
         if self.step is not None:
             return self
-        return Refused(self.status, self.code, self.message, step=step, retry_after_s=self.retry_after_s)
+        return Refused(
+            self.status,
+            self.code,
+            self.message,
+            step=step,
+            param=self.param,
+            retry_after_s=self.retry_after_s,
+        )
 
 
 class Misplaced(Refused):
@@ -67,7 +78,7 @@ class Misplaced(Refused):
     """
 
     def __init__(self, place: str, message: str) -> None:
-        super().__init__(422, "invalid", message)
+        super().__init__(422, "invalid", message, param=place)
         self.place = place
 
     def at(self, step: str) -> StrettoError:
@@ -156,11 +167,18 @@ def status_of(error: StrettoError) -> int:
     return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
 
 
+def _type_of(status: int) -> str:
+    """Return OpenAI's word for the kind of error that a status stands for."""
+    if status >= 500:
+        return "server_error"
+    return {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
+
+
 def body_of(error: StrettoError, request_id: str) -> dict[str, object]:
     """Return an error as the JSON of an answer."""
-    found = error_to_wire(error)
+    found = {**error_to_wire(error), "type": _type_of(status_of(error)), "param": None}
     if isinstance(error, Refused):
-        found["code"] = error.code
+        found["code"], found["param"] = error.code, error.param
     if isinstance(error, Misplaced):
         found["place"] = error.place
     if isinstance(error, DeadlineTooClose):
