@@ -2,8 +2,8 @@
 
     {"error": {"code": …, "message": …, "type": …, "param": …, "step": …, "request_id": …}}
 
-Clients of OpenAI read the first four. `param` is the place of what is wrong in the request, or null. Some have
-more: the `place` again, or the seconds that a query `needs_s`.
+Clients of OpenAI read the first four. `param` is the place of what is wrong in the request, or null. Some
+have more: the `place` again, or the seconds that a query `needs_s`.
 
 The code is the name of the error's class (`stretto/model/errors.py`) in small letters, or one of those below.
 """
