@@ -42,8 +42,8 @@ def run_service(
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    `documents` and `spares` are those of `Service`. What `beside` does with the runtime runs meanwhile, and is
-    cancelled in the end.
+    `documents` and `spares` are those of `Service`. What `beside` does with the runtime runs meanwhile, and
+    is cancelled in the end.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+import numpy as np
+
 from stretto.costs.tokens import num_tokens
 from stretto.engines.batch.chunking import max_tokens, tokenizer_of
 from stretto.engines.batch.embedding import EmbeddingConfig
@@ -26,6 +29,8 @@ from stretto.wire.rerank import ranking_json
 
 MAX_TEXTS = 2048
 """Largest number of texts or documents of one request."""
+_BYTES_PER_VECTOR = 4000
+"""Rough size of a vector as JSON."""
 _LABELS = ("user",)
 _FORMATS = ("float", "base64")
 
@@ -60,8 +65,13 @@ class VectorRoutes:
                 "dimensions", f"dimensions is {dimensions}; vectors of {engine.model} have {len(vectors[0])}"
             )
         name = model or engine.name
-        answer = embeddings_json(name, vectors, num_read, in_base64=encoding == "base64")
-        await request.answer_json(answer)
+
+        def write() -> bytes:
+            found = [np.asarray(vector, np.float32) for vector in vectors]
+            answer = embeddings_json(name, found, num_read, in_base64=encoding == "base64")
+            return msgspec.json.encode(answer)
+
+        await request.answer(await off_loop(len(vectors) * _BYTES_PER_VECTOR, write))
 
     async def rerank(self, request: ServiceRequest) -> None:
         """Answer with the scores of documents for a query."""

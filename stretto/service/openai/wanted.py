@@ -109,7 +109,7 @@ def wanted_chat(request: ChatRequest, body: Mapping[str, Any]) -> WantedText:
     form = request.options.form
     answer = _schema_of(form) if form is not None and form.kind in ("json", "json_object") else None
     tools = read_tools(request.tools, choice, is_parallel, answer)
-    decode = _decode(request.options, DEFAULT_CHAT_TOKENS)
+    decode = _decode(request.options, DEFAULT_CHAT_TOKENS, strips=True)
     if tools is not None:
         if "regex" in decode:
             raise unsupported("structured_outputs", "tools go together with a JSON schema only")
@@ -142,7 +142,7 @@ def wanted_completion(request: CompletionRequest, body: Mapping[str, Any]) -> Wa
     return WantedText(
         api="completions",
         prompts=tuple((PromptMessage(RAW, text),) for text in texts),
-        decode=_decode(request.options, DEFAULT_COMPLETION_TOKENS),
+        decode=_decode(request.options, DEFAULT_COMPLETION_TOKENS, strips=False),
         n=_num_answers(request.options, len(texts)),
         stream=request.options.stream,
         include_usage=request.options.include_usage,
@@ -199,8 +199,8 @@ def _num_answers(options: Options, num_prompts: int) -> int:
     return options.n
 
 
-def _decode(options: Options, usual_tokens: int) -> dict[str, Any]:
-    """Return options as settings of a decode."""
+def _decode(options: Options, usual_tokens: int, *, strips: bool) -> dict[str, Any]:
+    """Return options as settings of a decode; `strips` as in `Decode`."""
     default = Options()
     given = {name: getattr(options, name) for name in (*_SAME, *_RENAMED)}
     found = {
@@ -224,7 +224,7 @@ def _decode(options: Options, usual_tokens: int) -> dict[str, Any]:
         "max_tokens": min(max_tokens, _MOST_TOKENS),
         "fits_context": True,
         "temperature": temperature,
-        "strip": False,
+        "strip": strips,
     }
 
 
