@@ -21,6 +21,7 @@ from stretto.model.errors import BadReply, CapacityError
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
+from stretto.service.openai.nested_schemas import closed, moved
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -239,7 +240,8 @@ def test_calls_of_tools_come_back_as_such(http: httpx.Client, desk: Desk) -> Non
     assert (content, finish) == ("", "tool_calls")
     assert [(one["index"], one["function"]) for one in streamed] == [(0, call["function"])]
     schema = json.loads(str(desk.decodes[-1].json_schema))
-    assert schema["$defs"]["tool0"] == WEATHER["function"]["parameters"]  # type: ignore[index]
+    parameters = {"type": "object", "properties": {"city": {}}, "additionalProperties": False}
+    assert schema["$defs"]["tool0"] == parameters
 
 
 @pytest.mark.usefixtures("able")
@@ -256,6 +258,12 @@ def test_an_answer_that_was_cut_shows_what_there_is(http: httpx.Client, desk: De
     assert whole["finish_reason"] == finish == "length"
     assert content == whole["message"]["content"] == "one two"
     assert calls == []
+
+
+@pytest.mark.usefixtures("able")
+def test_an_answer_in_no_form_is_a_text(http: httpx.Client, desk: Desk) -> None:
+    whole, (content, calls, _) = tool_answer(http, desk, "It rains.")
+    assert (whole["message"]["content"], content, calls) == ("It rains.", "It rains.", [])
 
 
 @pytest.mark.usefixtures("able")
@@ -446,3 +454,24 @@ def test_a_client_that_leaves_cancels_its_work(stream: bool) -> None:
         with httpx.Client(base_url=url) as other:
             assert other.post(CHAT, json={"messages": HI}).json()["choices"][0]["message"]["content"] == "now"
         assert not service.runtime.snapshot().queries
+
+
+@pytest.mark.usefixtures("able")
+def test_of_calls_that_were_cut_the_whole_ones_come_back(http: httpx.Client, desk: Desk) -> None:
+    call = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+    text = f'{{"tool_calls": [{call}, {call[:20]}'
+    whole, (_, streamed, finish) = tool_answer(http, desk, text, max_tokens=6)
+    assert whole["finish_reason"] == finish == "length"
+    assert len(whole["message"]["tool_calls"]) == len(streamed) == 1
+
+
+def test_schemas_of_tools_become_parts_of_one() -> None:
+    inner = {"type": "object", "properties": {"properties": {"type": "string"}}}
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": inner}}
+    assert moved(schema, "#/x")["properties"]["a"] == {"$ref": "#/x/$defs/b"}
+    found = closed({**schema, "properties": {"a": inner, "free": {"type": "object"}}})
+    assert found["additionalProperties"] is found["$defs"]["b"]["additionalProperties"] is False
+    assert found["properties"]["a"]["properties"] == {"properties": {"type": "string"}}
+    assert found["properties"]["free"] == {"type": "object"}
+    for other in ({"allOf": [inner]}, {**inner, "additionalProperties": True}):
+        assert closed(other) == other

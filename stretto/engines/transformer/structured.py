@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 _SETTINGS = "x-guidance"
 """Key of a schema under which the library finds settings of its own."""
-_WHITE_SPACE = r" ?|\n[ \t]{0,40}"
-"""White space between the parts of JSON: a space, or a line break and an indent. Small models write it without
-an end where they may."""
+_WHITE_SPACE = " ?"
+"""White space between the parts of JSON. Small models write it without an end where they may."""
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 

@@ -107,7 +107,12 @@ class TextReply:
         if self._wanted.tools is None:
             return last
         text, calls = self._answer(index).finish()
-        return replace(last, text=text, tool_calls=calls, finish="tool_calls" if calls else ended.finish)
+        return replace(
+            last,
+            text=text,
+            tool_calls=calls,
+            finish="tool_calls" if calls and ended.finish == "stop" else ended.finish,
+        )
 
     def _answer(self, index: int) -> ToolAnswer:
         assert self._wanted.tools is not None

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from stretto.model.values import whole_characters
 from stretto.wire.answers import ToolCall
 
 _BEGIN = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
+_CALLS = re.compile(r'\s*\{\s*"tool_calls"\s*:\s*\[\s*')
+_BETWEEN = re.compile(r"\s*,\s*")
 _STRING = re.compile(r'(?:[^"\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u]|'
                      r"\\u(?![dD][89abAB])[0-9a-fA-F]{4})*")  # fmt: skip
 """Characters of a JSON string that are complete: none ends within an escape or half a pair of them."""
@@ -25,9 +28,6 @@ class ToolAnswer:
     Args:
         prefix: beginning of the ids of its calls.
         is_text: whether an answer without calls is a text, which can be shown as it comes.
-
-    Attributes:
-        is_broken: after `finish`, whether the answer was cut before its JSON ended.
     """
 
     def __init__(self, prefix: str, *, is_text: bool) -> None:
@@ -38,7 +38,6 @@ class ToolAnswer:
         self._is_shown = False
         self._has_ended = False
         self._num_shown = 0
-        self.is_broken = False
 
     def feed(self, piece: str) -> str:
         """Read more of the answer; return the text to show that it adds."""
@@ -60,12 +59,16 @@ class ToolAnswer:
         return shown
 
     def finish(self) -> tuple[str, tuple[ToolCall, ...]]:
-        """Return the rest of the text to show, and the calls, when the answer has ended."""
+        """Return the rest of the text to show, and the calls, when the answer has ended.
+
+        The answer of a server that does not hold it to the schema is a text as it stands.
+        """
+        if not self._received.lstrip().startswith("{"):
+            return self._received, ()
         try:
             value: Any = json.loads(self._received, strict=False)
         except (ValueError, RecursionError):
-            self.is_broken = True
-            return "", ()
+            return "", tuple(self._call(number, call) for number, call in enumerate(self._whole_calls()))
         if not isinstance(value, dict):
             return "", ()
         if isinstance(calls := value.get("tool_calls"), list):
@@ -74,6 +77,19 @@ class ToolAnswer:
         if isinstance(answer, str) and self._is_text:
             return whole_characters(answer)[self._num_shown :], ()
         return json.dumps(answer, ensure_ascii=False), ()
+
+    def _whole_calls(self) -> Iterator[Any]:
+        """Iterate over the calls that are complete in an answer that was cut."""
+        begin = _CALLS.match(self._received)
+        at = None if begin is None else begin.end()
+        while at is not None:
+            try:
+                call, end = json.JSONDecoder(strict=False).raw_decode(self._received, at)
+            except (ValueError, RecursionError):
+                return
+            yield call
+            between = _BETWEEN.match(self._received, end)
+            at = None if between is None else between.end()
 
     def _call(self, number: int, call: Any) -> ToolCall:
         arguments = json.dumps(call.get("arguments", {}), ensure_ascii=False)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.service.openai.errors import invalid, unsupported
+from stretto.service.openai.nested_schemas import closed, moved
 from stretto.wire.fields import Fields, flag, mapping, text
 
 MAX_TOOLS = 128
@@ -61,10 +62,17 @@ class ToolUse:
         Raises:
             Refused: a schema is nested too deeply.
         """
+        try:
+            return json.dumps(self._schema())
+        except RecursionError as error:
+            raise invalid("tools", "a schema is nested too deeply") from error
+
+    def _schema(self) -> dict[str, object]:
         defs: dict[str, object] = {}
         calls = []
         for number, function in enumerate(self.functions):
-            defs[f"tool{number}"] = _moved(function.parameters, f"#/$defs/tool{number}", "tools")
+            parameters = closed(function.parameters)
+            defs[f"tool{number}"] = moved(parameters, f"#/$defs/tool{number}")
             name, arguments = {"const": function.name}, {"$ref": f"#/$defs/tool{number}"}
             calls.append(_object(name=name, arguments=arguments))
         listed = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": self.max_calls}
@@ -72,13 +80,10 @@ class ToolUse:
         if not self.is_required:
             answer: object = {"type": "string"}
             if self.answer is not None:
-                defs[_ANSWER] = _moved(self.answer, f"#/$defs/{_ANSWER}", "response_format")
+                defs[_ANSWER] = moved(self.answer, f"#/$defs/{_ANSWER}")
                 answer = {"$ref": f"#/$defs/{_ANSWER}"}
             forms.append(_object(**{_ANSWER: answer}))
-        try:
-            return json.dumps({"anyOf": forms, "$defs": defs})
-        except RecursionError as error:
-            raise invalid("tools", "a schema is nested too deeply") from error
+        return {"anyOf": forms, "$defs": defs}
 
     def instructions(self) -> str:
         """Return the text that tells the model of its tools and of the form of its answer."""
@@ -168,22 +173,3 @@ def _object(**properties: object) -> dict[str, object]:
         "required": list(properties),
         "additionalProperties": False,
     }
-
-
-def _moved(schema: Any, root: str, field: str) -> Any:
-    """Return a schema that stands at `root` of another: its references to itself are changed."""
-    try:
-        return _with_root(schema, root)
-    except RecursionError as error:
-        raise invalid(field, "a schema is nested too deeply") from error
-
-
-def _with_root(value: Any, root: str) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: root + inner[1:]
-            if key == "$ref" and isinstance(inner, str) and inner.startswith("#")
-            else _with_root(inner, root)
-            for key, inner in value.items()
-        }
-    return [_with_root(item, root) for item in value] if isinstance(value, list) else value
