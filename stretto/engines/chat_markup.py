@@ -7,6 +7,7 @@ stay equal.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,7 +19,12 @@ Render: TypeAlias = Callable[[Sequence[Mapping[str, str]], bool], str]
 """A model's chat template: returns the text of messages (`role` and `content`), and if the flag is set, what
 comes before the answer. It raises any error for messages that it refuses."""
 
+RAW = "raw"
+"""Role of a prompt that the model goes on with as it is, without a template."""
 _MARK = "STRETTO-MESSAGE-{}-CONTENT"
+_MARKED = re.compile(_MARK.format(r"(\d+)"))
+_MOST_KNOWN = 512
+"""Number of sequences of roles whose markup is kept. Clients choose them."""
 _BETWEEN_SYSTEM_AND_USER = "\n\n"
 
 
@@ -68,10 +74,15 @@ class ChatMarkup:
             ConfigError: the template does not show the content of each message exactly once, in order.
         """
         if (found := self._known.get(roles)) is None:
-            found = self._known[roles] = self._find(roles)
+            found = self._find(roles)
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[roles] = found
         return found
 
     def _find(self, roles: tuple[str, ...]) -> Markup:
+        if roles == (RAW,):
+            return Markup(("",), "")
         if self._render is None:
             return Markup(("", *["\n"] * (len(roles) - 1)), "")
         try:
@@ -93,11 +104,8 @@ class ChatMarkup:
         all_roles = (*roles, "user") if is_users_turn else roles
         marks = [_MARK.format(place) for place in range(len(all_roles))]
         messages = [{"role": role, "content": m} for role, m in zip(all_roles, marks, strict=True)]
-        rest = render(messages, not is_users_turn)
-        before: list[str] = []
-        for mark in marks:
-            text, found, rest = rest.partition(mark)
-            if not found or mark in rest:
-                raise ConfigError(f"{self._name}: the chat template does not show each message exactly once")
-            before.append(text)
+        texts = _MARKED.split(render(messages, not is_users_turn))
+        if texts[1::2] != [str(place) for place in range(len(all_roles))]:
+            raise ConfigError(f"{self._name}: the chat template does not show each message exactly once")
+        *before, rest = texts[::2]
         return Markup(tuple(before[: len(roles)]), "" if is_users_turn else rest)

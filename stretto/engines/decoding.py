@@ -9,7 +9,7 @@ from stretto.model.errors import ConfigError
 from stretto.model.tasks import Decode
 
 BASIC = frozenset(
-    {"max_tokens", "items", "max_items", "fallback", "stop", "strip", "temperature", "seed", "tools"}
+    ("max_tokens", "fits_context", "items", "max_items", "fallback", "stop", "strip", "temperature", "seed", "tools")
 )
 """Names of the decoding settings that every LLM engine understands. One that cannot be sent tools goes by the
 words of the prompt."""
@@ -38,6 +38,16 @@ def refuse_others(decode: Decode, understood: Collection[str], engine: str) -> N
     """
     if others := [name for name in changed(decode) if name not in understood]:
         raise ConfigError(f"{engine} does not know the decoding setting {', '.join(others)}")
+
+
+def max_new_tokens(decode: Decode, num_prompt_tokens: int, context_tokens: int) -> int:
+    """Return the largest number of tokens that may be generated after a prompt, in a model's context.
+
+    At least 1: a prompt that leaves no room is refused by whoever adds both numbers.
+    """
+    if not decode.fits_context:
+        return decode.max_tokens
+    return max(1, min(decode.max_tokens, context_tokens - num_prompt_tokens))
 
 
 def without_wishes(decode: Decode) -> Decode:

@@ -45,6 +45,8 @@ class Decode:
 
     Attributes:
         max_tokens: largest number of generated tokens.
+        fits_context: whether `max_tokens` is lowered to what the prompt leaves of the model's context; else a
+            request whose prompt and `max_tokens` exceed it is refused.
         items: None for text; "json_list" for a `splittable` decode, whose value is the parsed list of
             strings and which stops at the end of its JSON. Numbered lists and lists of objects are parsed
             too. "calls" for the same with calls of tools, which may be JSON objects; a reply that has no list
@@ -80,6 +82,7 @@ class Decode:
     """
 
     max_tokens: int = 128
+    fits_context: bool = False
     items: str | None = None
     max_items: int | None = None
     fallback: str | None = None

@@ -1,8 +1,9 @@
 """Refusals of requests: the HTTP status of each error, and its one form in JSON.
 
-    {"error": {"code": …, "message": …, "step": …, "request_id": …}}
+    {"error": {"code": …, "message": …, "type": …, "param": …, "step": …, "request_id": …}}
 
-Some have more: the `place` of what is wrong in the request, or the seconds that a query `needs_s`.
+Clients of OpenAI read the first four. `param` is the place of what is wrong in the request, or null. Some
+have more: the `place` again, or the seconds that a query `needs_s`.
 
 The code is the name of the error's class (`stretto/model/errors.py`) in small letters, or one of those below.
 """
@@ -35,7 +36,7 @@ class Misplaced(Refused):
     """
 
     def __init__(self, place: str, message: str) -> None:
-        super().__init__(422, "invalid", message)
+        super().__init__(422, "invalid", message, param=place)
         self.place = place
 
     def at(self, step: str) -> StrettoError:
@@ -95,11 +96,18 @@ def status_of(error: StrettoError) -> int:
     return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
 
 
+def _type_of(status: int) -> str:
+    """Return OpenAI's word for the kind of error that a status stands for."""
+    if status >= 500:
+        return "server_error"
+    return {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
+
+
 def body_of(error: StrettoError, request_id: str) -> dict[str, object]:
     """Return an error as the JSON of an answer."""
-    found = error_to_wire(error)
+    found = {**error_to_wire(error), "type": _type_of(status_of(error)), "param": None}
     if isinstance(error, Refused):
-        found["code"] = error.code
+        found["code"], found["param"] = error.code, error.param
     if isinstance(error, Misplaced):
         found["place"] = error.place
     if isinstance(error, DeadlineTooClose):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from stretto.cluster.machine import Machine
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
-from stretto.model.deployment import Deployment
+from stretto.model.deployment import Deployment, Replica
+from stretto.model.values import Document
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
@@ -36,10 +37,13 @@ def run_service(
     machine: Machine | None = None,
     apps: Mapping[str, DeployedApp] | None = None,
     beside: Callable[[Runtime], Coroutine[Any, Any, None]] | None = None,
+    documents: Sequence[Document] = (),
+    spares: Mapping[str, Replica] | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    What `beside` does with the runtime runs meanwhile, and is cancelled in the end.
+    `documents` and `spares` are those of `Service`. What `beside` does with the runtime runs meanwhile, and
+    is cancelled in the end.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
@@ -57,7 +61,7 @@ def run_service(
                 machine=machine,
                 tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
             ) as runtime,
-            Service(runtime, config, apps, places) as service,
+            Service(runtime, config, apps, places, documents, spares) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from stretto.http.routes import Operation, Route
 from stretto.http.server import HttpServer
+from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
+from stretto.model.values import Document
 from stretto.programs.engine_checks import check_engines
 from stretto.runtime.runtime import Runtime
 from stretto.service.app import ServiceApp
@@ -16,6 +18,7 @@ from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.routes import AppRoutes
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
+from stretto.service.openai.routes import OpenAIRoutes
 from stretto.service.openapi import openapi
 from stretto.service.places import LastInstances
 from stretto.service.request import ServiceRequest
@@ -31,6 +34,8 @@ class Service:
     Args:
         apps: deployed apps, which calls may name too.
         places: an observer of the runtime, which knows where steps have run; None leaves that unknown.
+        documents: documents of chats with apps that bring none.
+        spares: replicas of engines that have none yet; the first request to an engine starts its own.
 
     Attributes:
         app: the application, to whose `routes` more may be added.
@@ -47,6 +52,8 @@ class Service:
         config: ServiceConfig,
         apps: Mapping[str, DeployedApp] | None = None,
         places: LastInstances | None = None,
+        documents: Sequence[Document] = (),
+        spares: Mapping[str, Replica] | None = None,
     ) -> None:
         self.runtime = runtime
         self.config = config
@@ -66,6 +73,8 @@ class Service:
             *routes.routes,
         )
         self.app.routes.add(*AppRoutes(self.apps, lambda: self.is_draining).routes)
+        door = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining)
+        self.app.routes.add(*door.routes)
         self._server: HttpServer | None = None
 
     @property

@@ -58,6 +58,26 @@ class TokenCounts:
         return usage
 
 
+@record
+class CitedSource:
+    """A source that a chat's message cites for its whole text.
+
+    Attributes:
+        url: address of the source, or its name where it has none.
+        title: the source for people to read, with its page or section.
+    """
+
+    url: str
+    title: str
+
+    def to_json(self, num_chars: int) -> dict[str, object]:
+        """Return the source as the JSON of a message's field `annotations`, for a text of so many
+        characters.
+        """
+        span = {"start_index": 0, "end_index": num_chars}
+        return {"type": "url_citation", "url_citation": {**span, "url": self.url, "title": self.title}}
+
+
 @record(kw_only=True)
 class AnswerChoice:
     """One of the answers that a server gives to a prompt (OpenAI's "choice"), or in a stream a piece of it.
@@ -72,6 +92,7 @@ class AnswerChoice:
         stop_reason: the stop string or token that ended it.
         text_offset: where `text` begins in the whole output.
         token_ids, prompt_token_ids: token ids of the output and of the prompt, if asked for.
+        sources: sources of the whole text, which a chat's message cites. They are written, and not read.
     """
 
     index: int = 0
@@ -85,6 +106,7 @@ class AnswerChoice:
     text_offset: int = 0
     token_ids: tuple[int, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None
+    sources: tuple[CitedSource, ...] = ()
 
     @property
     def has_output(self) -> bool:
@@ -260,11 +282,13 @@ def _head(answer: ModelAnswer, kind: str) -> dict[str, object]:
 def _whole_content(api: Api, choice: AnswerChoice) -> dict[str, object]:
     if api == "completions":
         return {"text": choice.text}
-    reasoning = {"reasoning": choice.reasoning} if choice.reasoning else {}
-    calls = [call.to_json(is_whole=True) for call in choice.tool_calls]
-    content = None if calls and not choice.text else choice.text
-    called = {"tool_calls": calls} if calls else {}
-    return {"message": {"role": choice.role or "assistant", "content": content, **reasoning, **called}}
+    message: dict[str, object] = {"role": choice.role or "assistant", "content": choice.text}
+    if choice.reasoning:
+        message["reasoning"] = choice.reasoning
+    if choice.tool_calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [call.to_json(is_whole=True) for call in choice.tool_calls]
+    return {"message": message | _annotations(choice, len(choice.text))}
 
 
 def _delta(choice: AnswerChoice) -> dict[str, object]:
@@ -275,7 +299,11 @@ def _delta(choice: AnswerChoice) -> dict[str, object]:
         delta["content"] = choice.text
     if choice.tool_calls:
         delta["tool_calls"] = [call.to_json(is_whole=False) for call in choice.tool_calls]
-    return delta
+    return delta | _annotations(choice, choice.text_offset)
+
+
+def _annotations(choice: AnswerChoice, num_chars: int) -> dict[str, object]:
+    return {"annotations": [one.to_json(num_chars) for one in choice.sources]} if choice.sources else {}
 
 
 def _logprobs(api: Api, choice: AnswerChoice) -> dict[str, object] | None:

@@ -49,3 +49,27 @@ def _vector(value: Any) -> Vector:
     if isinstance(value, str):
         return np.frombuffer(base64.b64decode(value, validate=True), "<f4").astype(np.float32)
     return np.array(value, np.float32)
+
+
+def embeddings_json(
+    model: str, vectors: Sequence[Vector], num_tokens: int, *, in_base64: bool
+) -> dict[str, object]:
+    """Return the body of an answer with the vectors of texts, in their order.
+
+    Args:
+        num_tokens: number of tokens of all texts together.
+        in_base64: whether vectors are base64 of little-endian float32, and not lists of numbers.
+    """
+    data = [
+        {"object": "embedding", "index": index, "embedding": _written(vector, in_base64)}
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def _written(vector: Vector, in_base64: bool) -> str | list[float]:
+    if in_base64:
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    found: list[float] = vector.astype(float).tolist()
+    return found

@@ -44,3 +44,26 @@ def read_scores(results: Any, num_documents: int, score: str = "relevance_score"
     except (LookupError, TypeError, ValueError) as error:
         raise BadServer(f"the server sent no list of scores ({error!r}): {ascii(results)[:200]}") from error
     return found
+
+
+def ranking_json(
+    scores: Sequence[float], documents: Sequence[str] | None, top: int, num_tokens: int, **head: str
+) -> dict[str, object]:
+    """Return the body of an answer with the `top` best documents, the best first, or with their places alone.
+
+    Args:
+        scores: score of each document, in the order of the request.
+        documents: texts of the documents; None leaves them out.
+        head: `id` and `model`.
+    """
+    scored = sorted(((score, -place) for place, score in enumerate(scores)), reverse=True)
+    results: list[dict[str, object]] = [
+        {
+            "index": -place,
+            **({} if documents is None else {"document": {"text": documents[-place]}}),
+            "relevance_score": score,
+        }
+        for score, place in scored[:top]
+    ]
+    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    return {**head, "usage": usage, "results": results}

@@ -67,7 +67,7 @@ def refusal(answer: httpx.Response, status: int, code: str) -> str:
     """Return the message of a refusal, whose form is always the same."""
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (status, code), error
-    assert set(error) == {"code", "message", "step", "request_id"}
+    assert set(error) == {"code", "message", "type", "param", "step", "request_id"}
     assert error["request_id"] == answer.headers["x-request-id"]
     message: str = error["message"]
     return message

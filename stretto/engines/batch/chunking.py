@@ -75,7 +75,7 @@ class Chunking:
         """
         self._max_tokens = max_tokens(config.model)
         self._max_chunks = config.max_chunks
-        self._tokenizer = _load_tokenizer(config.model)
+        self._tokenizer = tokenizer_of(config.model)
         self._is_unwanted: Callable[[int], bool] = lambda _: False
 
     def heed(self, is_unwanted: Callable[[int], bool]) -> None:
@@ -270,7 +270,12 @@ def check_sizes(tokens: int, overlap: int, most_tokens: int, *, step: str | None
         )
 
 
-def _load_tokenizer(model: str) -> Tokenizer:
+def tokenizer_of(model: str) -> Tokenizer:
+    """Return the tokenizer of an embedding model, which cuts and pads nothing.
+
+    Raises:
+        ConfigError: packages are missing, there is no such model, or it has no usable tokenizer.
+    """
     with imports_of("local", "chunking"):
         from tokenizers import Tokenizer
     path = model_file(model, "tokenizer.json")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stretto.engines.chat_markup import RAW
 from stretto.engines.openai_server.discovery import ServerFacts
 from stretto.engines.openai_server.tool_use import tool_messages
 from stretto.model.errors import UserError
@@ -91,6 +92,7 @@ def messages_of(prompt: Prompt) -> tuple[ChatMessage, ...]:
     found: list[tuple[str, list[str]]] = []
     for segment in prompt:
         if segment.role is not None or not found:
-            found.append((segment.role or "user", []))
+            role = segment.role or "user"
+            found.append(("user" if role == RAW else role, []))
         found[-1][1].append(segment.text)
     return tuple(ChatMessage(role, "".join(texts)) for role, texts in found) or (ChatMessage("user", ""),)

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from stretto.cluster.kv_events import AllBlocksCleared, KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.engines.decoding import refuse_others, without_wishes
+from stretto.engines.chat_markup import RAW
+from stretto.engines.decoding import max_new_tokens, refuse_others, without_wishes
 from stretto.engines.openai_server.api import UNDERSTOOD, build_request
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
@@ -210,12 +211,16 @@ class OpenAIServer:
         decode = asked_with(wanted, offer) if offer is not None else wanted
         if decode.items is None:
             decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
+        if self._config.api == "chat" and task.prompt and task.prompt[0].role == RAW:
+            raise ConfigError("the server takes chats, and no prompt to go on with as it is")
         facts = await self._known(others_serve=task.others_serve)
         is_read = task.silence_s == 0 and not is_turn
         opening = self._openings.of_next(is_list=decode.items is not None, is_read=is_read)
         output = DecodeOutput(decode, task.prompt, opening)
         prompt = encode(facts, task, offer)
         if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
+            num_tokens = max_new_tokens(decode, len(prompt.content), facts.max_model_tokens)
+            decode = replace(decode, max_tokens=num_tokens)
             num_in_all = len(prompt.content) + decode.max_tokens
             if num_in_all > facts.max_model_tokens:
                 raise CapacityError(

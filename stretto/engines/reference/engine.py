@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.engines.decoding import BASIC, refuse_others, without_wishes
+from stretto.engines.decoding import BASIC, max_new_tokens, refuse_others, without_wishes
 from stretto.engines.loading import one_load
 from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.engines.written import as_written
@@ -77,6 +77,7 @@ class _Sequence:
     cache: DynamicCache
     output: DecodeOutput | None
     sampler: torch.Generator
+    max_tokens: int
     logits: torch.Tensor | None = None
     generated: list[int] = field(default_factory=list)
     num_chars: int = 0
@@ -187,18 +188,21 @@ class ReferenceLLM:
         if task.decode is not None:
             refuse_others(without_wishes(task.decode), BASIC, "the reference engine")
             opening: Opening = "certain" if self._tokenizer.opens_thoughts(task.prompt) else "none"
-            output, max_tokens = DecodeOutput(task.decode, task.prompt, opening), task.decode.max_tokens
+            output = DecodeOutput(task.decode, task.prompt, opening)
             sampler.manual_seed(task.decode.seed)
             tokens += self._tokenizer.end_of(task.prompt)
             if not tokens:
                 raise UserError("the prompt is empty: there is nothing to complete")
+            max_tokens = max_new_tokens(task.decode, len(tokens), self._context_tokens)
         if len(tokens) + max_tokens > self._context_tokens:
             raise CapacityError(
                 f"{len(tokens)} prompt tokens and max_tokens {max_tokens} exceed "
                 f"the model's context of {self._context_tokens} tokens"
             )
         cache = self._prefixes.fork(task.tenant, tokens)
-        return _Sequence(task, tokens, num_prompt_tokens, cache.get_seq_length(), cache, output, sampler)
+        return _Sequence(
+            task, tokens, num_prompt_tokens, cache.get_seq_length(), cache, output, sampler, max_tokens
+        )
 
     def _prefill(self, sequence: _Sequence) -> list[LLMEvent]:
         position = sequence.cache.get_seq_length()
@@ -226,7 +230,7 @@ class ReferenceLLM:
             if not finished:
                 pieces, finished = output.feed(self._new_text(sequence))
                 sequence.ends.append(sequence.num_chars)
-            if not finished and len(sequence.generated) < task.decode.max_tokens:
+            if not finished and len(sequence.generated) < sequence.max_tokens:
                 self._forward(sequence, [token])
                 return [Piece(task.id, piece) for piece in pieces]
             last, value = output.finish("stop" if finished else "length")

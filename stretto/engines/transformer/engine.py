@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.prompt_keys import PromptSpace, token_space
+from stretto.engines.decoding import max_new_tokens
 from stretto.engines.loading import one_load
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.config import read_config
@@ -139,6 +140,8 @@ class TransformerLLM:
         )
         self.tokenizer = _load_tokenizer(folder)
         self._eos = frozenset(_eos_tokens(folder, self.tokenizer))
+        kv_tokens = self.runner.num_blocks * config.block_tokens
+        self._room_tokens = min(self.runner.config.context_tokens, kv_tokens)
         self._config = config
         self._tasks: dict[int, RunningTask] = {}
         self._by_sequence: dict[int, RunningTask] = {}
@@ -181,30 +184,30 @@ class TransformerLLM:
         """
         assert task.id not in self._tasks, f"task {task.id} is still running"
         decode = task.decode
-        output, structure, ending, max_new_tokens = None, None, frozenset[int](), 0
+        output, structure, ending, num_new_tokens = None, None, frozenset[int](), 0
         if decode is not None:
             opening: Opening = "certain" if self.tokenizer.opens_thoughts(task.prompt) else "none"
             output = DecodeOutput(decode, task.prompt, opening)
             check_sampling(decode, self.runner.config.vocabulary)
-            ending, max_new_tokens = ending_tokens(decode, self._eos), decode.max_tokens
-            structure = self._structure(decode)
+            ending, structure = ending_tokens(decode, self._eos), self._structure(decode)
             tokens = tokens + self.tokenizer.end_of(task.prompt)
             if not tokens:
                 raise UserError("the prompt is empty: there is nothing to complete")
+            num_new_tokens = max_new_tokens(decode, len(tokens), self._room_tokens)
         for part, ids in (("the prompt", tokens), ("what was generated elsewhere", task.generated)):
             if ids and not 0 <= min(ids) <= max(ids) < self.runner.config.vocabulary:
                 raise UserError(
                     f"{part} has tokens outside the vocabulary of the model, {self.runner.config.vocabulary}"
                 )
-        if len(tokens) + max_new_tokens > self.runner.config.context_tokens:
+        if len(tokens) + num_new_tokens > self.runner.config.context_tokens:
             raise CapacityError(
-                f"{len(tokens)} prompt tokens and max_tokens {max_new_tokens} exceed "
+                f"{len(tokens)} prompt tokens and max_tokens {num_new_tokens} exceed "
                 f"the model's context of {self.runner.config.context_tokens} tokens"
             )
         sequence = TokenSequence(
             self._num_sequences,
             tokens,
-            max_new_tokens,
+            num_new_tokens,
             rank=rank,
             query=task.query,
             salt=task.tenant,

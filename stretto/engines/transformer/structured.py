@@ -24,6 +24,10 @@ from stretto.model.tasks import Decode
 if TYPE_CHECKING:
     from torch import Tensor
 
+_SETTINGS = "x-guidance"
+"""Key of a schema under which the library finds settings of its own."""
+_WHITE_SPACE = " ?"
+"""White space between the parts of JSON. Small models write it without an end where they may."""
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
@@ -157,7 +161,10 @@ def _rule(decode: Decode) -> str:
     from llguidance import regex_to_lark
 
     if decode.json_schema is not None:
-        return f"start: %json {json.dumps(json.loads(decode.json_schema))}"
+        schema = json.loads(decode.json_schema)
+        if isinstance(schema, dict):
+            schema = {_SETTINGS: {"whitespace_pattern": _WHITE_SPACE}, **schema}
+        return f"start: %json {json.dumps(schema)}"
     return f"start: /{regex_to_lark(decode.regex or '', use_ascii='')}/"
 
 

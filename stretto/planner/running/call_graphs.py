@@ -24,8 +24,8 @@ class CallGraphs:
         roles = tuple(message.role for message in messages)
         key = engine, roles, tuple(decode.items())
         if key not in self._known:
-            if len(self._known) == _MOST_KNOWN:
-                del self._known[next(iter(self._known))]
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.pop(next(iter(self._known)), None)  # another thread may have been first
             self._known[key] = compile_graph(_graph(engine, roles, decode), {})
         return self._known[key]
 

@@ -87,7 +87,12 @@ class AppService:
                 raise DeadlineExceeded(LATE_READING)
             estimate = self._check_deadline(app, egraph, left_s)
             query = self._runtime.try_submit(
-                egraph, inputs, deadline_s=left_s, tenant=tenant.name, objective=asked.objective
+                egraph,
+                inputs,
+                deadline_s=left_s,
+                tenant=tenant.name,
+                objective=asked.objective,
+                program=asked.program,
             )
             question = "\n".join(value for value in inputs.values() if isinstance(value, str))
             warnings = unread_parts(inputs)

@@ -33,6 +33,7 @@ class QueryRequest:
         stream: whether the answer is a stream of events.
         background: whether the answer comes at once, and the result is fetched later.
         files: uploaded files, by the name of their input.
+        program: program that the query is a part of; "" where it is one by itself.
     """
 
     inputs: object = field(default_factory=dict)
@@ -42,6 +43,7 @@ class QueryRequest:
     stream: bool = False
     background: bool = False
     files: Mapping[str, Sequence[Upload]] = field(default_factory=dict)
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,120 @@
+"""The messages of a chat as a prompt. Models know three roles; what tools returned is a message of the user.
+
+Calls and results of tools are written in the form that `ToolUse` asks models for, so that an answer stands in
+the next prompt as it was generated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stretto.planner.running.run_request import PromptMessage
+from stretto.service.openai.errors import invalid, unsupported
+from stretto.service.openai.tools import ToolUse
+from stretto.wire.requests import ChatMessage
+
+MAX_MESSAGES = 4096
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "user"}
+_OUTPUTS = ("annotations", "refusal", "audio", "function_call")
+"""Fields of an answer that clients send back with it. `annotations` cite sources of the text; the others are
+refused where they say something."""
+_BETWEEN = "\n\n"
+
+
+def prompt_of(messages: Sequence[ChatMessage], tools: ToolUse | None) -> tuple[PromptMessage, ...]:
+    """Return the prompt that asks a model to answer a chat.
+
+    System messages at the beginning become one, with the description of the tools at its end.
+
+    Raises:
+        Refused: a message has a role, a part or a field that cannot be part of a prompt.
+    """
+    if len(messages) > MAX_MESSAGES:
+        raise invalid("messages", f"there are {len(messages)} messages; at most {MAX_MESSAGES} are read")
+    names: dict[str, str] = {}
+    found: list[PromptMessage] = []
+    was_tool = False
+    for place, message in enumerate(messages):
+        role = _ROLES.get(message.role)
+        if role is None:
+            known = ", ".join(_ROLES)
+            raise invalid(
+                f"messages.{place}.role", f"the role {message.role!r:.80} is unknown; known: {known}"
+            )
+        text = _text(message, f"messages.{place}", names, is_with_tools=tools is not None)
+        is_tool = message.role == "tool"
+        is_head = role == "system" and all(one.role == "system" for one in found)
+        if found and (is_head or (is_tool and was_tool)):
+            found[-1] = PromptMessage(role, f"{found[-1].text}{_BETWEEN}{text}")
+        else:
+            found.append(PromptMessage(role, text))
+        was_tool = is_tool
+    if tools is not None:
+        if found[0].role == "system":
+            found[0] = PromptMessage("system", f"{found[0].text}{_BETWEEN}{tools.instructions()}")
+        else:
+            found.insert(0, PromptMessage("system", tools.instructions()))
+    return tuple(found)
+
+
+def _text(message: ChatMessage, place: str, names: dict[str, str], *, is_with_tools: bool) -> str:
+    """Return the text of a message. `names` has the names of the tools that earlier messages called, by the
+    ids of the calls.
+    """
+    extra = {name: value for name, value in message.extra.items() if value is not None}
+    extra.pop("annotations", None)
+    calls = extra.pop("tool_calls", None) if message.role == "assistant" else None
+    call_id = extra.pop("tool_call_id", None) if message.role == "tool" else None
+    tool = extra.pop("name", None) if message.role == "tool" else None
+    if unknown := [name for name, value in extra.items() if name not in _OUTPUTS or value not in ("", [])]:
+        raise unsupported(f"{place}.{unknown[0]}")
+    text = _plain_text(message, place)
+    if calls:
+        return _calls_text(calls, text, f"{place}.tool_calls", names)
+    if message.role == "tool":
+        if not isinstance(call_id, str):
+            raise invalid(f"{place}.tool_call_id", "a message of a tool names the call that it answers")
+        name = tool if isinstance(tool, str) else names.get(call_id, "")
+        return f"Result of {name or call_id}: {text}"
+    if message.role == "assistant" and is_with_tools:
+        return ToolUse.written_answer(text)
+    return text
+
+
+def _plain_text(message: ChatMessage, place: str) -> str:
+    if message.content is None:
+        if message.role != "assistant":
+            raise invalid(f"{place}.content", "a message has a content")
+        return ""
+    if isinstance(message.content, str):
+        return message.content
+    for number, part in enumerate(message.content):
+        if part["type"] != "text":
+            raise unsupported(
+                f"{place}.content.{number}",
+                f"parts of type {part['type']!r:.80} cannot be read by this model",
+            )
+    return message.text
+
+
+def _calls_text(calls: Any, text: str, place: str, names: dict[str, str]) -> str:
+    """Return the text of an assistant's message that calls tools, and note the names of the tools."""
+    if not isinstance(calls, list):
+        raise invalid(place, "must be a list")
+    written: list[Mapping[str, object]] = []
+    for number, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        arguments = function.get("arguments") if isinstance(function, dict) else None
+        call_id = call.get("id") if isinstance(call, dict) else None
+        if not isinstance(name, str) or not isinstance(arguments, str) or not isinstance(call_id, str):
+            raise invalid(f"{place}.{number}", "a call has an id, and a function with name and arguments")
+        names[call_id] = name
+        try:
+            given = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            given = arguments
+        written.append({"name": name, "arguments": given})
+    return (f"{text}{_BETWEEN}" if text else "") + ToolUse.written_calls(written)

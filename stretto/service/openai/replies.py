@@ -1,0 +1,122 @@
+"""Answers of the API as JSON: whole ones, and the chunks of streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from stretto.service.openai.generation import GeneratedText, counts_of
+from stretto.service.openai.tool_answer import ToolAnswer
+from stretto.service.openai.wanted import WantedText
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json, whole_json
+from stretto.wire.paths import Api
+
+_PREFIXES: Mapping[Api, str] = {"chat": "chatcmpl", "completions": "cmpl"}
+
+
+class Reply:
+    """The answer to one request.
+
+    Args:
+        request_id: id of the request, part of the answer's id.
+        model: name of the model, as the request has it.
+        tier: `service_tier` of the request; None if it has none.
+    """
+
+    def __init__(self, api: Api, request_id: str, model: str, tier: str | None = None) -> None:
+        self._api = api
+        self._tier = {} if tier is None else {"service_tier": tier}
+        answer_id = f"{_PREFIXES[api]}-{request_id}"
+        self._head = ModelAnswer(id=answer_id, model=model, created_s=int(time.time()))
+
+    def whole(self, choices: Sequence[AnswerChoice], counts: TokenCounts) -> dict[str, object]:
+        """Return a whole answer."""
+        answer = replace(self._head, choices=tuple(choices), counts=counts)
+        return {**whole_json(self._api, answer), **self._tier}
+
+    def chunk(self, choice: AnswerChoice) -> dict[str, object]:
+        """Return a chunk of a streamed answer."""
+        return {**chunk_json(self._api, replace(self._head, choices=(choice,))), **self._tier}
+
+    def opened(self, index: int) -> list[dict[str, object]]:
+        """Return what opens a streamed answer: of a chat, a chunk with its role."""
+        return [self.chunk(AnswerChoice(index=index, role="assistant"))] if self._api == "chat" else []
+
+    def usage(self, counts: TokenCounts) -> dict[str, object]:
+        """Return the chunk without choices that has the counts."""
+        return {**chunk_json(self._api, replace(self._head, counts=counts)), **self._tier}
+
+
+class TextReply:
+    """The answers of LLM calls to one request, whole or as they come."""
+
+    def __init__(self, wanted: WantedText, request_id: str, model: str) -> None:
+        self._wanted = wanted
+        self._reply = Reply(wanted.api, request_id, model, wanted.tier)
+        self._request_id = request_id
+        self._ended: dict[int, GeneratedText] = {}
+        self._begun: set[int] = set()
+        self._tools: dict[int, ToolAnswer] = {}
+
+    def whole(self, answers: Sequence[GeneratedText]) -> dict[str, object]:
+        """Return the whole answer."""
+        choices = []
+        for index, one in enumerate(answers):
+            text = self._fed(index, one.text)
+            last = self._last(index, one)
+            choices.append(replace(last, text=self._echo(index) + text + last.text))
+        return self._reply.whole(choices, counts_of(answers, self._wanted.n))
+
+    def events(self, index: int, piece: str | GeneratedText) -> list[dict[str, object]]:
+        """Return the events for a piece of an answer, or for its end."""
+        events: list[dict[str, object]] = []
+        if index not in self._begun:
+            self._begun.add(index)
+            events += self._reply.opened(index)
+            if echo := self._echo(index):
+                events.append(self._reply.chunk(AnswerChoice(index=index, text=echo)))
+        if isinstance(piece, str):
+            if text := self._fed(index, piece):
+                events.append(self._reply.chunk(AnswerChoice(index=index, text=text)))
+            return events
+        self._ended[index] = piece
+        last = self._last(index, piece)
+        if last.text or last.tool_calls:
+            events.append(self._reply.chunk(replace(last, finish=None)))
+        events.append(self._reply.chunk(AnswerChoice(index=index, finish=last.finish)))
+        return events
+
+    def usage(self) -> list[dict[str, object]]:
+        """Return the event with the counts at the end of a stream, if they are wanted."""
+        if not self._wanted.include_usage:
+            return []
+        answers = [self._ended[index] for index in sorted(self._ended)]
+        return [self._reply.usage(counts_of(answers, self._wanted.n))]
+
+    def _echo(self, index: int) -> str:
+        return self._wanted.echoes[index // self._wanted.n] if self._wanted.echoes else ""
+
+    def _fed(self, index: int, piece: str) -> str:
+        """Return the text to show that a piece adds."""
+        return piece if self._wanted.tools is None else self._answer(index).feed(piece)
+
+    def _last(self, index: int, ended: GeneratedText) -> AnswerChoice:
+        """Return what the end of an answer adds: the rest of its text, calls, and how it has ended."""
+        last = AnswerChoice(index=index, finish=ended.finish)
+        if self._wanted.tools is None:
+            return last
+        text, calls = self._answer(index).finish()
+        return replace(
+            last,
+            text=text,
+            tool_calls=calls,
+            finish="tool_calls" if calls and ended.finish == "stop" else ended.finish,
+        )
+
+    def _answer(self, index: int) -> ToolAnswer:
+        assert self._wanted.tools is not None
+        if index not in self._tools:
+            is_text = self._wanted.tools.answer is None
+            self._tools[index] = ToolAnswer(f"{self._request_id}-{index}", is_text=is_text)
+        return self._tools[index]

@@ -1,0 +1,83 @@
+"""The routes of OpenAI's API.
+
+POST   /v1/chat/completions      an answer to a chat, by an LLM or an app
+POST   /v1/completions           texts that go on from prompts
+POST   /v1/embeddings            vectors of texts
+POST   /v1/rerank                scores of documents for a query
+GET    /v1/models                models: LLMs, engines that embed and rerank, apps
+GET    /v1/models/{model}        one of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from stretto.model.deployment import Replica
+from stretto.model.errors import InternalError, StrettoError
+from stretto.model.values import Document
+from stretto.runtime.runtime import Runtime
+from stretto.service.apps.app_service import AppService
+from stretto.service.openai.errors import as_refused
+from stretto.service.openai.served_models import ServedModels
+from stretto.service.openai.text_routes import TextRoutes
+from stretto.service.openai.vectors import VectorRoutes
+from stretto.service.refusals import draining
+from stretto.service.request import ServiceRequest
+from stretto.service.routes import Handler, Route
+from stretto.wire.models import models_json
+
+
+class OpenAIRoutes:
+    """The routes of OpenAI's API.
+
+    Args:
+        documents: documents of chats with apps that bring none.
+        spares: replicas of engines that have none yet; the first request to an engine starts its own.
+        is_draining: whether the service takes no new work.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        apps: AppService,
+        documents: Sequence[Document],
+        spares: Mapping[str, Replica],
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self._is_draining = is_draining
+        self._models = ServedModels(runtime.deployments, apps.apps, spares)
+        texts = TextRoutes(runtime, self._models, apps, documents)
+        vectors = VectorRoutes(runtime, self._models, spares)
+        self.routes = (
+            Route("POST", "/v1/chat/completions", self._working(texts.chat, "messages")),
+            Route("POST", "/v1/completions", self._working(texts.complete, "prompt")),
+            Route("POST", "/v1/embeddings", self._working(vectors.embed, "input")),
+            Route("POST", "/v1/rerank", self._working(vectors.rerank, "documents")),
+            Route("GET", "/v1/models", self._list),
+            Route("GET", "/v1/models/{model}", self._show),
+        )
+
+    def _working(self, handler: Handler, prompt: str) -> Handler:
+        """Return a handler that takes no work from a service that ends, and words errors as OpenAI does.
+
+        Args:
+            prompt: name of the field with the prompt.
+        """
+
+        async def answer(request: ServiceRequest) -> None:
+            if self._is_draining():
+                raise draining()
+            try:
+                await handler(request)
+            except InternalError:
+                raise
+            except StrettoError as error:
+                raise as_refused(error, prompt) from error
+
+        return answer
+
+    async def _list(self, request: ServiceRequest) -> None:
+        await request.answer_json(models_json(self._models.cards()))
+
+    async def _show(self, request: ServiceRequest) -> None:
+        await request.answer_json(self._models.card(request.parts[0]).to_json())

@@ -1,0 +1,182 @@
+"""Chats and completions: by an LLM engine, or a chat by an app."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stretto.http import ClientLeft
+from stretto.model.values import Document
+from stretto.runtime.runtime import Runtime
+from stretto.service.apps.app_service import AppService
+from stretto.service.apps.query_table import AppQuery
+from stretto.service.bodies import off_loop, read_json
+from stretto.service.openai.app_chat import AppChat
+from stretto.service.openai.generation import Caller, Generator, finish_of
+from stretto.service.openai.program_of import program_of
+from stretto.service.openai.replies import Reply, TextReply
+from stretto.service.openai.served_models import ServedModels
+from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
+from stretto.service.refusals import over_limit
+from stretto.service.request import ServiceRequest
+from stretto.service.tenants import Tenant
+from stretto.wire.answers import AnswerChoice, TokenCounts
+from stretto.wire.fields import mapping
+from stretto.wire.requests import ChatRequest, CompletionRequest
+
+_CHARS_PER_TOKEN = 4
+_RETRY_S = 1.0
+
+
+class TextRoutes:
+    """The handlers of chats and completions.
+
+    Args:
+        documents: documents of chats with apps that bring none.
+    """
+
+    def __init__(
+        self, runtime: Runtime, models: ServedModels, apps: AppService, documents: Sequence[Document]
+    ) -> None:
+        self._runtime = runtime
+        self._models = models
+        self._apps = apps
+        self._documents = documents
+        self._generator = Generator(runtime)
+        self._num_running: Counter[str] = Counter()
+
+    async def chat(self, request: ServiceRequest) -> None:
+        """Answer a chat."""
+        content = await request.body()
+
+        def read() -> tuple[Mapping[str, Any], ChatRequest]:
+            body = mapping("", read_json(content, "the body"))
+            return body, ChatRequest.from_json(body)
+
+        body, chat = await off_loop(len(content), read)
+        if (app := self._models.app(chat.model)) is not None:
+            await self._answer_by_app(request, app, chat, body)
+            return
+        engine = self._models.llm(chat.model)
+        wanted = await off_loop(len(content), lambda: wanted_chat(chat, body))
+        await self._answer(request, engine, wanted, chat.model or engine)
+
+    async def complete(self, request: ServiceRequest) -> None:
+        """Answer a completion."""
+        content = await request.body()
+
+        def read() -> tuple[WantedText, str]:
+            body = mapping("", read_json(content, "the body"))
+            asked = CompletionRequest.from_json(body)
+            return wanted_completion(asked, body), asked.model
+
+        wanted, model = await off_loop(len(content), read)
+        engine = self._models.llm(model)
+        await self._answer(request, engine, wanted, model or engine)
+
+    async def _answer(self, request: ServiceRequest, engine: str, wanted: WantedText, model: str) -> None:
+        wanted = wanted.limited(request.tenant.limits.output_tokens)
+        caller = Caller(request.tenant.name, program_of(request), wanted.objective)
+        reply = TextReply(wanted, request.id, model)
+        with self._claimed(request.tenant, wanted):
+            if wanted.stream:
+                await request.unless_left(self._stream(request, engine, wanted, caller, reply))
+                return
+            answers = await request.unless_left(self._generator.whole(engine, wanted, caller))
+        await request.answer_json(reply.whole(answers))
+
+    async def _stream(
+        self, request: ServiceRequest, engine: str, wanted: WantedText, caller: Caller, reply: TextReply
+    ) -> None:
+        async with contextlib.aclosing(self._generator.streamed(engine, wanted, caller)) as pieces:
+            async for index, piece in pieces:
+                for event in reply.events(index, piece):
+                    await request.send_event(event)
+        for event in reply.usage():
+            await request.send_event(event)
+        await request.end_events()
+
+    @contextlib.contextmanager
+    def _claimed(self, tenant: Tenant, wanted: WantedText) -> Iterator[None]:
+        """Run the calls of a tenant within the block. Its tokens are spent, unless nothing was generated.
+
+        Raises:
+            Refused: the tenant has too much running, or has spent its tokens.
+        """
+        num = self._num_running[tenant.name]
+        if num >= tenant.limits.sessions:
+            raise over_limit(f"{num} requests are running, and no more are allowed", _RETRY_S)
+        num_tokens = (
+            wanted.num_choices * wanted.max_tokens + num_prompt_chars(wanted.prompts) / _CHARS_PER_TOKEN
+        )
+        tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
+        tenant.spend_tokens(num_tokens)
+        self._num_running[tenant.name] += 1
+        try:
+            yield
+        finally:
+            self._num_running[tenant.name] -= 1
+
+    async def _answer_by_app(
+        self, request: ServiceRequest, app: AppChat, chat: ChatRequest, body: Mapping[str, Any]
+    ) -> None:
+        checked = app.checked(chat, body, self._documents, program_of(request))
+        started = await request.unless_left(self._apps.start(app.app, checked, request.tenant))
+        reply = Reply("chat", request.id, chat.model)
+        try:
+            if chat.options.stream:
+                await request.unless_left(
+                    self._stream_app(request, app, started, reply, chat.options.include_usage)
+                )
+                return
+            await request.unless_left(self._apps.wait(started))
+        except ClientLeft:
+            started.query.cancel()
+            raise
+        choice = await _app_choice(app, started)
+        await request.answer_json(reply.whole([choice], _counts(started)))
+
+    async def _stream_app(
+        self, request: ServiceRequest, app: AppChat, started: AppQuery, reply: Reply, has_usage: bool
+    ) -> None:
+        """Send the answer of an app as it is generated, and at its end the sources."""
+        has_begun = False
+        async for piece in started.query.stream(app.answer):
+            if not has_begun:
+                has_begun = True
+                await _send(request, reply.opened(0))
+            await request.send_event(reply.chunk(AnswerChoice(text=piece)))
+        await self._apps.wait(started)
+        if not has_begun:
+            await _send(request, reply.opened(0))
+        choice = await _app_choice(app, started)
+        if choice.sources:
+            cited = AnswerChoice(sources=choice.sources, text_offset=len(choice.text))
+            await request.send_event(reply.chunk(cited))
+        await request.send_event(reply.chunk(AnswerChoice(finish=choice.finish)))
+        if has_usage:
+            await request.send_event(reply.usage(_counts(started)))
+        await request.end_events()
+
+
+async def _send(request: ServiceRequest, events: Sequence[dict[str, object]]) -> None:
+    for event in events:
+        await request.send_event(event)
+
+
+async def _app_choice(app: AppChat, started: AppQuery) -> AnswerChoice:
+    """Return the answer of an app that has ended, with its sources."""
+    outputs = await started.query
+    answer = outputs[app.answer]
+    own = [ending for ending in started.query.endings if app.answer in ending.outputs]
+    finish = finish_of(own, started.query.usage, None)
+    text = answer if isinstance(answer, str) else ""
+    return AnswerChoice(text=text, finish=finish, sources=app.cited(outputs))
+
+
+def _counts(started: AppQuery) -> TokenCounts:
+    usage = started.query.usage
+    return TokenCounts(usage.num_prompt_tokens, usage.num_output_tokens, usage.num_cached_tokens)

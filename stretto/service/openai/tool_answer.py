@@ -1,0 +1,101 @@
+"""Reads the answer of a model that may call tools (`tools.py`), piece by piece: text to show, or calls.
+
+The text of an answer is shown as it comes: it is a JSON string that has not ended yet. Calls, and answers
+that are JSON by themselves, are read when the answer has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from stretto.model.values import whole_characters
+from stretto.wire.tool_calls import CallPart
+
+_BEGIN = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
+_CALLS = re.compile(r'\s*\{\s*"tool_calls"\s*:\s*\[\s*')
+_BETWEEN = re.compile(r"\s*,\s*")
+_STRING = re.compile(r'(?:[^"\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u]|'
+                     r"\\u(?![dD][89abAB])[0-9a-fA-F]{4})*")  # fmt: skip
+"""Characters of a JSON string that are complete: none ends within an escape or half a pair of them."""
+
+
+class ToolAnswer:
+    """The answer of a model that may call tools.
+
+    Args:
+        prefix: beginning of the ids of its calls.
+        is_text: whether an answer without calls is a text, which can be shown as it comes.
+    """
+
+    def __init__(self, prefix: str, *, is_text: bool) -> None:
+        self._prefix = prefix
+        self._is_text = is_text
+        self._received = ""
+        self._left = ""  # of a string that is being shown
+        self._is_shown = False
+        self._has_ended = False
+        self._num_shown = 0
+
+    def feed(self, piece: str) -> str:
+        """Read more of the answer; return the text to show that it adds."""
+        self._received += piece
+        if not self._is_text or self._has_ended:
+            return ""
+        if self._is_shown:
+            self._left += piece
+        elif (begin := _BEGIN.match(self._received)) is not None:
+            self._is_shown, self._left = True, self._received[begin.end() :]
+        else:
+            return ""
+        whole = _STRING.match(self._left)
+        assert whole is not None
+        self._has_ended = self._left[whole.end() : whole.end() + 1] == '"'
+        self._left = self._left[whole.end() :]
+        shown = _decoded(whole.group())
+        self._num_shown += len(shown)
+        return shown
+
+    def finish(self) -> tuple[str, tuple[CallPart, ...]]:
+        """Return the rest of the text to show, and the calls, when the answer has ended.
+
+        The answer of a server that does not hold it to the schema is a text as it stands.
+        """
+        if not self._received.lstrip().startswith("{"):
+            return self._received, ()
+        try:
+            value: Any = json.loads(self._received, strict=False)
+        except (ValueError, RecursionError):
+            return "", tuple(self._call(number, call) for number, call in enumerate(self._whole_calls()))
+        if not isinstance(value, dict):
+            return "", ()
+        if isinstance(calls := value.get("tool_calls"), list):
+            return "", tuple(self._call(number, call) for number, call in enumerate(calls))
+        answer = value.get("answer")
+        if isinstance(answer, str) and self._is_text:
+            return whole_characters(answer)[self._num_shown :], ()
+        return json.dumps(answer, ensure_ascii=False), ()
+
+    def _whole_calls(self) -> Iterator[Any]:
+        """Iterate over the calls that are complete in an answer that was cut."""
+        begin = _CALLS.match(self._received)
+        at = None if begin is None else begin.end()
+        while at is not None:
+            try:
+                call, end = json.JSONDecoder(strict=False).raw_decode(self._received, at)
+            except (ValueError, RecursionError):
+                return
+            yield call
+            between = _BETWEEN.match(self._received, end)
+            at = None if between is None else between.end()
+
+    def _call(self, number: int, call: Any) -> CallPart:
+        arguments = json.dumps(call.get("arguments", {}), ensure_ascii=False)
+        return CallPart(number, f"call_{self._prefix}_{number}", str(call.get("name", "")), arguments)
+
+
+def _decoded(inner: str) -> str:
+    """Return the text of the inside of a JSON string."""
+    return whole_characters(json.loads(f'"{inner}"', strict=False))
