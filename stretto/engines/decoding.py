@@ -9,7 +9,18 @@ from stretto.model.errors import ConfigError
 from stretto.model.tasks import Decode
 
 BASIC = frozenset(
-    ("max_tokens", "fits_context", "items", "max_items", "fallback", "stop", "strip", "temperature", "seed", "tools")
+    (
+        "max_tokens",
+        "fits_context",
+        "items",
+        "max_items",
+        "fallback",
+        "stop",
+        "strip",
+        "temperature",
+        "seed",
+        "tools",
+    )
 )
 """Names of the decoding settings that every LLM engine understands. One that cannot be sent tools goes by the
 words of the prompt."""

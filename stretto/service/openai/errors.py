@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from stretto.http.refusals import Refused
 from stretto.model.errors import BadReply, CapacityError, Overloaded, StrettoError, UserError
-from stretto.service.refusals import Refused
 from stretto.wire.errors import RequestRefused
 
 TOO_LONG = "context_length_exceeded"

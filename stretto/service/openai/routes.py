@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from stretto.http.routes import Handler, Route
 from stretto.model.deployment import Replica
 from stretto.model.errors import InternalError, StrettoError
 from stretto.model.values import Document
@@ -23,7 +24,6 @@ from stretto.service.openai.text_routes import TextRoutes
 from stretto.service.openai.vectors import VectorRoutes
 from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
-from stretto.service.routes import Handler, Route
 from stretto.wire.models import models_json
 
 
@@ -57,7 +57,7 @@ class OpenAIRoutes:
             Route("GET", "/v1/models/{model}", self._show),
         )
 
-    def _working(self, handler: Handler, prompt: str) -> Handler:
+    def _working(self, handler: Handler[ServiceRequest], prompt: str) -> Handler[ServiceRequest]:
         """Return a handler that takes no work from a service that ends, and words errors as OpenAI does.
 
         Args:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stretto.http import ClientLeft
+from stretto.http.refusals import over_limit
 from stretto.model.values import Document
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
@@ -20,7 +21,6 @@ from stretto.service.openai.program_of import program_of
 from stretto.service.openai.replies import Reply, TextReply
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
-from stretto.service.refusals import over_limit
 from stretto.service.request import ServiceRequest
 from stretto.service.tenants import Tenant
 from stretto.wire.answers import AnswerChoice, TokenCounts
