@@ -106,6 +106,11 @@ class Room:
         rooms[instance].is_serving = True
         self._may_admit = True
 
+    def resize(self, instance: InstanceId, kv_tokens: int) -> None:
+        """Correct the size of a memory, where its client counts tokens by another measure from now on."""
+        self._rooms.by_id[instance].belief.resize(kv_tokens)
+        self._may_admit = True
+
     def suspend(self, instance: InstanceId) -> None:
         """Let nothing more enter at an instance, which may be down, until it joins again."""
         if instance in self.instances:
