@@ -164,9 +164,8 @@ class _Door(Observer):
         key = None
         if self._router.uses_keys:
             key = PromptKey(BYTES.hashes((Segment(text),), _MODEL), BYTES.block_tokens)
-        request = RoutedRequest(
-            model=_MODEL, num_tokens=len(text) // 4, key=key, program=NamedProgram(submit.program)
-        )
+        program = NamedProgram(submit.program, is_final=self._agents.says_end_at(submit.query))
+        request = RoutedRequest(model=_MODEL, num_tokens=len(text) // 4, key=key, program=program)
         ticket, actions = self._router.arrive(request, now_s)
         sent = _Sent(submit, ticket, now_s)
         self._by_query[submit.query] = self._by_ticket[ticket] = sent
