@@ -1,8 +1,8 @@
 """The paths that the router answers itself: its health, its metrics, the models, and the list of workers.
 
-What waits is shown at `/router/waiting`. Workers are added, drained and removed through `/router/workers`, from this machine only: whoever can do that
-reads all requests. Requests with a header `Origin` are refused, because a web page that is open in a browser
-on this machine sends them.
+What waits is shown at `/router/waiting`. Workers are added, drained and removed through `/router/workers`,
+from this machine only: whoever can do that reads all requests. Requests with a header `Origin` are refused,
+because a web page that is open in a browser on this machine sends them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OwnRoutes:
                 name = path.removeprefix(_MODEL)
                 cards = (models[name] for models in self._model_lists() if name in models)
                 return None if (card := next(cards, None)) is None else _answer(card)
-        if path == WAITING or path == WORKERS or path.startswith(WORKERS + "/"):
+        if path in (WAITING, WORKERS) or path.startswith(WORKERS + "/"):
             if not is_local:
                 raise _refusal(403, f"{path} is for clients on the router's own machine")
             if value_of(request.headers, b"origin") is not None:

@@ -1,9 +1,9 @@
-"""The gate before the router's queues: it holds requests of programs that have no room in the KV memory of the
-workers (`cluster/room/room.py`).
+"""The gate before the router's queues: it holds requests of programs that have no room in the KV memory of
+the workers (`cluster/room/room.py`).
 
-Workers that list a model in common are one *pool*, with one account of who has room there. A worker that lists
-models of several pools is in one of them. Requests whose model no worker lists are not held, unless there is
-only one pool.
+Workers that list a model in common are one *pool*, with one account of who has room there. A worker that
+lists models of several pools is in one of them. Requests whose model no worker lists are not held, unless
+there is only one pool.
 
 Prompts are counted here as the router estimates them, by their bytes. So the memory of a worker, and what it
 counts in its answers, are divided by the tokens that its pool's prompts have for each estimated one.
@@ -93,6 +93,7 @@ class RoomAtWorkers:
         self._pools: list[_Pool] = []
         self._by_model: dict[str, _Pool] = {}
         self._of_worker: dict[WorkerId, _Pool] = {}
+        self._serving: set[WorkerId] = set()
         self._of_ticket: dict[Ticket, _Pool] = {}
         self._held: dict[Ticket, RoomRequest] = {}
         self._parents: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -129,9 +130,15 @@ class RoomAtWorkers:
                 pool.models[name] = None
         prefill_s = worker.config.profile.per_unit_s or UNKNOWN_LLM.per_unit_s
         pool.room.join(worker.id, None if size is None else pool.scaled(size), prefill_s)
+        self._serving.add(worker.id)
+
+    def is_serving(self, worker: WorkerId) -> bool:
+        """Return whether programs may enter at a worker."""
+        return worker in self._serving or not self._holds
 
     def suspend(self, worker: WorkerId) -> None:
         """Let nothing enter at a worker that may be down."""
+        self._serving.discard(worker)
         if (pool := self._of_worker.get(worker)) is not None:
             pool.room.suspend(worker)
 
@@ -139,6 +146,7 @@ class RoomAtWorkers:
         """Forget what has room at a worker that takes no more requests, or whose cache is empty."""
         if (pool := self._of_worker.pop(worker, None)) is None:
             return
+        self._serving.discard(worker)
         pool.room.leave(worker)
         del pool.workers[worker]
         self._drop_empty(pool)
@@ -163,11 +171,13 @@ class RoomAtWorkers:
         self, ticket: Ticket, request: RoutedRequest, program: str, num_output: int, now_s: float
     ) -> Entered | None:
         """Take note of a request that arrives. Return it if it may go out now; if not, it is held."""
-        pool = self._pool_of(request.model)
-        is_known = pool is not None and (pool.is_sized or request.key is not None)
-        if pool is None or not is_known or not (program or pool.room.is_guarded):
+        pool, key = self._pool_of(request.model), request.key
+        if pool is None or not (program or pool.room.is_guarded):
             return Entered(ticket)
-        key = request.key
+        if not (is_sized := pool.is_sized) and key is None:
+            return Entered(ticket)
+        if is_sized and not pool.room.wants_blocks:
+            key = None  # the program that it names is believed
         described = RoomRequest(
             ticket,
             (request.client_key, program) if program else ticket,

@@ -60,7 +60,7 @@ from stretto.router.messages import (
     WorkerId,
     WorkerUsage,
 )
-from stretto.router.queued_request import query_of, step_of, step_usage
+from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
@@ -80,8 +80,9 @@ class _Client:
     """A client's request while it is at the router.
 
     Attributes:
-        step: the request as queues and accounts know it.
+        program: name of the program that it counts for; "" if it is one by itself.
         since_s: time from which it waits for its turn.
+        step: the request as queues and accounts know it; None while these need not know it.
         room_at: worker where its program has room; None for any.
         why: what it waits for, or has waited for; "" if it has not.
         bound: the choice of a worker in whose queue it waits, and the seconds that it delays the next one.
@@ -92,9 +93,10 @@ class _Client:
 
     request: RoutedRequest
     placed: PlacementRequest
-    step: StepRequest
+    program: str
     arrived_s: float
     since_s: float
+    step: StepRequest | None = None
     room_at: WorkerId | None = None
     why: str = ""
     num_attempts: int = 0
@@ -102,11 +104,6 @@ class _Client:
     running: RunningAtWorker | None = None
     bound: tuple[Choice, float] | None = None
     has_begun: bool = False
-
-    @property
-    def program(self) -> str:
-        """Name of the program that it counts for; "" if it is one by itself."""
-        return self.step.record.program
 
 
 class RouterState:
@@ -147,9 +144,9 @@ class RouterState:
         if request.ids or request.text:  # long, and looked up above
             request = replace(request, ids=(), text="")
         program = self._room.program(request) if request.program.name else ""
-        step = step_of(ticket, request, placed.num_tokens, program, now_s)
-        self._account.arrived(step, placed.expected_output, now_s)
-        self._clients[ticket] = client = _Client(request, placed, step, now_s, now_s)
+        self._clients[ticket] = client = _Client(request, placed, program, now_s, now_s)
+        if program:
+            self._step_of(ticket)
         entered = self._room.arrive(ticket, request, program, placed.expected_output, now_s)
         actions: list[RouterAction] = []
         if entered is None:
@@ -492,15 +489,26 @@ class RouterState:
         """Put a request into a queue, of whose prompt so many tokens are held where it waits."""
         client = self._clients[ticket]
         client.why = client.why or _TURN
-        entry = QueueEntry(client.step, client.arrived_s, client.placed.expected_output)
+        entry = QueueEntry(self._step_of(ticket), client.arrived_s, client.placed.expected_output)
         num_tokens = max(1, client.placed.num_tokens)
         entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
         self._waiting.add(name, ticket, entry, client.since_s)
 
+    def _step_of(self, ticket: Ticket) -> StepRequest:
+        """Return a request as queues and accounts know it. Those that belong to no program, and need not
+        wait, are not made known.
+        """
+        client = self._clients[ticket]
+        if client.step is None:
+            num_tokens, since_s = client.placed.num_tokens, client.arrived_s
+            client.step = step_of(ticket, client.request, num_tokens, client.program, since_s)
+            self._account.arrived(client.step, client.placed.expected_output, since_s)
+        return client.step
+
     def _release_held(self, now_s: float) -> list[RouterAction]:
         """Let what was held and has room now wait for its turn."""
         actions: list[RouterAction] = []
-        for entered in self._room.released(now_s):
+        for entered in self._room.released(now_s) if self._room else ():
             ticket: Ticket = entered.key  # type: ignore[assignment]
             client = self._clients[ticket]
             client.room_at, client.since_s = entered.instance, now_s
@@ -512,7 +520,7 @@ class RouterState:
         self._loads.refresh(worker)
         if worker.state == "suspect":
             self._room.suspend(worker.id)
-        elif worker.state == "serving":
+        elif worker.state == "serving" and not self._room.is_serving(worker.id):
             self._room.join(worker)
 
     def _take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
@@ -603,8 +611,11 @@ class RouterState:
         client.num_attempts += 1
         client.tried.add(choice.instance)
         self._room.sent(ticket, choice.instance)
-        self._account.sent(client.step, now_s)
-        return Send(ticket, choice.instance, choice, now_s - client.arrived_s if client.why else 0.0, client.why)
+        if client.step is not None:
+            self._account.sent(client.step, now_s)
+        return Send(
+            ticket, choice.instance, choice, now_s - client.arrived_s if client.why else 0.0, client.why
+        )
 
     def _bind(self, ticket: Ticket, choice: Choice) -> None:
         client = self._clients[ticket]
@@ -783,15 +794,16 @@ class RouterState:
     def _forget(self, ticket: Ticket, now_s: float, usage: WorkerUsage = _UNKNOWN) -> None:
         """Forget a request that has left the router, with the counts of its answer if there was one."""
         client = self._clients.pop(ticket)
-        counts, step, account = step_usage(usage), client.step, self._account
-        if usage.num_output is not None:
-            account.answered(step, counts or Usage(), usage.num_output, now_s)
-        else:
-            account.withdrawn(step.query, step.node.id)
-        account.query_ended(step.query)
-        named = client.request.program
-        if named.is_final and not named.parent:
-            account.program_ended(client.program, step.record.tenant)
+        counts = step_usage(usage)
+        if (step := client.step) is not None:
+            account, named = self._account, client.request.program
+            if usage.num_output is not None:
+                account.answered(step, counts or Usage(), usage.num_output, now_s)
+            else:
+                account.withdrawn(step.query, step.node.id)
+            account.query_ended(step.query)
+            if named.is_final and not named.parent:
+                account.program_ended(client.program, step.record.tenant)
         self._room.ended(ticket, client.request, client.program, counts, now_s)
 
     def _release(

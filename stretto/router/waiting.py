@@ -1,4 +1,4 @@
-"""The requests that wait in the router for their turn, in the queues of `sched`, each in the order of service.
+"""The requests that wait in the router for their turn, in the queues of `sched`, in the order of service.
 
 A queue is named by the worker to which its requests are bound, or else by what its requests have in common:
 the model that they ask for, and which workers can take them.
@@ -32,9 +32,7 @@ class Waiting:
         max_wait_s: seconds that a request may wait.
     """
 
-    def __init__(
-        self, engine: Engine, profile: Profile, account: ProgramAccount, max_wait_s: float
-    ) -> None:
+    def __init__(self, engine: Engine, profile: Profile, account: ProgramAccount, max_wait_s: float) -> None:
         self._new_queue: Callable[[], EngineQueue] = lambda: EngineQueue(engine, profile, ORDERS, account)
         self._max_wait_s = max_wait_s
         self._queues: dict[QueueName, EngineQueue] = {}
@@ -143,5 +141,3 @@ class Waiting:
 
 def _ticket(entry: QueueEntry) -> Ticket:
     return int(entry.query)
-
-

@@ -1,7 +1,7 @@
-"""The state machine of the router before simulated servers, in virtual time: plain requests that name a program.
+"""The state machine of the router before simulated servers, in virtual time: plain requests of programs.
 
-Each server is an engine of its own, which takes whatever the router sends and queues it in order of arrival, as
-an unmodified server does.
+Each server is an engine of its own, which takes whatever the router sends and queues it in order of arrival,
+as an unmodified server does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from stretto.cluster.placement import PromptKey
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES
 from stretto.engines.scripted.fake import FakeLLM
+from stretto.graph.compile import ExecutionGraph
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.tasks import Done, Usage
 from stretto.model.values import Segment
@@ -29,6 +30,7 @@ from stretto.sim.synthetic_workloads import request_graph
 
 _MODEL = "m"
 _ENOUGH = 10**9
+_GRAPHS: dict[int, ExecutionGraph] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,3 @@ class _Door(Observer):
     def _expire(self) -> list[Event]:
         self._due_s = None
         return self._events(self._router.expire(self.driver.now_s))
-
-
-_GRAPHS = {}

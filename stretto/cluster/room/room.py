@@ -167,6 +167,8 @@ class Room:
             context.goes_on_with(request)
         self._rooms.means.expect(request.num_output)
         self._may_admit = True
+        if request.is_last and is_kept:
+            return self._go(context, self._rooms.around(context))  # it keeps its room until it ends
         if request.is_last or not self._silent.is_worth_room(context.silences):
             if context.is_inside:
                 self._rooms.around(context).leave(context)
