@@ -338,7 +338,7 @@ class RouterState:
             return []
         found.models = models
         found.kv_tokens = found.config.kv_tokens or kv_tokens
-        self._workers.passed(found)
+        self._workers.passed(found, now_s)
         self._loads.join(found)
         self._room.join(found)
         return [self._next_check(found, now_s), *self._fill(worker, now_s)]
@@ -383,8 +383,8 @@ class RouterState:
             ConfigError: there is no such worker.
         """
         found = self._known(worker)
-        self._leave(found)
-        actions = [*self._unbind(worker, now_s), *self._fill(worker, now_s), *self._retire(found)]
+        self._leave(found, now_s)
+        actions = [*self._unbind(worker, now_s), *self._fill(worker, now_s), *self._retire(found, now_s)]
         return actions + self._release_held(now_s)
 
     def remove(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
@@ -395,7 +395,7 @@ class RouterState:
             ConfigError: there is no such worker.
         """
         found = self._known(worker)
-        self._leave(found)
+        self._leave(found, now_s)
         actions = self._unbind(worker, now_s)
         actions += self._move_unanswered(worker, "the worker was removed", now_s)
         for ticket in self._at(worker):
@@ -403,11 +403,11 @@ class RouterState:
             self._forget(ticket, now_s)
             actions.append(Cut(ticket, "the worker was removed"))
         actions += [*self._release_held(now_s), *self._fill(worker, now_s)]
-        return actions + self._retire(found)
+        return actions + self._retire(found, now_s)
 
-    def _leave(self, worker: Worker) -> None:
+    def _leave(self, worker: Worker, now_s: float) -> None:
         """Give a worker no more requests."""
-        self._workers.drain(worker)
+        self._workers.drain(worker, now_s)
         self._loads.leave(worker.id)
         self._room.leave(worker.id)
 
@@ -464,6 +464,7 @@ class RouterState:
         """Check that loads, queues and requests agree. Tests call it after every event."""
         self._loads.check_invariants()
         self._caches.check_invariants()
+        self._workers.check_invariants()
         self._waiting.check_invariants()
         self._room.check_invariants()
         self._account.check_invariants()
@@ -841,7 +842,7 @@ class RouterState:
         if worker is not None:
             self._refresh(worker)
             if worker.state == "draining":
-                actions = self._retire(worker)
+                actions = self._retire(worker, now_s)
             elif worker.state == "suspect":
                 next_s = min(worker.probe_s, now_s + self._config.health_interval_s)
                 actions = [Check(worker.id, next_s), *self._unbind(worker.id, now_s)]
@@ -858,12 +859,12 @@ class RouterState:
         at_s = now_s + self._config.health_interval_s
         return Check(worker.id, min(at_s, worker.rests_until_s) if worker.rests_until_s > now_s else at_s)
 
-    def _retire(self, worker: Worker) -> list[RouterAction]:
+    def _retire(self, worker: Worker, now_s: float) -> list[RouterAction]:
         if self._at(worker.id):
             return []
         self._by_worker.pop(worker.id, None)
         self._caches.forget(worker.id)
-        self._workers.gone(worker)
+        self._workers.gone(worker, now_s)
         return [WorkerGone(worker.id)]
 
     def _move_unanswered(self, worker: WorkerId, reason: str, now_s: float) -> list[RouterAction]:

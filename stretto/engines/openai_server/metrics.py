@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stretto.cluster.messages import InstanceLoad
 from stretto.model.errors import BadReply
-from stretto.wire.metrics import CACHE_CONFIG, SGLANG_KV_TOKENS, NUM_RUNNING, NUM_WAITING, read_samples
+from stretto.wire.metrics import CACHE_CONFIG, NUM_RUNNING, NUM_WAITING, SGLANG_KV_TOKENS, read_samples
 
 _RUNNING = (NUM_RUNNING.name, "sglang:num_running_reqs")
 _WAITING = (NUM_WAITING.name, "sglang:num_queue_reqs")
