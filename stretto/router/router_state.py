@@ -149,15 +149,16 @@ class RouterState:
             self._step_of(ticket)
         entered = self._room.arrive(ticket, request, program, placed.expected_output, now_s)
         actions: list[RouterAction] = []
-        if entered is None:
-            client.why = self._room.reason(ticket)
-            self._note_rest(client, now_s)
-        else:
+        if entered is not None:
             client.room_at = entered.instance
             actions = self._queue_or_place(ticket, now_s)
+        actions += self._release_held(now_s)
+        if ticket in self._room:
+            client.why = self._room.reason(ticket)
+            self._note_rest(client, now_s)
         if client.running is None:
             actions += self._check_limits(ticket, now_s)
-        return ticket, actions + self._release_held(now_s)
+        return ticket, actions
 
     def _queue_or_place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request that has come, or let it wait: behind others like it, if there are any."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
+import httpx
 import pytest
+from support.routing import WHOLE, Routing, routing, run, until
 
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.round_robin import RoundRobin
+from stretto.model.errors import ConfigError
+from stretto.model.profile import UNKNOWN_LLM
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import (
     NamedProgram,
@@ -141,6 +148,12 @@ def test_a_hold_has_a_limit_of_its_own_and_says_when_to_come_back() -> None:
     assert refusal.retry_after_s is not None
     assert "no room in KV memory for 20 s" in refusal.message
     assert running in at.at
+
+
+def test_a_program_that_enters_at_once_has_not_waited() -> None:
+    at = At(max_waiting=0)
+    sent = at.sent[at.turn("a", 4500)]
+    assert (sent.waited_s, sent.why) == (0.0, "")
 
 
 def test_held_requests_count_among_those_that_wait() -> None:
@@ -293,3 +306,54 @@ def test_a_policy_that_reads_no_keys_gets_them_where_memory_is_short() -> None:
         program = NamedProgram(f"p{number}")
         state.arrive(RoutedRequest(model="m", num_tokens=SCALE * 4500, program=program), 0.0)
     assert state.uses_keys
+
+
+async def _ask(at: Routing, program: str, *, is_final: bool = False) -> httpx.Response:
+    headers = {"x-stretto-program": program, "x-stretto-program-final": "1" if is_final else "0"}
+    body = {"model": "m", "prompt": program * 6000, "max_tokens": 10}
+    return await at.client.post("/v1/completions", json=body, headers=headers)
+
+
+def test_who_is_held_is_shown_and_the_answer_says_for_how_long_and_why() -> None:
+    async def main() -> None:
+        slow = replace(UNKNOWN_LLM, per_unit_s=0.1)
+        async with routing("waits", kv_tokens=3000, profile=slow) as at:
+            running = asyncio.create_task(_ask(at, "a"))
+            await until(lambda: len(at.servers[0].asked) == 1)
+            held = asyncio.create_task(_ask(at, "b"))
+            await until(lambda: at.router_state.num_waiting == 1)
+            shown = (await at.client.get("/router/waiting")).json()
+            assert shown["waiting"] == 1
+            (request,) = shown["requests"]
+            assert (request["program"], request["model"]) == ("b", "m")
+            assert "KV memory" in request["for"]
+            assert request["waits_s"] >= 0
+            (worker,) = (await at.client.get("/router/workers")).json()
+            assert worker["believed_tokens"] == 3000
+            assert worker["claimed_tokens"] >= 1500
+            at.servers[0].go_on.set()
+            first = await running
+            assert not held.done()
+            await _ask(at, "a", is_final=True)
+            second = await held
+            assert first.content == second.content == WHOLE
+            assert "x-stretto-held-ms" not in first.headers
+            assert int(second.headers["x-stretto-held-ms"]) >= 0
+            assert "KV memory" in second.headers["x-stretto-held-for"]
+            assert (await at.client.get("/router/waiting")).json() == {"waiting": 0, "requests": []}
+            assert (await at.client.post("/router/waiting", json={})).status_code == 404
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"order": "fastest"}, "order is 'fastest'; it must be one of programs_first"),
+        ({"holds_programs": 1}, "holds_programs is 1; it must be true or false"),
+        ({"max_hold_s": 0.0}, "max_hold_s is 0.0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RouterConfig(**settings)  # type: ignore[arg-type]
