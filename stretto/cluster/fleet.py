@@ -12,7 +12,10 @@ Rules:
 - A start that takes longer than `Replica.start_timeout_s` counts as lost, and the driver is told to kill it.
 - A suspect instance is to get one request at a time, from its `probe_s` on, which each further suspicion
   moves: so a server that refuses everything does not use up the attempts of every request. `ready` ends
-  this. `InstanceTable` keeps to it.
+  this. `InstanceTable` keeps to it. Suspicions before `probe_s`, as by requests that ran when it went down,
+  are one.
+- An instance may be `ready` on trial, where a check alone says that it is up. Its suspicions are forgotten
+  when it has answered.
 - Draining: "finish" stops the instance when it is told to be `idle`, "suspend" at once. An instance that was
   not up yet is killed, and gone. A draining instance that is lost is not restarted.
 
@@ -114,25 +117,29 @@ class Fleet:
         """
         return self._begin(_Slot(next(self._slots), replica), 0.0, now_s)
 
-    def ready(self, instance: InstanceId, now_s: float) -> None:
+    def ready(self, instance: InstanceId, now_s: float, *, on_trial: bool = False) -> None:
         """Mark an instance as serving: it has started, or it was suspect (perhaps down) and has answered.
 
-        An instance that is draining or gone stays so.
+        An instance that is draining or gone stays so. `on_trial` says that it has only passed a check, so
+        that its suspicions count until it answers a request.
         """
         if self._move(instance, "ready", now_s) == "serving":
             member = self._members[instance]
             if not member.has_served and member.started_s is not None and now_s > member.started_s:
                 self._measure(member.slot.replica, now_s - member.started_s)
             member.due_s = None
-            member.num_suspected = 0
             member.has_served = True
+            if not on_trial:
+                member.num_suspected, member.probe_s = 0, -math.inf
 
     def answered(self, instance: InstanceId) -> None:
         """Reset the failure counts of an instance's replica, which delay its restarts, because the instance
-        has answered a request.
+        has answered a request; and what is left of its suspicions, if it serves.
         """
         if (member := self._members.get(instance)) is not None:
             member.slot.budget.answered()
+            if member.num_suspected and self.state[instance] == "serving":
+                member.num_suspected, member.probe_s = 0, -math.inf
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
         """Mark an instance as suspect, because it refused a request or did not answer and may be down.
@@ -143,8 +150,10 @@ class Fleet:
         if self._move(instance, "suspected", now_s, reason) == "suspect":
             self.last_error = EngineUnavailable(reason)
             member = self._members[instance]
-            member.num_suspected += 1
-            member.probe_s = max(now_s + max(rest_s, delay_s(member.num_suspected)), member.probe_s)
+            if now_s >= member.probe_s:
+                member.num_suspected += 1
+                member.probe_s = now_s + delay_s(member.num_suspected)
+            member.probe_s = max(now_s + rest_s, member.probe_s)
 
     def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
         """Record that an instance died or could not be started; return the actions that start a new instance

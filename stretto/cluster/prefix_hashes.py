@@ -52,10 +52,15 @@ class PackedHashes(Sequence[BlockHash]):
     def __getitem__(self, place: slice) -> Sequence[BlockHash]: ...
     def __getitem__(self, place: Any) -> BlockHash | Sequence[BlockHash]:
         """Return one hash, or a list of several."""
+        data = self.data
+        if type(place) is int and place >= 0:  # asked very often
+            if found := data[place * HASH_BYTES : (place + 1) * HASH_BYTES]:
+                return found
+            raise IndexError(place)
         places = range(len(self))[place]
         if isinstance(places, int):
-            return self.data[places * HASH_BYTES : (places + 1) * HASH_BYTES]
-        return [self[one] for one in places]
+            return data[places * HASH_BYTES : (places + 1) * HASH_BYTES]
+        return [data[one * HASH_BYTES : (one + 1) * HASH_BYTES] for one in places]
 
     def __iter__(self) -> Iterator[BlockHash]:
         """Iterate over the hashes, in order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
 from stretto.emulate.llm_replica import EmulatedLLM
-from stretto.wire.metrics import Family, Histogram, one_value_each, render
+from stretto.wire.metrics import SGLANG_KV_TOKENS, Family, Histogram, one_value_each, render
 
 NUM_RUNNING = Family("sglang:num_running_reqs", "gauge", "The number of running requests.")
 NUM_WAITING = Family("sglang:num_queue_reqs", "gauge", "The number of requests in the waiting queue.")
@@ -39,6 +39,7 @@ def render_sglang_metrics(replica: EmulatedLLM, model: str, lag: LagMeter) -> st
         NUM_WAITING: replica.num_waiting,
         NUM_USED: round(replica.kv_used * config.num_blocks) * config.block_tokens,
         USED: replica.kv_used,
+        SGLANG_KV_TOKENS: config.num_blocks * config.block_tokens,
         HIT_RATE: counts.num_cached_tokens / max(1, counts.num_prompt_tokens),
         PROMPT_TOKENS: counts.num_prompt_tokens,
         OUTPUT_TOKENS: counts.num_output_tokens,

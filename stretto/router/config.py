@@ -17,6 +17,7 @@ from stretto.http.client.headers import Headers
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM, Profile
 from stretto.router.keys import KEY_HEADERS
+from stretto.sched.orders import ORDERS
 from stretto.wire.server_url import read_server_url
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -121,6 +122,9 @@ class RouterConfig:
     Attributes:
         worker: servers to begin with; more may be added while the router runs.
         placement: name of the policy that chooses the worker of a request.
+        order: name of the order in which requests that wait are served.
+        holds_programs: whether programs are held while the workers have no room in KV memory for what they
+            keep there from one request to the next.
         tokenizer: directory with the tokenizer of the workers' model, with which prompts that come as texts
             are looked up in what workers report of their caches; None looks up those that come as token ids.
         snapshot: file that keeps what workers hold in their caches, from the router's end to its next start;
@@ -129,6 +133,8 @@ class RouterConfig:
         port: port to listen at; 0 takes a free one.
         max_waiting: number of requests that may wait in the router; more are refused with status 429.
         max_wait_s: seconds that a request may wait before it is refused with status 503.
+        max_hold_s: seconds that a request may be held before, while its program has no room in KV memory.
+            Then it is refused with status 503.
         max_attempts: number of workers that are tried for one request before its first byte.
         max_failures: number of answers with status 5xx in a row after which a worker gets one request at a
             time.
@@ -146,12 +152,15 @@ class RouterConfig:
 
     worker: tuple[WorkerConfig, ...] = ()
     placement: str = "stretto"
+    order: str = "programs_first"
+    holds_programs: bool = True
     tokenizer: str | None = None
     snapshot: str | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     max_waiting: int = 1000
     max_wait_s: float = 60.0
+    max_hold_s: float = 600.0
     max_attempts: int = 3
     max_failures: int = 3
     max_body_bytes: int = 64_000_000
@@ -165,6 +174,10 @@ class RouterConfig:
 
     def __post_init__(self) -> None:
         check_placement(self.placement)
+        if self.order not in ORDERS:
+            raise ConfigError(f"router: order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
+        if type(self.holds_programs) is not bool:
+            raise ConfigError(f"router: holds_programs is {self.holds_programs!r}; it must be true or false")
         check_port(self.port)
         for name in ("max_attempts", "max_failures", "max_body_bytes", "max_held_bytes"):
             _check_count("router", name, getattr(self, name))

@@ -41,7 +41,7 @@ _KINDS = {
     502: "UpstreamError",
 }
 """Kinds of the router's own errors, by status."""
-_WORKER = b"x-stretto-worker"
+_WORKER, _HELD_MS, _HELD_FOR = b"x-stretto-worker", b"x-stretto-held-ms", b"x-stretto-held-for"
 _RETRY_AFTER = b"retry-after"
 
 
@@ -416,10 +416,13 @@ class RoutedExchange:
 
     def _to_client(self, answer: AnswerParser) -> Headers:
         """Return the headers of a worker's answer with those that the router adds."""
-        worker = (_WORKER, b"%d" % self.trace.worker)
-        if value_of(answer.headers, REQUEST_ID) is not None:
-            return [*answer.headers, worker]
-        return [*answer.headers, worker, (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
+        added = [(_WORKER, b"%d" % self.trace.worker)]
+        if why := self.trace.why:
+            held_ms = (_HELD_MS, b"%d" % round(1000 * self.trace.waited_s))
+            added += [held_ms, (_HELD_FOR, why.encode("latin-1", "replace"))]
+        if value_of(answer.headers, REQUEST_ID) is None:
+            added.append((REQUEST_ID, self.trace.request_id.encode("latin-1")))
+        return [*answer.headers, *added]
 
     def _finish(self, answer: AnswerParser, now_s: float) -> None:
         self.trace.usage = self._usage.usage()

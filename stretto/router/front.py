@@ -34,6 +34,7 @@ from stretto.router.messages import (
     WorkerGone,
     WorkerId,
 )
+from stretto.router.program_headers import read_program
 from stretto.router.prompts import read_request
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import api_error_of, error_body, error_headers
@@ -245,6 +246,7 @@ class Front:
             return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key)
         router_state = self.router_state
         uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
+        program = read_program(request.headers)
         return lambda: read_request(
             path,
             request.content_type,
@@ -253,6 +255,7 @@ class Front:
             has_reports=has_reports,
             is_repeatable=may_repeat,
             client_key=key,
+            program=program,
         )
 
     def _register(self, exchange: RoutedExchange) -> None:

@@ -13,6 +13,26 @@ Ticket: TypeAlias = int
 """Number of a request at the router; never reused."""
 
 
+@record
+class NamedProgram:
+    """The program that a request belongs to, as its client names it.
+
+    Attributes:
+        name: name of the program, among those of the same client; "" if the client names none, so that the
+            request is a program by itself.
+        parent: name of the program that has started this one, such as the agent of a sub-agent; "" if none
+            has.
+        is_final: whether it makes no request after this one.
+    """
+
+    name: str = ""
+    parent: str = ""
+    is_final: bool = False
+
+
+NO_PROGRAM = NamedProgram()
+
+
 @record(kw_only=True)
 class RoutedRequest:
     """A client's request as far as the choice of its worker needs it.
@@ -28,6 +48,7 @@ class RoutedRequest:
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
         client_key: digest of the key that the client brings; "" if it brings none, so that it gets the key in
             its worker's settings.
+        program: program that it belongs to.
     """
 
     model: str = ""
@@ -39,15 +60,23 @@ class RoutedRequest:
     ids: Sequence[int] = ()
     is_repeatable: bool = True
     client_key: str = ""
+    program: NamedProgram = NO_PROGRAM
 
 
 @record
 class Send:
-    """Action: begin an attempt, by sending a request to a worker."""
+    """Action: begin an attempt, by sending a request to a worker.
+
+    Attributes:
+        waited_s: seconds that the request has waited in the router, for room or for its turn.
+        why: what it has waited for; "" if it has not.
+    """
 
     ticket: Ticket
     worker: WorkerId
     choice: Choice
+    waited_s: float = 0.0
+    why: str = ""
 
 
 @record
@@ -92,6 +121,23 @@ class Check:
 
     worker: WorkerId
     at_s: float
+
+
+@record
+class WaitingPicture:
+    """What is shown of a request that waits in the router.
+
+    Attributes:
+        program: name of its program; "" if it has none.
+        since_s: time from which it waits.
+        why: what it waits for.
+    """
+
+    ticket: Ticket
+    model: str
+    program: str
+    since_s: float
+    why: str
 
 
 RouterAction: TypeAlias = Send | Stop | Refuse | Cut | WorkerGone | Check

@@ -1,8 +1,8 @@
 """The paths that the router answers itself: its health, its metrics, the models, and the list of workers.
 
-Workers are added, drained and removed through `/router/workers`, from this machine only: whoever can do that
-reads all requests. Requests with a header `Origin` are refused, because a web page that is open in a browser
-on this machine sends them.
+What waits is shown at `/router/waiting`. Workers are added, drained and removed through `/router/workers`,
+from this machine only: whoever can do that reads all requests. Requests with a header `Origin` are refused,
+because a web page that is open in a browser on this machine sends them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_pat
 from stretto.wire.metrics import CONTENT_TYPE
 
 WORKERS = "/router/workers"
+WAITING = "/router/waiting"
 _MODEL = "/v1/models/"
+_MAX_SHOWN = 1000
+"""Requests that wait of which an answer tells."""
 _MAX_MODELS = 1000
 """Models of all workers together up to which an answer that lists them is written at once."""
 
@@ -58,13 +61,32 @@ class OwnRoutes:
                 name = path.removeprefix(_MODEL)
                 cards = (models[name] for models in self._model_lists() if name in models)
                 return None if (card := next(cards, None)) is None else _answer(card)
-        if path == WORKERS or path.startswith(WORKERS + "/"):
+        if path in (WAITING, WORKERS) or path.startswith(WORKERS + "/"):
             if not is_local:
-                raise _refusal(403, f"{WORKERS} is for clients on the router's own machine")
+                raise _refusal(403, f"{path} is for clients on the router's own machine")
             if value_of(request.headers, b"origin") is not None:
-                raise _refusal(403, f"{WORKERS} is not for web pages: the request has a header Origin")
+                raise _refusal(403, f"{path} is not for web pages: the request has a header Origin")
+            if path == WAITING:
+                return self._waiting(request.method)
             return self._workers(request, path.removeprefix(WORKERS).strip("/"))
         return None
+
+    def _waiting(self, method: bytes) -> WholeAnswer:
+        """Answer who waits, since when, and for what. Raises RequestRefused."""
+        if method not in (b"GET", b"HEAD"):
+            raise no_such_path(WAITING)
+        router_state, now_s = self._front.router_state, monotonic()
+        pictures = [
+            {
+                "request": one.ticket,
+                "model": one.model,
+                "program": one.program,
+                "waits_s": round(now_s - one.since_s, 3),
+                "for": one.why,
+            }
+            for one in router_state.waiting(_MAX_SHOWN)
+        ]
+        return _answer({"waiting": router_state.num_waiting, "requests": pictures})
 
     def _health(self) -> WholeAnswer:
         num_serving = sum(worker.state == "serving" for worker in self._front.router_state.workers())
@@ -117,7 +139,7 @@ class OwnRoutes:
 
     def _pictures(self) -> list[dict[str, object]]:
         """Return what is shown of each worker, with its models as they are kept."""
-        num_running = self._front.router_state.num_running
+        num_running, claimed = self._front.router_state.num_running, self._front.router_state.claimed
         return [
             {
                 "id": worker.id,
@@ -127,6 +149,7 @@ class OwnRoutes:
                 "running": num_running(worker.id),
                 "models": worker.models,
                 "kv_tokens": worker.kv_tokens,
+                **dict(zip(("claimed_tokens", "believed_tokens"), claimed(worker.id), strict=True)),
                 **({"reason": worker.reason} if worker.state in ("suspect", "starting") else {}),
             }
             for worker in self._front.router_state.workers()

@@ -61,6 +61,16 @@ class RequestTrace:
         return self.tries[-1].action.worker if self.tries else -1
 
     @property
+    def waited_s(self) -> float:
+        """Seconds that it has waited in the router until it was last sent, for room or for its turn."""
+        return self.tries[-1].action.waited_s if self.tries else 0.0
+
+    @property
+    def why(self) -> str:
+        """What it has waited for; "" if it has not."""
+        return self.tries[-1].action.why if self.tries else ""
+
+    @property
     def predicted_cached(self) -> int:
         """Number of tokens of its prompt that the last worker was believed to hold."""
         return self.tries[-1].action.choice.held_tokens if self.tries else 0
@@ -91,6 +101,7 @@ class RequestTrace:
             "completion_tokens": self.usage.num_output,
             "cached_tokens_predicted": self.predicted_cached,
             "cached_tokens": self.usage.num_cached,
+            **({"waited_s": round(self.waited_s, 6), "waited_for": self.why} if self.why else {}),
             "decision_s": self._after(self.decided_s),
             "first_byte_s": self._after(self.first_byte_s),
             "total_s": self._after(self.ended_s),

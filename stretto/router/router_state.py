@@ -5,8 +5,12 @@ come. Rules:
 
 - A request goes to the worker that the placement policy chooses among those that list its model; if none
   lists it, among all: servers may know names that they do not list, and refuse the others themselves.
+- A request whose program has no room in KV memory is held, before it waits for its turn
+  (`room_at_workers.py`). What has room somewhere goes there, as long as that worker takes it.
+- What waits is served in the order of `sched/orders/programs_first.py`, or another of that folder, whatever
+  its model is.
 - A policy that binds "late" is asked for a worker with room; without one the request waits with others for
-  its model. When a worker has room, those that came first are served first, whatever their models are.
+  its model.
 - A policy that binds "early" or "final" may choose a full worker; the request then waits in that worker's
   queue. It is placed again when that worker leaves or becomes suspect, and (early) when another worker has
   room and nothing waits for that one.
@@ -15,7 +19,8 @@ come. Rules:
   refused with 429 and the soonest end of a rest.
 - A worker that refuses the router's own key (status 401 or 403) is left as after a failure. No attempt is
   counted, and its answer, which may show the key, is not passed on.
-- At most `max_waiting` requests wait, each at most `max_wait_s`; others are refused at once with 429.
+- At most `max_waiting` requests wait or are held; others are refused at once with 429. Each waits at most
+  `max_wait_s`, after it was held for at most `max_hold_s`.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
   an answer with status 5xx is passed on.
@@ -27,13 +32,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from itertools import chain, count, islice
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.loading import loading_shares
 from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
 from stretto.cluster.prompt_keys import BYTES
+from stretto.model.deployment import Engine
 from stretto.model.errors import ConfigError
+from stretto.model.profile import UNKNOWN_LLM
+from stretto.model.tasks import Usage
 from stretto.router import believable
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
@@ -47,17 +55,24 @@ from stretto.router.messages import (
     Send,
     Stop,
     Ticket,
+    WaitingPicture,
     WorkerGone,
     WorkerId,
     WorkerUsage,
 )
-from stretto.router.waiting import Waiting
+from stretto.router.queued_request import step_of, step_usage
+from stretto.router.room_at_workers import RoomAtWorkers
+from stretto.router.waiting import QueueName, Waiting
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
+from stretto.sched.orders.order import prices_s
+from stretto.sched.orders.program_account import ProgramAccount
+from stretto.sched.queries.request import QueueEntry, StepRequest
 
 _MAX_ASKED = 8
 """Waiting requests about which the policy is asked again after one event."""
 _UNKNOWN = WorkerUsage()
 _PAUSE = "the workers ask for a pause (status 429)"
+_TURN = "its turn"
 
 
 @dataclass(slots=True)
@@ -65,6 +80,11 @@ class _Client:
     """A client's request while it is at the router.
 
     Attributes:
+        program: name of the program that it counts for; "" if it is one by itself.
+        since_s: time from which it waits for its turn.
+        step: the request as queues and accounts know it; None while these need not know it.
+        room_at: worker where its program has room; None for any.
+        why: what it waits for, or has waited for; "" if it has not.
         bound: the choice of a worker in whose queue it waits, and the seconds that it delays the next one.
         num_attempts: number of times that it was sent to a worker.
         tried: workers that it is not sent to again.
@@ -73,7 +93,12 @@ class _Client:
 
     request: RoutedRequest
     placed: PlacementRequest
+    program: str
     arrived_s: float
+    since_s: float
+    step: StepRequest | None = None
+    room_at: WorkerId | None = None
+    why: str = ""
     num_attempts: int = 0
     tried: set[WorkerId] = field(default_factory=set)
     running: RunningAtWorker | None = None
@@ -95,7 +120,11 @@ class RouterState:
         self._workers = Workers(config.max_failures)
         self._loads = WorkerLoads(placement)
         self._caches = HeldByWorkers()
-        self._waiting = Waiting(config.max_wait_s)
+        profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
+        engine = Engine("router", "llm", policy=config.order)
+        self._account = ProgramAccount(*prices_s(engine, profile))
+        self._waiting = Waiting(engine, profile, self._account, config.max_wait_s)
+        self._room = RoomAtWorkers(holds=config.holds_programs)
         self._clients: dict[Ticket, _Client] = {}
         self._by_worker: dict[WorkerId, dict[Ticket, None]] = {}
         self._rest_ends_s = math.inf
@@ -114,21 +143,42 @@ class RouterState:
         )
         if request.ids or request.text:  # long, and looked up above
             request = replace(request, ids=(), text="")
-        self._clients[ticket] = client = _Client(request, placed, now_s)
+        program = self._room.program(request) if request.program.name else ""
+        self._clients[ticket] = client = _Client(request, placed, program, now_s, now_s)
+        if program:
+            self._step_of(ticket)
+        entered = self._room.arrive(ticket, request, program, placed.expected_output, now_s)
         actions: list[RouterAction] = []
-        queue_name = self._queue_name(client, now_s) if self._waiting else ""
-        if self._waiting and next(self._waiting.queue(queue_name), None) is not None:
-            self._waiting.add(queue_name, ticket, now_s)
+        if entered is not None:
+            client.room_at = entered.instance
+            actions = self._queue_or_place(ticket, now_s)
+        actions += self._release_held(now_s)
+        if ticket in self._room:
+            client.why = self._room.reason(ticket)
             self._note_rest(client, now_s)
-        else:
-            actions = self._place(ticket, now_s)
-        if ticket in self._waiting:
-            if (rest_s := self._rest_s(client, now_s)) is not None:
-                actions.append(self._refuse(ticket, 429, _PAUSE, rest_s))
-            elif len(self._waiting) > self._config.max_waiting:
-                message = f"{self._config.max_waiting} requests wait already"
-                actions.append(self._refuse(ticket, 429, message, 1.0))
+        if client.running is None:
+            actions += self._check_limits(ticket, now_s)
         return ticket, actions
+
+    def _queue_or_place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
+        """Send a request that has come, or let it wait: behind others like it, if there are any."""
+        client = self._clients[ticket]
+        name = self._queue_name(client, now_s) if self._waiting else ""
+        if not self._waiting.has(name):
+            return self._place(ticket, now_s)
+        self._wait(ticket, name)
+        self._note_rest(client, now_s)
+        return []
+
+    def _check_limits(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
+        """Refuse a request that has come and has to wait, if no worker takes it now, or too many wait."""
+        if (rest_s := self._rest_s(self._clients[ticket], now_s)) is not None:
+            return [self._refuse(ticket, 429, _PAUSE, rest_s, now_s)]
+        if self.num_waiting > self._config.max_waiting:
+            message = f"{self._config.max_waiting} requests wait already"
+            wait_s = self._room.wait_s(ticket, now_s) if ticket in self._room else 1.0
+            return [self._refuse(ticket, 429, message, wait_s, now_s)]
+        return []
 
     def began(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Handle the head of an answer that is passed on as it comes: the request is not repeated any more,
@@ -160,11 +210,12 @@ class RouterState:
             was_paused: whether the worker had to wait for the client, so that its time tells nothing of it.
             retry_after_s: seconds that an answer with status 429 asks to wait.
         """
-        client_key = self._clients[ticket].request.client_key
-        worker = self._release(ticket, usage, now_s, status, was_paused=was_paused)
+        client = self._clients[ticket]
+        client_key = client.request.client_key
+        worker, usage = self._release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
-        del self._clients[ticket]
+        self._forget(ticket, now_s, usage if status < 400 else _UNKNOWN)
         actions = self._limit_key(client_key, worker, now_s) if status == 429 else []
         return actions + self._after(worker, now_s)
 
@@ -179,10 +230,10 @@ class RouterState:
         if self.is_about_own_key(ticket, status):
             return self._refused_key(ticket, status, now_s)
         client_key = self._clients[ticket].request.client_key
-        worker = self._release(ticket, _UNKNOWN, now_s, status)
+        worker, _ = self._release(ticket, _UNKNOWN, now_s, status)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
-            self._loads.refresh(worker)
+            self._refresh(worker)
         reason = f"the worker answered with status {status}"
         actions = self._again(ticket, reason, now_s, may_return=False)
         if status == 429:
@@ -199,10 +250,10 @@ class RouterState:
     def _refused_key(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Handle that a worker has refused the router's own key, and so has not begun the request."""
         self._clients[ticket].num_attempts -= 1
-        worker = self._release(ticket, _UNKNOWN, now_s, status)
+        worker, _ = self._release(ticket, _UNKNOWN, now_s, status)
         assert worker is not None, "it was found by `is_about_own_key`"
         self._workers.refused_key(worker, status, now_s)
-        self._loads.refresh(worker)
+        self._refresh(worker)
         reason = f"no worker is left that accepts the router's key (status {status})"
         actions = self._again(ticket, reason, now_s, may_return=False, was_sent=False)
         actions += self._after(worker, now_s)
@@ -226,12 +277,12 @@ class RouterState:
         """
         client = self._clients[ticket]
         client.num_attempts -= not was_sent
-        worker = self._release(ticket, _UNKNOWN, now_s)
+        worker, _ = self._release(ticket, _UNKNOWN, now_s)
         if worker is not None:
             self._workers.suspect(worker, reason, now_s)
-            self._loads.refresh(worker)
+            self._refresh(worker)
         if client.has_begun and not (may_go_on and client.num_attempts < self._config.max_attempts):
-            del self._clients[ticket]
+            self._forget(ticket, now_s)
             return [Cut(ticket, reason), *self._after(worker, now_s)]
         client.has_begun = False
         return self._again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
@@ -240,8 +291,8 @@ class RouterState:
         """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
         if ticket not in self._clients:
             return []
-        worker = self._release(ticket, _UNKNOWN, now_s)
-        del self._clients[ticket]
+        worker, _ = self._release(ticket, _UNKNOWN, now_s)
+        self._forget(ticket, now_s)
         return self._after(worker, now_s)
 
     def expire(self, now_s: float) -> list[RouterAction]:
@@ -251,13 +302,19 @@ class RouterState:
             actions += self._end_key_rests(now_s)
         for ticket in self._waiting.overdue(now_s):
             waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
-            actions.append(self._refuse(ticket, 503, waited, None))
-        return actions
+            actions.append(self._refuse(ticket, 503, waited, None, now_s))
+        limit_s = self._config.max_hold_s
+        for ticket in self._room.overdue(limit_s, now_s):
+            held = f"there was no room in KV memory for {limit_s:g} s: {self._room.reason(ticket)}"
+            wait_s = self._room.wait_s(ticket, now_s)
+            actions.append(self._refuse(ticket, 503, held, wait_s, now_s))
+        return actions + self._release_held(now_s)
 
     @property
     def next_due_s(self) -> float | None:
         """Time at which `expire` is to be called; None while nothing waits."""
-        due_s = self._waiting.next_due_s
+        dues = (self._waiting.next_due_s, self._room.due_s(self._config.max_hold_s))
+        due_s = min((one for one in dues if one is not None), default=None)
         return None if due_s is None else min(due_s, self._rest_ends_s)
 
     # --- workers
@@ -282,8 +339,9 @@ class RouterState:
             return []
         found.models = models
         found.kv_tokens = found.config.kv_tokens or kv_tokens
-        self._workers.passed(found)
+        self._workers.passed(found, now_s)
         self._loads.join(found)
+        self._room.join(found)
         return [self._next_check(found, now_s), *self._fill(worker, now_s)]
 
     def check_failed(
@@ -299,11 +357,14 @@ class RouterState:
             return []
         if is_gone:
             self._loads.forget(found)
+            self._room.leave(worker)
         is_dead = self._workers.check_failed(found, reason, now_s)
-        self._loads.refresh(found)
+        self._refresh(found)
         next_s = min(found.probe_s, now_s + self._config.health_interval_s)
         actions = [Check(worker, next_s), *self._unbind(worker, now_s)]
-        return actions + self._move_unanswered(worker, reason, now_s) if is_dead else actions
+        if is_dead:
+            actions += self._move_unanswered(worker, reason, now_s)
+        return actions + self._release_held(now_s)
 
     def reported(self, worker: WorkerId, events: Sequence[KVEvent]) -> None:
         """Handle what a worker reports of its prefix cache. When it was cleared, what the worker was believed
@@ -323,9 +384,9 @@ class RouterState:
             ConfigError: there is no such worker.
         """
         found = self._known(worker)
-        self._workers.drain(found)
-        self._loads.leave(worker)
-        return [*self._unbind(worker, now_s), *self._fill(worker, now_s), *self._retire(found)]
+        self._leave(found, now_s)
+        actions = [*self._unbind(worker, now_s), *self._fill(worker, now_s), *self._retire(found, now_s)]
+        return actions + self._release_held(now_s)
 
     def remove(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Remove a worker at once: requests that it has not begun to answer are sent elsewhere, answers that
@@ -335,15 +396,21 @@ class RouterState:
             ConfigError: there is no such worker.
         """
         found = self._known(worker)
-        self._workers.drain(found)
-        self._loads.leave(worker)
+        self._leave(found, now_s)
         actions = self._unbind(worker, now_s)
         actions += self._move_unanswered(worker, "the worker was removed", now_s)
         for ticket in self._at(worker):
             self._release(ticket, _UNKNOWN, now_s)
-            del self._clients[ticket]
+            self._forget(ticket, now_s)
             actions.append(Cut(ticket, "the worker was removed"))
-        return [*actions, *self._fill(worker, now_s), *self._retire(found)]
+        actions += [*self._release_held(now_s), *self._fill(worker, now_s)]
+        return actions + self._retire(found, now_s)
+
+    def _leave(self, worker: Worker, now_s: float) -> None:
+        """Give a worker no more requests."""
+        self._workers.drain(worker, now_s)
+        self._loads.leave(worker.id)
+        self._room.leave(worker.id)
 
     def workers(self) -> list[Worker]:
         """Return the workers that are not gone."""
@@ -359,8 +426,25 @@ class RouterState:
 
     @property
     def num_waiting(self) -> int:
-        """Number of requests that wait in the router."""
-        return len(self._waiting)
+        """Number of requests that wait in the router, for room or for their turn."""
+        return len(self._waiting) + len(self._room)
+
+    def claimed(self, worker: WorkerId) -> tuple[int, int | None]:
+        """Return how many tokens programs take of a worker's KV memory, and how many it is believed to hold;
+        None if that is not known.
+        """
+        return self._room.claimed(worker)
+
+    def waiting(self, limit: int) -> list[WaitingPicture]:
+        """Return what is shown of the requests that wait, at most `limit`: those that are held first."""
+        found: list[WaitingPicture] = []
+        for ticket in islice(chain(self._room, self._waiting.queues()), limit):
+            client = self._clients[ticket]
+            is_held = ticket in self._room
+            why = self._room.reason(ticket) if is_held else _TURN
+            since_s = client.arrived_s if is_held else client.since_s
+            found.append(WaitingPicture(ticket, client.request.model, client.program, since_s, why))
+        return found
 
     @property
     def num_clients(self) -> int:
@@ -369,8 +453,8 @@ class RouterState:
 
     @property
     def uses_keys(self) -> bool:
-        """Whether the placement policy reads keys of prompts."""
-        return self._loads.uses_keys
+        """Whether keys of prompts are read, by the placement policy or because memory is short."""
+        return self._loads.uses_keys or self._room.wants_keys
 
     @property
     def has_reports(self) -> bool:
@@ -381,10 +465,15 @@ class RouterState:
         """Check that loads, queues and requests agree. Tests call it after every event."""
         self._loads.check_invariants()
         self._caches.check_invariants()
+        self._workers.check_invariants()
+        self._waiting.check_invariants()
+        self._room.check_invariants()
+        self._account.check_invariants()
         for ticket, client in self._clients.items():
-            assert (client.running is not None) != (ticket in self._waiting)
+            is_running = client.running is not None
+            assert is_running + (ticket in self._waiting) + (ticket in self._room) == 1
             assert client.bound is None or ticket in self._waiting
-        assert len(self._waiting) == sum(one.running is None for one in self._clients.values())
+        assert self.num_waiting == sum(one.running is None for one in self._clients.values())
 
     # --- placing
 
@@ -393,10 +482,48 @@ class RouterState:
         client = self._clients[ticket]
         choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
         if choice is None:
-            self._waiting.add(self._queue_name(client, now_s), ticket, client.arrived_s)
+            self._wait(ticket, self._queue_name(client, now_s))
             self._note_rest(client, now_s)
             return []
         return self._take(ticket, choice, now_s)
+
+    def _wait(self, ticket: Ticket, name: QueueName, held_tokens: int = 0) -> None:
+        """Put a request into a queue, of whose prompt so many tokens are held where it waits."""
+        client = self._clients[ticket]
+        client.why = client.why or _TURN
+        entry = QueueEntry(self._step_of(ticket), client.arrived_s, client.placed.expected_output)
+        num_tokens = max(1, client.placed.num_tokens)
+        entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
+        self._waiting.add(name, ticket, entry, client.since_s)
+
+    def _step_of(self, ticket: Ticket) -> StepRequest:
+        """Return a request as queues and accounts know it. Those that belong to no program, and need not
+        wait, are not made known.
+        """
+        client = self._clients[ticket]
+        if client.step is None:
+            num_tokens, since_s = client.placed.num_tokens, client.arrived_s
+            client.step = step_of(ticket, client.request, num_tokens, client.program, since_s)
+            self._account.arrived(client.step, client.placed.expected_output, since_s)
+        return client.step
+
+    def _release_held(self, now_s: float) -> list[RouterAction]:
+        """Let what was held and has room now wait for its turn."""
+        actions: list[RouterAction] = []
+        for entered in self._room.released(now_s) if self._room else ():
+            ticket: Ticket = entered.key  # type: ignore[assignment]
+            client = self._clients[ticket]
+            client.room_at, client.since_s = entered.instance, now_s
+            actions += self._queue_or_place(ticket, now_s)
+        return actions
+
+    def _refresh(self, worker: Worker) -> None:
+        """Bring loads and room in step with the state of a worker."""
+        self._loads.refresh(worker)
+        if worker.state == "suspect":
+            self._room.suspend(worker.id)
+        elif worker.state == "serving" and not self._room.is_serving(worker.id):
+            self._room.join(worker)
 
     def _take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
         """Send a request to the worker that was chosen for it, or let it wait there."""
@@ -434,9 +561,18 @@ class RouterState:
         able, num_taking = self._able(client)
         client_key = client.request.client_key
         among = [worker.id for worker in able if worker.free_s(client_key) <= now_s]
+        if client.room_at is not None and self._has_room_at(client, among):
+            return [client.room_at]
         if tried := client.tried:
             among = [worker for worker in among if worker not in tried] or among
         return None if len(among) == num_taking else among
+
+    def _has_room_at(self, client: _Client, among: Collection[WorkerId]) -> bool:
+        """Return whether the worker where the program of a request has room can take the request."""
+        assert client.room_at is not None
+        worker = self._workers.get(client.room_at)
+        is_tried = client.room_at in client.tried
+        return worker is not None and worker.state == "serving" and worker.id in among and not is_tried
 
     def _reporting(self, request: RoutedRequest) -> list[WorkerId]:
         """Return the workers in whose reports a request's token ids may be looked up.
@@ -463,6 +599,8 @@ class RouterState:
             worker.key_rests.until_s(client_key) > now_s for worker in self._workers
         )
         name = f"{model if is_listed else ''}{'/again' if client.tried else ''}"
+        if client.room_at is not None:
+            name = f"{name}@{client.room_at}"
         return f"{name}/limited" if is_limited else name
 
     def _send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
@@ -474,19 +612,27 @@ class RouterState:
         self._by_worker.setdefault(choice.instance, {})[ticket] = None
         client.num_attempts += 1
         client.tried.add(choice.instance)
-        return Send(ticket, choice.instance, choice)
+        self._room.sent(ticket, choice.instance)
+        if client.step is not None:
+            self._account.sent(client.step, now_s)
+        return Send(
+            ticket, choice.instance, choice, now_s - client.arrived_s if client.why else 0.0, client.why
+        )
 
     def _bind(self, ticket: Ticket, choice: Choice) -> None:
         client = self._clients[ticket]
         seconds = self._loads.share_s(client.placed, choice.held_tokens, choice.instance)
         client.bound = choice, seconds
-        self._waiting.add(choice.instance, ticket, client.arrived_s)
+        self._wait(ticket, choice.instance, choice.held_tokens)
         self._placement.observe(Bound(choice.instance, client.placed, client.arrived_s))
         self._loads.wait(choice.instance, client.placed, seconds, 1)
 
-    def _dequeue(self, ticket: Ticket) -> None:
+    def _dequeue(self, ticket: Ticket, *, is_its_turn: bool = False) -> None:
         client = self._clients[ticket]
-        self._waiting.remove(ticket)
+        if is_its_turn:
+            self._waiting.take(ticket)
+        else:
+            self._waiting.remove(ticket)
         if client.bound is not None:
             (choice, seconds), client.bound = client.bound, None
             self._placement.observe(Unbound(choice.instance, client.placed))
@@ -495,7 +641,7 @@ class RouterState:
     def _unbind(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Place what waits for a worker again."""
         actions: list[RouterAction] = []
-        for ticket in list(self._waiting.queue(worker)):
+        for ticket in self._waiting.queue(worker):
             self._dequeue(ticket)
             actions += self._place(ticket, now_s)
         return actions
@@ -507,13 +653,15 @@ class RouterState:
         actions: list[RouterAction] = []
         if not client_key or worker is None:
             return actions
-        for ticket, name in self._waiting.queues().items():
+        for ticket, name in [*dict.fromkeys(self._room, "").items(), *self._waiting.queues().items()]:
             client = self._clients[ticket]
             if client.request.client_key != client_key:
                 continue
             is_bound = client.bound is not None
             if (rest_s := self._rest_s(client, now_s)) is not None:
-                actions.append(self._refuse(ticket, 429, _PAUSE, rest_s))
+                actions.append(self._refuse(ticket, 429, _PAUSE, rest_s, now_s))
+            elif ticket in self._room:
+                self._note_rest(client, now_s)
             elif name == worker.id if is_bound else name != self._queue_name(client, now_s):
                 self._dequeue(ticket)
                 actions += self._place(ticket, now_s)
@@ -541,34 +689,50 @@ class RouterState:
     def _fill(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Send what waits and fits now, when a worker has room."""
         actions: list[RouterAction] = []
-        heads = self._waiting.heads()
-        while heads:
-            ticket = min(heads)  # the first that came
-            name = heads.pop(ticket)
-            client = self._clients[ticket]
-            choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
-            if choice is not None:
-                self._dequeue(ticket)
-                actions += self._take(ticket, choice, now_s)
-                if (following := next(self._waiting.queue(name), None)) is not None:
-                    heads[following] = name
+        firsts = {name: self._waiting.first(name, now_s) for name in self._waiting.unbound()}
+        while firsts:
+            name = min(firsts, key=firsts.__getitem__)  # type: ignore[arg-type]
+            del firsts[name]
+            if (chosen := self._choose_of(name, now_s)) is not None:
+                self._dequeue(chosen[0], is_its_turn=True)
+                actions += self._take(*chosen, now_s)
+                if (first := self._waiting.first(name, now_s)) is not None:
+                    firsts[name] = first
         if self._placement.binds != "late":
             actions += self._admit(worker, now_s)
             if self._placement.binds == "early":
                 actions += self._attract(worker, now_s)
         return actions
 
+    def _choose_of(self, name: QueueName, now_s: float) -> tuple[Ticket, Choice] | None:
+        """Return the request of a queue that goes next, and the worker that was chosen for it."""
+        choice: Choice | None = None
+        num_asked = 0
+
+        def fits(ticket: Ticket) -> bool:
+            nonlocal choice, num_asked
+            num_asked += 1
+            client = self._clients[ticket]
+            if num_asked > _MAX_ASKED:
+                return False
+            choice = self._loads.choose(client.placed, now_s, self._among(client, now_s))
+            return choice is not None
+
+        ticket = self._waiting.choose(name, fits, now_s)
+        return None if ticket is None or choice is None else (ticket, choice)
+
     def _admit(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Send what waits for a worker and fits there now."""
+
+        def fits(ticket: Ticket) -> bool:
+            return self._loads.has_room(worker, self._clients[ticket].placed)
+
         actions: list[RouterAction] = []
-        while (ticket := next(self._waiting.queue(worker), None)) is not None:
-            client = self._clients[ticket]
-            assert client.bound is not None
-            if not self._loads.has_room(worker, client.placed):
-                break
-            choice = client.bound[0]
-            self._dequeue(ticket)
-            actions.append(self._send(ticket, choice, now_s))
+        while (ticket := self._waiting.choose(worker, fits, now_s)) is not None:
+            bound = self._clients[ticket].bound
+            assert bound is not None
+            self._dequeue(ticket, is_its_turn=True)
+            actions.append(self._send(ticket, bound[0], now_s))
         return actions
 
     def _attract(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
@@ -577,7 +741,7 @@ class RouterState:
         view, num_asked = self._loads.view(worker), 0
         for name in self._waiting.longest():
             ahead_s = 0.0
-            for ticket in list(islice(self._waiting.queue(name), _MAX_ASKED - num_asked)):
+            for ticket in self._waiting.heads(name, _MAX_ASKED - num_asked, now_s):
                 if view is None or view.num_waiting or not view.room_tokens:
                     return actions
                 num_asked += 1
@@ -612,20 +776,37 @@ class RouterState:
         may_repeat = client.request.is_repeatable or not was_sent
         rest_s = self._rest_s(client, now_s)
         if client.num_attempts >= self._config.max_attempts or not may_repeat:
-            return [self._refuse(ticket, 502, reason, rest_s)]
+            return [self._refuse(ticket, 502, reason, rest_s, now_s)]
         client_key = client.request.client_key
         able = [worker.id for worker in self._able(client)[0] if worker.free_s(client_key) <= now_s]
         if client.tried.issuperset(able):
             if not may_return:
-                return [self._refuse(ticket, 502, reason, rest_s)]
+                return [self._refuse(ticket, 502, reason, rest_s, now_s)]
             client.tried.clear()
         return self._place(ticket, now_s)
 
-    def _refuse(self, ticket: Ticket, status: int, message: str, retry_after_s: float | None) -> Refuse:
+    def _refuse(
+        self, ticket: Ticket, status: int, message: str, retry_after_s: float | None, now_s: float
+    ) -> Refuse:
         if ticket in self._waiting:
             self._dequeue(ticket)
-        del self._clients[ticket]
+        self._forget(ticket, now_s)
         return Refuse(ticket, status, message, retry_after_s)
+
+    def _forget(self, ticket: Ticket, now_s: float, usage: WorkerUsage = _UNKNOWN) -> None:
+        """Forget a request that has left the router, with the counts of its answer if there was one."""
+        client = self._clients.pop(ticket)
+        counts = step_usage(usage)
+        if (step := client.step) is not None:
+            account, named = self._account, client.request.program
+            if usage.num_output is not None:
+                account.answered(step, counts or Usage(), usage.num_output, now_s)
+            else:
+                account.withdrawn(step.query, step.node.id)
+            account.query_ended(step.query)
+            if named.is_final and not named.parent:
+                account.program_ended(client.program, step.record.tenant)
+        self._room.ended(ticket, client.request, client.program, counts, now_s)
 
     def _release(
         self,
@@ -635,8 +816,9 @@ class RouterState:
         status: int | None = None,
         *,
         was_paused: bool = False,
-    ) -> Worker | None:
-        """Take a request off its worker's load, or out of its queue; return the worker if it is not gone.
+    ) -> tuple[Worker | None, WorkerUsage]:
+        """Take a request off its worker's load, or out of its queue; return the worker if it is not gone, and
+        what of the counts is believable.
 
         `status` is that of its whole answer; None if it was not answered to its end.
         """
@@ -644,7 +826,7 @@ class RouterState:
         if ticket in self._waiting:
             self._dequeue(ticket)
         if (running := client.running) is None:
-            return None
+            return None, _UNKNOWN
         client.running = None
         del self._by_worker[running.worker][ticket]
         was_refused = status is not None and status >= 400
@@ -653,21 +835,23 @@ class RouterState:
         usage = believable.usage(usage, client.request, most_tokens)
         is_timed = status is not None and not (was_refused or was_paused)
         self._loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
-        return worker
+        return worker, usage
 
     def _after(self, worker: Worker | None, now_s: float) -> list[RouterAction]:
         """Do what follows when a request has left a worker."""
-        if worker is None:
-            return []
-        self._loads.refresh(worker)
-        if worker.state == "draining":
-            return self._retire(worker)
-        if worker.state == "suspect":
-            next_s = min(worker.probe_s, now_s + self._config.health_interval_s)
-            return [Check(worker.id, next_s), *self._unbind(worker.id, now_s)]
-        if worker.state == "serving" and worker.rests_until_s > now_s:
-            return [self._next_check(worker, now_s), *self._unbind(worker.id, now_s)]
-        return self._fill(worker.id, now_s) if self._waiting else []
+        actions: list[RouterAction] = []
+        if worker is not None:
+            self._refresh(worker)
+            if worker.state == "draining":
+                actions = self._retire(worker, now_s)
+            elif worker.state == "suspect":
+                next_s = min(worker.probe_s, now_s + self._config.health_interval_s)
+                actions = [Check(worker.id, next_s), *self._unbind(worker.id, now_s)]
+            elif worker.state == "serving" and worker.rests_until_s > now_s:
+                actions = [self._next_check(worker, now_s), *self._unbind(worker.id, now_s)]
+            elif self._waiting:
+                actions = self._fill(worker.id, now_s)
+        return actions + self._release_held(now_s)
 
     def _next_check(self, worker: Worker, now_s: float) -> Check:
         """Return the check of a worker that serves, at the end of its rest if that comes first: then it gets
@@ -676,12 +860,12 @@ class RouterState:
         at_s = now_s + self._config.health_interval_s
         return Check(worker.id, min(at_s, worker.rests_until_s) if worker.rests_until_s > now_s else at_s)
 
-    def _retire(self, worker: Worker) -> list[RouterAction]:
+    def _retire(self, worker: Worker, now_s: float) -> list[RouterAction]:
         if self._at(worker.id):
             return []
         self._by_worker.pop(worker.id, None)
         self._caches.forget(worker.id)
-        self._workers.gone(worker)
+        self._workers.gone(worker, now_s)
         return [WorkerGone(worker.id)]
 
     def _move_unanswered(self, worker: WorkerId, reason: str, now_s: float) -> list[RouterAction]:

@@ -1,79 +1,121 @@
-"""The requests that wait in the router, in queues, in order of arrival.
+"""The requests that wait in the router for their turn, in the queues of `sched`, in the order of service.
 
-A queue is named by the worker to which its requests are bound, or by the model that they ask for.
+A queue is named by the worker to which its requests are bound, or else by what its requests have in common:
+the model that they ask for, and which workers can take them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TypeAlias
 
+from stretto.model.deployment import Engine
+from stretto.model.profile import Profile
 from stretto.router.messages import Ticket, WorkerId
+from stretto.sched.engines.queue import EngineQueue
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.order import Rank, Take
+from stretto.sched.orders.program_account import ProgramAccount
+from stretto.sched.queries.request import QueueEntry
 
 QueueName: TypeAlias = WorkerId | str
 
 
 class Waiting:
-    """The queues of a router, each in order of arrival, with one limit of time for all requests.
+    """The queues of a router, with one limit of time for all requests.
 
     Args:
+        engine: settings by which the queues are sorted.
+        profile: predicted seconds of the workers, by which requests are priced.
+        account: what programs have asked for, and the service that clients got.
         max_wait_s: seconds that a request may wait.
     """
 
-    def __init__(self, max_wait_s: float) -> None:
+    def __init__(self, engine: Engine, profile: Profile, account: ProgramAccount, max_wait_s: float) -> None:
+        self._new_queue: Callable[[], EngineQueue] = lambda: EngineQueue(engine, profile, ORDERS, account)
         self._max_wait_s = max_wait_s
-        self._queues: dict[QueueName, dict[Ticket, None]] = {}
-        self._queue_of: dict[Ticket, QueueName] = {}
+        self._queues: dict[QueueName, EngineQueue] = {}
+        self._entries: dict[Ticket, tuple[QueueName, QueueEntry]] = {}
         self._dues: list[tuple[float, Ticket]] = []
 
     def __len__(self) -> int:
-        return len(self._queue_of)
+        return len(self._entries)
 
     def __contains__(self, ticket: Ticket) -> bool:
-        return ticket in self._queue_of
+        return ticket in self._entries
 
-    def add(self, name: QueueName, ticket: Ticket, since_s: float) -> None:
-        """Put a request at the end of a queue; `since_s` is when it began to wait, here or elsewhere."""
-        self._queues.setdefault(name, {})[ticket] = None
-        self._queue_of[ticket] = name
+    def add(self, name: QueueName, ticket: Ticket, entry: QueueEntry, since_s: float) -> None:
+        """Put a request into a queue; `since_s` is when it began to wait, here or elsewhere."""
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = self._new_queue()
+        queue.add(entry)
+        self._entries[ticket] = name, entry
         heappush(self._dues, (since_s + self._max_wait_s, ticket))
 
-    def remove(self, ticket: Ticket) -> None:
-        """Take a request out of its queue."""
-        name = self._queue_of.pop(ticket)
-        queue = self._queues[name]
-        del queue[ticket]
-        if not queue:
-            del self._queues[name]
-        if not self._queue_of:
-            self._dues.clear()
+    def has(self, name: QueueName) -> bool:
+        """Return whether something waits in a queue."""
+        return name in self._queues
 
-    def queue(self, name: QueueName) -> Iterator[Ticket]:
-        """Iterate over a queue, first come first; the queue must not change meanwhile."""
-        return iter(self._queues.get(name, ()))
+    def take(self, ticket: Ticket) -> None:
+        """Take a request out of its queue, because its turn has come."""
+        name, entry = self._entries.pop(ticket)
+        queue = self._queues[name]
+        item = queue.take(entry, 1)
+        queue.started(entry, item, item + 1)
+        self._settle(name)
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take a request out of its queue, because it leaves or waits elsewhere."""
+        name, entry = self._entries.pop(ticket)
+        self._queues[name].remove(entry)
+        self._settle(name)
+
+    def choose(self, name: QueueName, fits: Callable[[Ticket], bool], now_s: float) -> Ticket | None:
+        """Return the request of a queue whose turn it is, of those that fit; None if nothing may go."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return None
+        chosen = queue.choose(0, lambda entry: int(fits(_ticket(entry))), now_s)
+        return _ticket(chosen.entry) if isinstance(chosen, Take) else None
+
+    def heads(self, name: QueueName, limit: int, now_s: float) -> list[Ticket]:
+        """Return the requests of a queue that would go next, at most `limit`."""
+        queue = self._queues.get(name)
+        return [] if queue is None else [_ticket(entry) for entry in queue.heads(limit, now_s)]
+
+    def first(self, name: QueueName, now_s: float) -> tuple[Rank, Ticket] | None:
+        """Return what would go next in a queue, with its rank among what waits in all queues."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return None
+        (entry,) = queue.heads(1, now_s)
+        return queue.rank(entry), _ticket(entry)
+
+    def queue(self, name: QueueName) -> list[Ticket]:
+        """Return the requests in a queue, in order of arrival."""
+        return sorted(map(_ticket, self._queues.get(name, ())))
 
     def queues(self) -> dict[Ticket, QueueName]:
-        """Return the queues of all requests that wait, in the order in which they joined these."""
-        return dict(self._queue_of)
+        """Return the queues of all requests that wait."""
+        return {ticket: name for ticket, (name, _) in self._entries.items()}
+
+    def unbound(self) -> list[str]:
+        """Return the names of the queues of requests that are bound to no worker."""
+        return [name for name in self._queues if isinstance(name, str)]
 
     def longest(self) -> list[QueueName]:
         """Return the names of the queues of workers, the longest first."""
         names = [name for name in self._queues if isinstance(name, int)]
         return sorted(names, key=lambda name: -len(self._queues[name]))
 
-    def heads(self) -> dict[Ticket, str]:
-        """Return the first requests of the queues of requests that are bound to no worker, with the names of
-        the queues.
-        """
-        return {next(iter(queue)): name for name, queue in self._queues.items() if isinstance(name, str)}
-
     def overdue(self, now_s: float) -> list[Ticket]:
         """Return the requests that have waited too long."""
         found: list[Ticket] = []
         while self._dues and self._dues[0][0] <= now_s:
             _, ticket = heappop(self._dues)
-            if ticket in self._queue_of:
+            if ticket in self._entries:
                 found.append(ticket)
         return list(dict.fromkeys(found))
 
@@ -81,3 +123,21 @@ class Waiting:
     def next_due_s(self) -> float | None:
         """Time at which the first request may have waited too long; None if none waits."""
         return self._dues[0][0] if self._dues else None
+
+    def check_invariants(self) -> None:
+        """Check that the queues have what waits. For tests."""
+        assert all(self._queues.values())
+        assert sum(map(len, self._queues.values())) == len(self._entries)
+        for ticket, (name, entry) in self._entries.items():
+            assert _ticket(entry) == ticket
+            assert ticket in set(map(_ticket, self._queues[name]))
+
+    def _settle(self, name: QueueName) -> None:
+        if not self._queues[name]:
+            del self._queues[name]
+        if not self._entries:
+            self._dues.clear()
+
+
+def _ticket(entry: QueueEntry) -> Ticket:
+    return int(entry.query)

@@ -1,14 +1,14 @@
 """The states of the workers, with the circuit breaker of each: a state machine without IO.
 
-Rules, on the states and transitions of `cluster/transitions.py`:
+A worker is an instance of a fleet (`cluster/fleet.py`) that somebody else starts and stops. Rules beyond
+those of the fleet:
 
 - A worker is `starting` until it first passes a health check, which tells its models too.
 - A lost connection, a timeout or a failed health check makes it `suspect` at once; `max_failures` answers in
   a row with status 5xx do so too. Answers with status 4xx are no failures.
 - A suspect worker gets no requests (one at a time if no other worker serves). It is checked after a delay
-  that grows with each suspicion; failures during the delay, as of requests that ran when it died, count no
-  more. When it passes, it serves *on trial*: one request at a time. A first answer ends the trial, and so the
-  memory of the failures; a failure makes it suspect again at once.
+  that grows with each suspicion. When it passes, it serves *on trial*: one request at a time. A first answer
+  ends the trial; a failure makes it suspect again at once.
 - A worker that refuses the router's own key with status 401 is suspect at once; status 403, which may be
   about one request alone, counts as status 5xx does.
 - A worker that answers with status 429 rests: for some time it gets no requests. If the key is the client's
@@ -22,8 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from stretto.cluster.fleet import Fleet
 from stretto.cluster.restarts import delay_s
-from stretto.cluster.transitions import Event, State, next_state
+from stretto.cluster.transitions import State
+from stretto.engines.openai_server.server import OpenAIServer
+from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
 from stretto.router.believable import model_tokens, rest_s
 from stretto.router.config import WorkerConfig, server_of
@@ -47,7 +50,6 @@ class Worker:
         models: entries of its list of models, by name; empty until they are known.
         kv_tokens: number of tokens that may be in flight there; None sets no limit.
         num_failures: number of answers with status 5xx since the last good one.
-        num_suspicions: number of suspicions since its last good answer.
         num_failed_checks: number of health checks that failed since the last that passed.
         on_trial: whether it gets one request at a time, because it was suspect.
         shares_tokenizer: whether its tokenizer is known to be the router's.
@@ -63,7 +65,6 @@ class Worker:
     models: Mapping[str, object] = field(default_factory=dict)
     kv_tokens: int | None = None
     num_failures: int = 0
-    num_suspicions: int = 0
     num_failed_checks: int = 0
     on_trial: bool = False
     shares_tokenizer: bool = False
@@ -103,7 +104,7 @@ class Workers:
 
     def __init__(self, max_failures: int) -> None:
         self._max_failures = max_failures
-        self._ids = count()
+        self._fleet = Fleet("router", count())
         self._workers: dict[WorkerId, Worker] = {}
         self._taking: list[Worker] | None = None
 
@@ -130,17 +131,20 @@ class Workers:
         for other in self:
             if server_of(other.config.url) == server_of(config.url) and other.state != "draining":
                 raise ConfigError(f"worker {config.url} is there already, as worker {other.id}")
-        worker = Worker(next(self._ids), config, kv_tokens=config.kv_tokens)
+        replica = Replica(OpenAIServer, config, runs_in="loop", profile=config.profile)
+        self._fleet.add(replica, 0.0)
+        worker = Worker(self._fleet.live[-1], config, kv_tokens=config.kv_tokens)
         self._workers[worker.id] = worker
         self._taking = None
         return worker
 
-    def passed(self, worker: Worker) -> None:
+    def passed(self, worker: Worker, now_s: float) -> None:
         """Handle a health check that a worker passed: it serves, on trial if it was suspect."""
         worker.num_failed_checks = 0
         if worker.state == "suspect":
             worker.on_trial = True
-        self._move(worker, "ready")
+        self._fleet.ready(worker.id, now_s, on_trial=worker.on_trial)
+        self._note_state(worker)
 
     def check_failed(self, worker: Worker, reason: str, now_s: float) -> bool:
         """Handle a failed health check; return whether the worker counts as dead, so that requests that it
@@ -171,11 +175,12 @@ class Workers:
         if status >= 500:
             self._fail(worker, f"it answered with status {status}", now_s)
         else:
-            worker.num_failures = worker.num_suspicions = 0
-            worker.probe_s = 0.0
+            worker.num_failures = 0
             worker.on_trial = False
             if worker.state == "suspect":
-                self._move(worker, "ready")
+                self._fleet.ready(worker.id, now_s)
+            self._fleet.answered(worker.id)
+            self._note_state(worker)
 
     def refused_key(self, worker: Worker, status: int, now_s: float) -> None:
         """Handle an answer with status 401 or 403 to a request that had the router's own key."""
@@ -195,23 +200,34 @@ class Workers:
         """Make a worker suspect, because it may be down; a worker that has not started stays so."""
         worker.reason = reason
         worker.on_trial = False
-        if now_s >= worker.probe_s:
-            worker.num_suspicions += 1
-            worker.probe_s = now_s + delay_s(worker.num_suspicions)
-        if worker.state != "starting":
-            self._move(worker, "suspected")
+        if worker.state == "starting":
+            worker.probe_s = now_s + delay_s(worker.num_failed_checks)
+        else:
+            self._fleet.suspected(worker.id, reason, now_s)
+            self._note_state(worker)
 
-    def drain(self, worker: Worker) -> None:
-        """Give a worker no more requests."""
+    def drain(self, worker: Worker, now_s: float) -> None:
+        """Give a worker no more requests. One that has not started is gone."""
         if worker.state != "draining":
-            self._move(worker, "drain")
+            self._fleet.drain(worker.id, "finish", now_s)
+            self._note_state(worker)
 
-    def gone(self, worker: Worker) -> None:
-        """Forget a worker that has no more requests."""
-        self._move(worker, "lost")
+    def gone(self, worker: Worker, now_s: float) -> None:
+        """Forget a worker that drains and has no more requests."""
+        self._fleet.idle(worker.id)
+        self._fleet.stopped(worker.id, now_s)
         del self._workers[worker.id]
         self._taking = None
 
-    def _move(self, worker: Worker, event: Event) -> None:
-        worker.state = next_state(worker.id, worker.state, event, ())
-        self._taking = None
+    def check_invariants(self) -> None:
+        """Check that states are those of the fleet. For tests."""
+        self._fleet.check_invariants()
+        assert [*self._workers] == [*self._fleet.live]
+        assert all(one.state == self._fleet.state[one.id] for one in self)
+
+    def _note_state(self, worker: Worker) -> None:
+        state = self._fleet.state[worker.id]
+        if state == "suspect":
+            worker.probe_s = self._fleet.probe_s(worker.id)
+        if state != worker.state:
+            worker.state, self._taking = state, None

@@ -62,6 +62,9 @@ NUM_RUNNING = Family("vllm:num_requests_running", "gauge", "Number of requests i
 NUM_WAITING = Family("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.")
 KV_USED = Family("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.")
 CACHE_CONFIG = Family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
+SGLANG_KV_TOKENS = Family(
+    "sglang:max_total_num_tokens", "gauge", "Maximum total number of tokens in the KV cache pool."
+)
 CACHE_QUERIES = Family(
     "vllm:prefix_cache_queries_total",
     "counter",

@@ -36,6 +36,30 @@ def started(fleet: Fleet) -> int:
     return start.instance
 
 
+def test_suspicions_during_a_delay_are_one(fleet: Fleet) -> None:
+    instance = started(fleet)
+    for _ in range(3):
+        fleet.suspected(instance, "refused", 1.0)
+    for _ in range(20):
+        fleet.suspected(instance, "refused", 1.15)
+    assert fleet.probe_s(instance) == pytest.approx(1.1 + 0.05 + 0.2 - 0.05, abs=0.2)
+    fleet.suspected(instance, "wait", 1.15, rest_s=9.0)
+    assert fleet.probe_s(instance) == 10.15
+
+
+def test_an_instance_on_trial_is_suspected_for_longer_until_it_answers(fleet: Fleet) -> None:
+    instance, now_s, delays = started(fleet), 0.0, []
+    for _ in range(4):
+        now_s += 50.0
+        fleet.suspected(instance, "refused", now_s)
+        delays.append(fleet.probe_s(instance) - now_s)
+        fleet.ready(instance, now_s + 40.0, on_trial=True)
+    assert delays == pytest.approx([delay_s(number) for number in (1, 2, 3, 4)])
+    fleet.answered(instance)
+    fleet.suspected(instance, "refused", now_s + 41.0)
+    assert fleet.probe_s(instance) == now_s + 41.0
+
+
 def test_an_added_replica_starts_and_serves(fleet: Fleet) -> None:
     assert fleet.add(ONE, 0.0) == [StartInstance("llm", 0, ONE)]
     assert fleet.state == {0: "starting"}

@@ -47,6 +47,7 @@ def test_cache_is_what_the_server_says_or_unknown() -> None:
     assert read_cache_config(VLLM.replace("True", "False")).is_on is False
     assert read_cache_config(VLLM.replace('"32"', '"None"')).block_tokens == 16
     assert read_cache_config(OLDER) == CacheConfig(16, None, None)
+    assert read_cache_config(SGLANG + "sglang:max_total_num_tokens 64000.0\n").num_blocks == 4000
 
 
 @pytest.mark.parametrize("labels", ["a" * 20_000, 'a="' * 20_000, "a=" * 20_000, '"' * 20_000])

@@ -19,6 +19,7 @@ from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import (
     Check,
     Cut,
+    NamedProgram,
     Refuse,
     RoutedRequest,
     RouterAction,
@@ -353,15 +354,24 @@ def test_requests_for_all_models_are_served_in_order() -> None:
         running = expected
 
 
+def _hashes(beginning: int, num_blocks: int) -> PackedHashes:
+    return PackedHashes(b"".join(b"%04d%04d" % (beginning, place) for place in range(num_blocks)))
+
+
 @pytest.mark.parametrize("policy", [RoundRobin, LeastLoaded, LeastSeconds, SoonestStart, E2, Stretto])
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_every_request_ends_once_and_all_loads_return(
     policy: type[Placement], seed: int
 ) -> None:
-    """Random arrivals, answers, failures, health checks, drains and additions."""
+    """Random arrivals, answers, failures, health checks, drains and additions, of programs that are held for
+    room and of requests without one.
+    """
     choices = random.Random(seed)
     placement = policy()
-    router_state = router_state_of(3, placement, num_slots=2, max_waiting=6, max_wait_s=30.0)
+    router_state = router_state_of(
+        3, placement, num_slots=2, max_waiting=6, max_wait_s=30.0, max_hold_s=choices.choice([5.0, 60.0])
+    )
+    kv_tokens = choices.choice([None, 1000, 3000])
     at_worker: dict[Ticket, WorkerId] = {}
     open_tickets: set[Ticket] = set()
     begun: set[Ticket] = set()
@@ -394,12 +404,17 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
         match kind:
             case "arrive":
                 num_blocks = choices.randrange(14)
-                beginnings = [PackedHashes(b"%08d" % n * num_blocks) for n in range(3)]
+                beginnings = [_hashes(n, num_blocks) for n in range(3)]
                 request = RoutedRequest(
                     model=choices.choice(["m", ""]),
                     num_tokens=64 * num_blocks + choices.randrange(64),
                     key=PromptKey(choices.choice(beginnings), 64),
                     client_key=choices.choice(["", "", "k1", "k2"]),
+                    program=NamedProgram(
+                        choices.choice(["", "a", "b", "c", "d"]),
+                        choices.choice(["", "", "", "e"]),
+                        is_final=choices.random() < 0.1,
+                    ),
                 )
                 ticket, actions = router_state.arrive(request, now_s)
                 open_tickets.add(ticket)
@@ -414,11 +429,9 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 if kind == "answer":
                     open_tickets.remove(ticket)
                     status = choices.choice([200, 200, 400, 429, 500])
-                    act(
-                        router_state.answered(
-                            ticket, status, WorkerUsage(9, choices.randrange(300), 0), now_s
-                        )
-                    )
+                    num_cached = choices.choice([0, choices.randrange(900), None])
+                    usage = WorkerUsage(choices.randrange(900), choices.randrange(300), num_cached)
+                    act(router_state.answered(ticket, status, usage, now_s))
                 elif kind == "refuse" and ticket not in begun:
                     act(router_state.refused(ticket, choices.choice([503, 429, 401, 403]), now_s))
                 else:
@@ -429,9 +442,10 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 at_worker.pop(ticket, None)
                 act(router_state.left(ticket, now_s))
             case "pass" if workers:
-                act(router_state.check_passed(choices.choice(workers), MODELS, None, now_s))
+                act(router_state.check_passed(choices.choice(workers), MODELS, kv_tokens, now_s))
             case "miss" if workers:
-                act(router_state.check_failed(choices.choice(workers), "refused", now_s))
+                is_gone = choices.random() < 0.3
+                act(router_state.check_failed(choices.choice(workers), "refused", now_s, is_gone=is_gone))
             case "drain" | "remove" if len(workers) > 1:
                 worker = choices.choice(workers)
                 act(
@@ -443,7 +457,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 worker = router_state.add_worker(
                     WorkerConfig(url=f"http://new{now_s}", num_slots=2, api_key="k")
                 ).id
-                act(router_state.check_passed(worker, MODELS, None, now_s))
+                act(router_state.check_passed(worker, MODELS, kv_tokens, now_s))
 
     common = ["arrive"] * 6 + ["answer"] * 5 + ["begin", "pass", "pass"]
     rare = ["refuse", "fail", "leave", "miss", "drain", "remove", "add"]
@@ -454,7 +468,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
     for _ in range(200):
         now_s += 1.0
         for worker in router_state.workers():
-            act(router_state.check_passed(worker.id, MODELS, None, now_s))
+            act(router_state.check_passed(worker.id, MODELS, kv_tokens, now_s))
         step("answer")
         act(router_state.expire(now_s))
     assert not open_tickets

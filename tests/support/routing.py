@@ -13,6 +13,7 @@ import httptools
 import httpx
 import uvloop
 
+from stretto.model.profile import UNKNOWN_LLM
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.serve import RunningRouter
 
@@ -261,13 +262,15 @@ class Routing:
 async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> AsyncIterator[Routing]:
     """Run a router before stub servers of these modes, and before servers at `urls`."""
     record, num_slots = settings.pop("record", None), settings.pop("num_slots", 256)
+    kv_tokens, profile = settings.pop("kv_tokens", None), settings.pop("profile", UNKNOWN_LLM)
     async with AsyncExitStack() as stack:
         servers = [StubServer(mode) for mode in modes]
         for server in servers:
             await server.open()
             stack.callback(server.kill)
         workers = tuple(
-            WorkerConfig(url=url, num_slots=num_slots) for url in (*(server.url for server in servers), *urls)
+            WorkerConfig(url=url, num_slots=num_slots, kv_tokens=kv_tokens, profile=profile)
+            for url in (*(server.url for server in servers), *urls)
         )
         config = RouterConfig(worker=workers, port=0, **settings)
         router = await stack.enter_async_context(RunningRouter(config, record))

@@ -174,6 +174,13 @@ class Agents(Observer):
             return
         self._over(running, now_s)
 
+    def says_end_at(self, query: str) -> bool:
+        """Return whether a request is the last one of its session, and says so."""
+        number, _, turn = query.partition("/")
+        if not turn or not self._load.says_ends:
+            return False
+        return int(turn) == len(self._running[int(number)].opened.session.turns) - 1
+
     def on_action(self, action: Action, now_s: float) -> None:
         """Note how long a request has waited."""
         if isinstance(action, Emit):

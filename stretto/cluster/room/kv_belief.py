@@ -33,6 +33,12 @@ class KVBelief:
         self._has_hit = False
         self._num_expected = self._num_missed = self._num_beyond = self._num_found = 0
 
+    def resize(self, configured: int) -> None:
+        """Take another number of tokens for the size that was said; what is believed changes by as much."""
+        if self.configured is not None:
+            self.tokens *= configured / self.configured
+            self.configured = configured
+
     def note(self, expected: int, cached: int, computed_since: int, taken: float) -> None:
         """Compare what a prompt found in the cache with what it should have.
 

@@ -106,6 +106,11 @@ class Room:
         rooms[instance].is_serving = True
         self._may_admit = True
 
+    def resize(self, instance: InstanceId, kv_tokens: int) -> None:
+        """Correct the size of a memory, where its client counts tokens by another measure from now on."""
+        self._rooms.by_id[instance].belief.resize(kv_tokens)
+        self._may_admit = True
+
     def suspend(self, instance: InstanceId) -> None:
         """Let nothing more enter at an instance, which may be down, until it joins again."""
         if instance in self.instances:
@@ -162,6 +167,8 @@ class Room:
             context.goes_on_with(request)
         self._rooms.means.expect(request.num_output)
         self._may_admit = True
+        if request.is_last and is_kept:
+            return self._go(context, self._rooms.around(context))  # it keeps its room until it ends
         if request.is_last or not self._silent.is_worth_room(context.silences):
             if context.is_inside:
                 self._rooms.around(context).leave(context)

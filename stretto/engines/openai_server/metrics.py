@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stretto.cluster.messages import InstanceLoad
 from stretto.model.errors import BadReply
-from stretto.wire.metrics import CACHE_CONFIG, NUM_RUNNING, NUM_WAITING, read_samples
+from stretto.wire.metrics import CACHE_CONFIG, NUM_RUNNING, NUM_WAITING, SGLANG_KV_TOKENS, read_samples
 
 _RUNNING = (NUM_RUNNING.name, "sglang:num_running_reqs")
 _WAITING = (NUM_WAITING.name, "sglang:num_queue_reqs")
@@ -49,13 +49,19 @@ def read_load(metrics: str) -> InstanceLoad:
 
 
 def read_cache_config(metrics: str) -> CacheConfig:
-    """Read the properties of a server's prefix cache from the text of its `/metrics`."""
+    """Read the properties of a server's prefix cache from the text of its `/metrics`.
+
+    SGLang tells the number of tokens, in one sample for each rank, which have equal shares of every sequence.
+    """
     for sample in read_samples(metrics, (CACHE_CONFIG.name,)):
         return CacheConfig(
             _count(sample.labels.get("block_size")) or _BLOCK_TOKENS,
             _count(sample.labels.get("num_gpu_blocks")),
             {"True": True, "False": False}.get(sample.labels.get("enable_prefix_caching", "")),
         )
+    for sample in read_samples(metrics, (SGLANG_KV_TOKENS.name,)):
+        if 0 < sample.value < 1e15:
+            return CacheConfig(num_blocks=int(sample.value) // _BLOCK_TOKENS)
     return CacheConfig()
 
 

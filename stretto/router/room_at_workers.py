@@ -1,0 +1,312 @@
+"""The gate before the router's queues: it holds requests of programs that have no room in the KV memory of
+the workers (`cluster/room/room.py`).
+
+Workers that list a model in common are one *pool*, with one account of who has room there. A worker that
+lists models of several pools is in one of them. Requests whose model no worker lists are not held, unless
+there is only one pool.
+
+Prompts are counted here as the router estimates them, by their bytes. So the memory of a worker, and what it
+counts in its answers, are divided by the tokens that its pool's prompts have for each estimated one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from stretto.cluster.room.contexts import RoomRequest
+from stretto.cluster.room.room import Entered, Room
+from stretto.model.profile import UNKNOWN_LLM
+from stretto.model.tasks import Usage
+from stretto.router.messages import RoutedRequest, Ticket, WorkerId
+from stretto.router.workers import Worker
+
+_MOST_NAMES = 1000
+"""Models of a worker by which its pool is found."""
+_MOST_PARENTS = 100_000
+"""Programs of which it is remembered by which one they were started."""
+_MOST_COUNTED = 1e6
+"""Estimated tokens from which on all counts are halved, so that new prompts tell more than old ones."""
+_LEAST_COUNTED = 1000
+_LEAST_CHANGE = 0.02
+"""Change of the tokens for each estimated one after which memories are counted anew."""
+_RATIOS = (0.1, 10.0)
+"""Range of the tokens for each estimated one."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pool:
+    """Workers that list a model in common.
+
+    Attributes:
+        workers: the tokens that fit into the memory of each, as it says; None if it does not.
+        num_requests: requests that the room knows.
+        ratio: tokens of prompts for each estimated one, by which the memories are counted.
+        num_tokens, num_estimated: tokens of the prompts from which it is learned.
+    """
+
+    room: Room = field(default_factory=Room)
+    models: dict[str, None] = field(default_factory=dict)
+    workers: dict[WorkerId, int | None] = field(default_factory=dict)
+    num_requests: int = 0
+    ratio: float = 1.0
+    num_tokens: float = 0.0
+    num_estimated: float = 0.0
+
+    @property
+    def is_sized(self) -> bool:
+        return any(size is not None for size in self.workers.values())
+
+    def scaled(self, num_tokens: int) -> int:
+        """Return how many estimated tokens stand for so many."""
+        return max(1, round(num_tokens / self.ratio)) if num_tokens else 0
+
+    def learn(self, num_tokens: int, num_estimated: int) -> None:
+        """Learn from the length of a prompt, and count the memories anew if that changes much."""
+        self.num_tokens += num_tokens
+        self.num_estimated += num_estimated
+        if self.num_estimated > _MOST_COUNTED:
+            self.num_tokens /= 2
+            self.num_estimated /= 2
+        if self.num_estimated < _LEAST_COUNTED:
+            return
+        least, most = _RATIOS
+        ratio = min(most, max(least, self.num_tokens / self.num_estimated))
+        if abs(ratio / self.ratio - 1.0) > _LEAST_CHANGE:
+            self.ratio = ratio
+            for worker, size in self.workers.items():
+                if size is not None:
+                    self.room.resize(worker, self.scaled(size))
+
+
+class RoomAtWorkers:
+    """Who has room at the workers, and the requests that are held.
+
+    Args:
+        holds: whether requests are held at all.
+    """
+
+    def __init__(self, *, holds: bool) -> None:
+        self._holds = holds
+        self._pools: list[_Pool] = []
+        self._by_model: dict[str, _Pool] = {}
+        self._of_worker: dict[WorkerId, _Pool] = {}
+        self._serving: set[WorkerId] = set()
+        self._of_ticket: dict[Ticket, _Pool] = {}
+        self._held: dict[Ticket, RoomRequest] = {}
+        self._parents: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many requests are held."""
+        return len(self._held)
+
+    def __contains__(self, ticket: Ticket) -> bool:
+        return ticket in self._held
+
+    def __iter__(self) -> Iterator[Ticket]:
+        """Iterate over the requests that are held."""
+        return iter(self._held)
+
+    @property
+    def wants_keys(self) -> bool:
+        """Whether requests should tell the keys of their prompts, because memory is short somewhere."""
+        return any(pool.room.wants_blocks for pool in self._pools)
+
+    # --- workers
+
+    def join(self, worker: Worker) -> None:
+        """Let programs enter at a worker, which serves now."""
+        if not self._holds:
+            return
+        pool = self._of_worker.get(worker.id) or self._new_pool_of(worker)
+        if pool.workers.get(worker.id, worker.kv_tokens) != worker.kv_tokens:  # another process
+            pool.room.leave(worker.id)
+        self._of_worker[worker.id] = pool
+        pool.workers[worker.id] = size = worker.kv_tokens
+        for name in islice(worker.models, _MOST_NAMES):
+            if self._by_model.setdefault(name, pool) is pool:
+                pool.models[name] = None
+        prefill_s = worker.config.profile.per_unit_s or UNKNOWN_LLM.per_unit_s
+        pool.room.join(worker.id, None if size is None else pool.scaled(size), prefill_s)
+        self._serving.add(worker.id)
+
+    def is_serving(self, worker: WorkerId) -> bool:
+        """Return whether programs may enter at a worker."""
+        return worker in self._serving or not self._holds
+
+    def suspend(self, worker: WorkerId) -> None:
+        """Let nothing enter at a worker that may be down."""
+        self._serving.discard(worker)
+        if (pool := self._of_worker.get(worker)) is not None:
+            pool.room.suspend(worker)
+
+    def leave(self, worker: WorkerId) -> None:
+        """Forget what has room at a worker that takes no more requests, or whose cache is empty."""
+        if (pool := self._of_worker.pop(worker, None)) is None:
+            return
+        self._serving.discard(worker)
+        pool.room.leave(worker)
+        del pool.workers[worker]
+        self._drop_empty(pool)
+
+    # --- requests
+
+    def program(self, request: RoutedRequest) -> str:
+        """Return the name of the program that a request counts for: the one that began all others of its
+        kin, so that sub-agents have their turn and their room with their agent.
+        """
+        name, parent, client = request.program.name, request.program.parent, request.client_key
+        if not parent:
+            return self._parents.get((client, name), name)
+        root = self._parents.get((client, parent), parent)
+        self._parents[client, name] = root
+        self._parents.move_to_end((client, name))
+        if len(self._parents) > _MOST_PARENTS:
+            self._parents.popitem(last=False)
+        return root
+
+    def arrive(
+        self, ticket: Ticket, request: RoutedRequest, program: str, num_output: int, now_s: float
+    ) -> Entered | None:
+        """Take note of a request that arrives. Return it if it may go out now; if not, it is held."""
+        pool, key = self._pool_of(request.model), request.key
+        if pool is None or not (program or pool.room.is_guarded):
+            return Entered(ticket)
+        if not (is_sized := pool.is_sized) and key is None:
+            return Entered(ticket)
+        if is_sized and not pool.room.wants_blocks:
+            key = None  # the program that it names is believed
+        described = RoomRequest(
+            ticket,
+            (request.client_key, program) if program else ticket,
+            request.model,
+            request.num_tokens,
+            () if key is None else key.blocks,
+            1 if key is None else key.block_tokens,
+            pool.scaled(num_output),
+            bool(program),
+            not program or request.program.is_final,
+        )
+        self._of_ticket[ticket] = pool
+        pool.num_requests += 1
+        entered = pool.room.arrive(described, now_s)
+        if entered is None:
+            self._held[ticket] = described
+        return entered
+
+    def released(self, now_s: float) -> Iterator[Entered]:
+        """Yield the requests that were held and may go out now."""
+        if not self._held:
+            return
+        for pool in self._pools:
+            if pool.room.held:
+                for entered in pool.room.admit(now_s):
+                    del self._held[entered.key]  # type: ignore[arg-type]
+                    yield entered
+
+    def sent(self, ticket: Ticket, worker: WorkerId) -> None:
+        """Note that a request was sent to a worker."""
+        if (pool := self._of_ticket.get(ticket)) is not None:
+            pool.room.sent(ticket, worker)
+
+    def ended(
+        self, ticket: Ticket, request: RoutedRequest, program: str, usage: Usage | None, now_s: float
+    ) -> None:
+        """Note that a request has left the router; `usage` is given with an answer."""
+        self._held.pop(ticket, None)
+        if (pool := self._of_ticket.pop(ticket, None)) is None:
+            return
+        pool.num_requests -= 1
+        if usage is not None:
+            pool.learn(usage.num_prompt_tokens, request.num_tokens)
+            counts = usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_output_tokens
+            usage = Usage(*map(pool.scaled, counts))
+        pool.room.ended(ticket, now_s, usage)
+        if request.program.is_final and not request.program.parent:
+            pool.room.finished((request.client_key, program))
+        self._drop_empty(pool)
+
+    def since_s(self, ticket: Ticket) -> float:
+        """Return the time from which a request is held."""
+        holding = self._of_ticket[ticket].room.held.get(ticket)
+        assert holding is not None
+        return holding.since_s
+
+    def reason(self, ticket: Ticket) -> str:
+        """Say why a request is held."""
+        room = self._of_ticket[ticket].room
+        holding = room.held.get(ticket)
+        assert holding is not None
+        return f"its program needs {holding.need:.0f} tokens of KV memory; {room.reason()}"
+
+    def wait_s(self, ticket: Ticket, now_s: float) -> float:
+        """Return the predicted seconds until a request that is held has room."""
+        return self._of_ticket[ticket].room.wait_s(now_s)
+
+    def overdue(self, limit_s: float, now_s: float) -> list[Ticket]:
+        """Return the requests that have been held for too long."""
+        late: list[Ticket] = []
+        for pool in self._pools if self._held else ():
+            for holding in pool.room.held:
+                if now_s < holding.since_s + limit_s:
+                    break
+                late.append(holding.key)  # type: ignore[arg-type]
+        return late
+
+    def due_s(self, limit_s: float) -> float | None:
+        """Return the time at which `released` or `overdue` should be asked though nothing happens."""
+        if not self._held:
+            return None
+        dues = [pool.room.due_s() for pool in self._pools]
+        oldest = (next(iter(pool.room.held)) for pool in self._pools if pool.room.held)
+        dues += [one.since_s + limit_s for one in oldest]
+        return min((due_s for due_s in dues if due_s is not None), default=None)
+
+    def claimed(self, worker: WorkerId) -> tuple[int, int | None]:
+        """Return how many tokens programs take of a worker's memory, and how many it is believed to hold;
+        None if that is not known.
+        """
+        pool = self._of_worker.get(worker)
+        room = None if pool is None else pool.room.instances.get(worker)
+        if pool is None or room is None:
+            return 0, None
+        size = room.belief.tokens * pool.ratio
+        return round(pool.room.claimed()[worker] * pool.ratio), None if size > 1e15 else round(size)
+
+    def check_invariants(self) -> None:
+        """Check all rooms, and that what they hold is held here. For tests."""
+        for pool in self._pools:
+            pool.room.check_invariants()
+            assert pool.room.instances.keys() == pool.workers.keys()
+            assert pool.num_requests == sum(one is pool for one in self._of_ticket.values())
+            assert all(self._by_model[name] is pool for name in pool.models)
+        held = [one.key for pool in self._pools for one in pool.room.held]
+        assert sorted(held) == sorted(self._held)  # type: ignore[type-var]
+        assert self._held.keys() <= self._of_ticket.keys()
+
+    # --- inside
+
+    def _pool_of(self, model: str) -> _Pool | None:
+        """Return the pool of the workers that list a model; if it is no name that a worker lists, the only
+        pool there is.
+        """
+        found = self._by_model.get(model)
+        return self._pools[0] if found is None and len(self._pools) == 1 else found
+
+    def _new_pool_of(self, worker: Worker) -> _Pool:
+        """Return the pool of a worker that joins: that of a model that it lists, or a new one."""
+        for name in islice(worker.models, _MOST_NAMES):
+            if (pool := self._by_model.get(name)) is not None:
+                return pool
+        pool = _Pool()
+        self._pools.append(pool)
+        return pool
+
+    def _drop_empty(self, pool: _Pool) -> None:
+        """Forget a pool without workers, when the last of its requests has left."""
+        if not pool.workers and not pool.num_requests and pool in self._pools:
+            self._pools.remove(pool)
+            for name in pool.models:
+                del self._by_model[name]
