@@ -1,8 +1,8 @@
 """The beginning of an answer, read on its way to a client: as much as a later prompt is recognised by.
 
-An answer that is streamed comes in thousands of events, of which a parser of JSON would take longer than all
-else that is done with them. So texts are found by a regular expression, in many events at once, and only up to
-a bound.
+An answer that is streamed comes in thousands of events, of which a parser of JSON would take longer than
+all else that is done with them. So texts are found by a regular expression, in many events at once, and only
+up to a bound.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def _whole(api: str, answer: Any) -> AnswerTexts | None:
         items = [first.get("message", first)] if isinstance(first, dict) else None
     if not isinstance(items, list):
         return None
-    text, calls = "", []
+    text = ""
+    calls: list[Call] = []
     for item in items:
         if not isinstance(item, dict) or item.get("type") == "reasoning":
             continue

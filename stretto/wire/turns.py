@@ -31,7 +31,7 @@ _MOST_SPACED = 1024
 _MOST_PART = 256
 """Characters of a value that is no text, such as the data of an image, which are kept as they are."""
 _MOST_DEPTH = 4
-_STRING = re.compile(r'"((?:[^"\\]|\\.){%d,}+)' % LEAST_ANSWER)
+_STRING = re.compile(rf'"((?:[^"\\]|\\.){{{LEAST_ANSWER},}}+)')
 _ESCAPES = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
@@ -78,7 +78,8 @@ def _turns(messages: Sequence[Any]) -> Iterator[Turn]:
     """Yield the turns of messages, or of the items of OpenAI's newer API. What a model says is one turn, in
     however many messages it stands.
     """
-    said, calls = "", []
+    said = ""
+    calls: list[Call] = []
     has_answer = False
     for message in messages:
         if not isinstance(message, dict):
@@ -100,8 +101,8 @@ def _turns(messages: Sequence[Any]) -> Iterator[Turn]:
 
 
 def said_by(message: Mapping[str, Any]) -> tuple[str, list[Call]]:
-    """Return the text and the calls of a model's message, in OpenAI's older API or Anthropic's, or of one item of
-    OpenAI's newer API.
+    """Return the text and the calls of a model's message, in OpenAI's older API or Anthropic's, or of one
+    item of OpenAI's newer API.
     """
     if message.get("type") == "function_call":
         return "", [_call(message.get("name"), message.get("arguments"))]

@@ -1,5 +1,5 @@
-"""Fingerprints of prompts and answers: keys by which it is found that a prompt begins with another one and its
-answer, or that a text stands inside another one.
+"""Fingerprints of prompts and answers: keys by which it is found that a prompt begins with another one and
+its answer, or that a text stands inside another one.
 
 A *key* is a number of 64 bits that depends on the tenant. There are two kinds:
 
@@ -58,7 +58,7 @@ _MOST_TEXTS = 8
 """Lines of an answer, and texts in its calls of tools, that are known again by themselves."""
 _LINE_SHARE = 2
 """Length of a task over that of a line of an answer, up to which the line may be the task."""
-_ANY_TASK = 2**62
+ANY_TASK = 2**62
 _FACTORS = tuple(map(np.uint64, (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F)))
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _Words: TypeAlias = NDArray[np.uint64]
@@ -114,8 +114,8 @@ class TextPrint:
         self._tenant = tenant
 
     def points(self, tails: Tails) -> Iterator[Key]:
-        """Yield, longest first, the keys of where an earlier prompt, with its answer if that is known, may have
-        ended. `tails` says how many characters stood behind a block there.
+        """Yield, longest first, the keys of where an earlier prompt, with its answer if that is known, may
+        have ended. `tails` says how many characters stood behind a block there.
         """
         for number in range(len(self._blocks) - 1, -1, -1):
             block, begin = self._blocks[number], number * _BLOCK
@@ -178,7 +178,7 @@ class Anchors:
         self.level = level
 
     def have(self, piece: Sequence[Key]) -> int:
-        """Return how many of the anchors of a piece stand in the text: 0 if one of them that must is absent."""
+        """Return how many of the anchors of a piece stand in the text; 0 if one that must is absent."""
         wanted = [key for key in piece if key & _MOST_LEVEL >= self.level]
         return len(wanted) if self.keys.issuperset(wanted) else 0
 
@@ -221,7 +221,7 @@ def _spans(parts: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
     for number, part in enumerate(parts):
         end = begin + len(part)
         if len(part) >= LEAST_ANSWER:
-            yield begin, end, _ANY_TASK
+            yield begin, end, ANY_TASK
         lines = part.split(b"\n") if number == 0 and b"\n" in part else ()
         for line in lines:
             if len(line) >= LEAST_ANSWER and num_lines < _MOST_TEXTS:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from stretto.cluster.recognition.fingerprints import Ending, Key, Piece, Tail
+from stretto.cluster.recognition.fingerprints import ANY_TASK, Ending, Key, Piece, Tail
 
-_MOST_OPEN, _MOST_PASSED, _MOST_PIECES, _MOST_NAMES = 32, 4, 12, 8
+_MOST_OPEN, _MOST_PASSED, _MOST_TEXTS, _MOST_LINES, _MOST_NAMES = 32, 4, 12, 8, 8
 _MOST_SHARED = 8
 """Programs that one key may lead to. The oldest are not found by it any more."""
 
@@ -24,7 +24,7 @@ class Program:
         open: ends of its prompts that no later prompt goes on from yet: pairs of the key with the answer and
             the key without it. The two are equal if the answer is not known, or if the prompt is one text.
         passed: keys of ends that a later prompt went on from: the first one and the latest.
-        pieces: texts that it generated: the first one and the latest.
+        pieces: what it generated: the first whole text and the latest ones, and the latest lines.
         names: keys of its ids.
         tails: places of the ends of prompts that are one text.
         num_running: number of its requests that are not answered yet.
@@ -192,11 +192,10 @@ class Programs:
 
     def go_past(self, program: Program, end: tuple[Key, Key]) -> None:
         """Note that a later prompt goes on from an end of a program."""
-        key, plain = end
         program.open = tuple(one for one in program.open if one is not end)
         for one in dict.fromkeys(end):
             self._unlink(one, program)
-        self.passes(program, key)
+        self.passes(program, end[0])
 
     def passes(self, program: Program, key: Key) -> None:
         """Let a key lead to a program that a prompt may go on from at any time."""
@@ -219,10 +218,13 @@ class Programs:
         program.pieces = (*program.pieces, piece)
         for key in piece[1:]:
             self._link(key, program)
-        if len(program.pieces) > _MOST_PIECES:
-            for key in program.pieces[1][1:]:
+        is_line = piece[0] != ANY_TASK
+        alike = [one for one in program.pieces if (one[0] != ANY_TASK) is is_line]
+        if len(alike) > (_MOST_LINES if is_line else _MOST_TEXTS):
+            gone = alike[0 if is_line else 1]
+            program.pieces = tuple(one for one in program.pieces if one is not gone)
+            for key in gone[1:]:
                 self._unlink(key, program)
-            program.pieces = (program.pieces[0], *program.pieces[2:])
 
     def check_invariants(self) -> None:
         """Check that keys, tails and weights agree with the programs. For tests."""

@@ -6,14 +6,14 @@
   it begins. If the answer is not known, the prompt alone decides. A first prompt is nobody's: openings are
   shared by all sessions of a harness.
 - **Forks and twins.** Of several programs that had the same prompt and answer, a later prompt belongs to the
-  one that nobody has gone on from yet; an older one that has gone past this point is a twin. If all have, it is
-  a fork of the latest.
+  one that nobody has gone on from yet; an older one that has gone past this point is a twin. If all have, it
+  is a fork of the latest.
 - **An answer that stands inside.** A prompt in which an earlier answer of at least 40 characters stands, or
   whose task stands in an earlier answer or in its call of a tool, belongs to the program of that answer: its
   history was rewritten, or it is a sub-agent. Only a prompt that nothing else is known of is searched.
 - **Confidence.** A join is certain (an id), sure, or doubtful. After a doubtful join the request is a new
-  program, which *leans on* the other one: the two are one in the order of service, but not in shares, room and
-  ends, where a wrong join would do harm.
+  program, which *leans on* the other one: the two are one in the order of service, but not in shares, room
+  and ends, where a wrong join would do harm.
 - **Only what was answered is remembered.** So an invented id costs an answer of a server.
 
 The machine is pure. It knows no time: of the programs of the largest tenants, those that were used longest
@@ -36,6 +36,8 @@ Way: TypeAlias = Literal["id", "hint", "continues", "forks", "answer_inside", "o
 
 _SURE_ANCHORS = 2
 """Anchors of a program's texts that must stand in a prompt before their program is sure."""
+_LEAST_LINES = 3
+"""Lines of a program's answers that stand in a prompt which is not one of them."""
 _MOST_TWINS = 2
 """Programs that wait at the same point, of which one is taken; of more, none would be more likely right."""
 _MOST_HINTED = 4
@@ -96,7 +98,7 @@ class Recognised:
 
 @record
 class _Found:
-    """A program that a request may be part of; `end` is the end of its prompt that the request goes on from."""
+    """A program that a request may be part of; `end` is the end of a prompt that the request goes on from."""
 
     program: Program
     confidence: Confidence
@@ -213,11 +215,9 @@ class Recogniser:
         if named is not None:
             is_same = contained is not None and contained.program is named
             return _Found(named, "certain", "id", contained.end if contained and is_same else None)
-        if contained is not None and contained.confidence == "sure":
-            if not (asked.ids.name and contained.program.names):
-                return contained
         if asked.ids.name:
-            return None
+            is_free = contained is not None and contained.confidence == "sure" and not contained.program.names
+            return contained if is_free else None
         return contained or self._inside(asked) or self._hinted(asked)
 
     def _named(self, asked: AskedProgram) -> Program | None:
@@ -239,8 +239,9 @@ class Recogniser:
             if len(ends) > _MOST_TWINS:
                 return None
             if ends:
-                program, end = ends[0]
-                is_sure = len(ends) == 1 and (key == end[0] or bool(program.passed))
+                program, end = ends[-1]
+                is_sure = len(programs) <= _MOST_TWINS and len(ends) == 1
+                is_sure = is_sure and (key == end[0] or bool(program.passed))
                 return _Found(program, "sure" if is_sure else "doubtful", "continues", end)
             if programs:
                 return _Found(programs[-1], "sure" if len(programs) == 1 else "doubtful", "forks")
@@ -253,8 +254,12 @@ class Recogniser:
         anchors, num_task = asked.prompt.anchors, len(asked.prompt.task)
         best, most, num_found = None, 0, 0
         for program in self._programs.with_any(anchors.keys, asked.tenant):
-            pieces = [piece[1:] for piece in program.pieces if piece[0] >= num_task]
-            if num := sum(map(anchors.have, pieces)):
+            whole = num_lines = 0
+            for most_task, *piece in program.pieces:
+                found = anchors.have(piece)
+                whole += found if most_task >= num_task else 0
+                num_lines += bool(found)
+            if num := whole or (num_lines if num_lines >= _LEAST_LINES else 0):
                 num_found += 1
                 if num >= most:
                     best, most = program, num
