@@ -64,7 +64,9 @@ class Joined:
         return self.right + self.wrong + self.lost
 
 
-def recognise(calls: Iterable[TrueCall], *, reads_answers: bool = True, restart_s: float | None = None) -> Joined:
+def recognise(
+    calls: Iterable[TrueCall], *, reads_answers: bool = True, restart_s: float | None = None
+) -> Joined:
     """Let a recogniser see calls in the order of their times, and count what it makes of them.
 
     Args:
@@ -99,7 +101,9 @@ def _end(recogniser: Recogniser, call: TrueCall, key: int, *, reads_answers: boo
     if call.answer is None:
         recogniser.failed(key)
     elif reads_answers:
-        recogniser.answered(key, AnswerStart(call.path).whole(json.dumps(call.answer).encode()))
+        answer = AnswerStart(call.path)
+        answer.take_whole(json.dumps(call.answer).encode())
+        recogniser.answered(key, answer.texts())
     else:
         recogniser.answered(key)
 

@@ -17,13 +17,18 @@ from benchmarks.recognition.calls import CHAT, TEXT, TrueCall, chat_answer, text
 _NUM_WORDS = 3000
 _NUM_HARNESSES = 8
 _GREETINGS = ("hi", "hello", "Hi, can you help me?", "test")
-_GREETED = ("Hello! How can I help you today?", "Hi there! What can I do for you today, and how may I assist you?")
+_GREETED = (
+    "Hello! How can I help you today?",
+    "Hi there! What can I do for you today, and how may I assist you?",
+)
 _STARTS = (
     "I'll help you with that. Let me start by looking at the structure of the project.",
     "Let me look at the files first to understand what we are working with here.",
     "",
 )
-_CONTINUED = "This session is being continued from an earlier conversation that ran out of context. Summary:\n"
+_CONTINUED = (
+    "This session is being continued from an earlier conversation that ran out of context. Summary:\n"
+)
 _SUMMARISE = "Write a summary of the conversation so far, with all that is needed to go on with the task."
 
 
@@ -111,7 +116,9 @@ class _Session:
         """Return an answer that calls a tool."""
         start = self.rng.choice(_STARTS) if self.rng.random() < 0.4 else self.words.text(5, 60)
         path = f"src/{self.rng.randrange(40)}.py"
-        arguments = {"path": path} if self.rng.random() < 0.5 else {"path": path, "text": self.words.text(20, 200)}
+        arguments = (
+            {"path": path} if self.rng.random() < 0.5 else {"path": path, "text": self.words.text(20, 200)}
+        )
         call = self.tool_call(self.rng.choice(("read", "grep", "write")), arguments)
         return {"role": "assistant", "content": start or None, "tool_calls": [call]}
 
@@ -171,9 +178,11 @@ def _with_sub_agents(session: _Session) -> None:
         is_plan = session.rng.random() < 0.3
         calls = [session.tool_call("task", {"agent": "worker", "prompt": task}) for task in tasks]
         plan = "\n".join(f"{number + 1}. {' '.join(task.split())}" for number, task in enumerate(tasks))
-        said = {"role": "assistant", "content": f"My plan:\n{plan}"} if is_plan else {
-            "role": "assistant", "content": session.words.text(5, 20), "tool_calls": calls
-        }
+        said = (
+            {"role": "assistant", "content": f"My plan:\n{plan}"}
+            if is_plan
+            else {"role": "assistant", "content": session.words.text(5, 20), "tool_calls": calls}
+        )
         messages.append(session.ask(messages, said, "agent"))
         start_s, results, ends_s = session.now_s, [], [session.now_s]
         for task in tasks:

@@ -49,7 +49,7 @@ def _coding(data: Path, rng: random.Random) -> list[TrueCall]:
 
 
 def _tool_agents(data: Path, rng: random.Random) -> list[list[TrueCall]]:
-    """Return the calls of agents, each with the prompt that was recorded, whose last message is the answer."""
+    """Return the calls of agents, with the prompts that were recorded. Their last message is the answer."""
     sessions = []
     path = data / "toolbench" / "agent_conversations.jsonl"
     for number, line in enumerate(path.read_text("utf-8").splitlines()):
@@ -60,7 +60,9 @@ def _tool_agents(data: Path, rng: random.Random) -> list[list[TrueCall]]:
         for *messages, said in map(_as_chat, prompts):
             end_s = start_s + rng.uniform(2, 10)
             fields = {"model": "m", "messages": messages}
-            calls.append(TrueCall(f"tools{number}", start_s, end_s, CHAT, fields, chat_answer(said), "tool agent"))
+            calls.append(
+                TrueCall(f"tools{number}", start_s, end_s, CHAT, fields, chat_answer(said), "tool agent")
+            )
             start_s = end_s + rng.uniform(0.2, 5)
         sessions.append(calls)
     return sessions

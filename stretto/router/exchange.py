@@ -21,6 +21,7 @@ from stretto.router.attempt import Attempt
 from stretto.router.client_connection import ClientConnection
 from stretto.router.head import REQUEST_ID, answer_head, with_ids
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
+from stretto.router.programs import RoutedProgram
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import RequestTrace
@@ -54,6 +55,7 @@ class RoutedExchange:
 
     Attributes:
         reading: reading of the request's body by a thread; None for a small one.
+        program: program of the request; None before it was recognised, or if it has none.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class RoutedExchange:
         self.client = client
         self.request = request
         self.reading: Reading[RoutedRequest] | None = None
+        self.program: RoutedProgram | None = None
         self._threads = threads
         self._router_state = router_state
         self._act = act
@@ -96,6 +99,11 @@ class RoutedExchange:
     def has_ended(self) -> bool:
         """Whether the request has left the router."""
         return self.trace.ended_s is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of an answer with status 200 has been passed on."""
+        return self._is_streamed and self._answer is not None and self._answer.status == 200
 
     def begin(self, routed: RoutedRequest, register: Callable[[RoutedExchange], None]) -> None:
         """Bring the request to the state machine; `register` is called before its actions are carried out.
@@ -295,6 +303,8 @@ class RoutedExchange:
             )
             return
         self._usage.feed(body)
+        if self.program is not None:
+            self.program.answer.take_whole(body)
         self.trace.first_byte_s = now_s
         self._finish(answer, now_s)
         self.client.answer(
@@ -389,6 +399,8 @@ class RoutedExchange:
                 events = self._resumption.joined(events)
         self._usage.feed(events)
         self._write(events)
+        if self.program is not None:
+            self.program.answer.feed(events)
 
     def _pass_on_large(self) -> None:
         """Pass on an answer that turns out to be too large to be kept."""

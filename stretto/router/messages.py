@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from stretto.cluster.placement import Choice, PromptKey
+from stretto.cluster.recognition.recogniser import AskedProgram, Recognised
 from stretto.model.record import record
 
 WorkerId: TypeAlias = int
@@ -28,6 +29,8 @@ class RoutedRequest:
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
         client_key: digest of the key that the client brings; "" if it brings none, so that it gets the key in
             its worker's settings.
+        asked: ids and prompt, from which its program is recognised; None if there are none, or afterwards.
+        program: program to which it belongs; None before that is recognised, or if it has none.
     """
 
     model: str = ""
@@ -39,6 +42,8 @@ class RoutedRequest:
     ids: Sequence[int] = ()
     is_repeatable: bool = True
     client_key: str = ""
+    asked: AskedProgram | None = None
+    program: Recognised | None = None
 
 
 @record

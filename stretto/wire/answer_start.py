@@ -17,7 +17,7 @@ from stretto.wire.turns import Call, given_texts, model_turn, said_by
 
 _MOST_TEXT = 4096
 """Characters of an answer that are read."""
-_MOST_WHOLE = 262_144
+_MOST_WHOLE = 131_072
 """Bytes of an answer that comes whole, or of the last event of OpenAI's newer API; more are not read."""
 _MOST_EVENTS = 32
 """Parts of a stream that are searched at once."""
@@ -52,6 +52,7 @@ class AnswerStart:
         self._calls: list[tuple[bytes, list[bytes]]] = []
         self._num_bytes = 0
         self._completed: bytes | None = None
+        self._whole = b""
 
     def feed(self, events: bytes) -> None:
         """Take complete events of a streamed answer."""
@@ -65,8 +66,15 @@ class AnswerStart:
         if len(self._parts) >= _MOST_EVENTS:
             self._search(self._pattern)
 
-    def streamed(self) -> AnswerTexts | None:
-        """Return the texts of an answer that was streamed; None if nothing is known of it."""
+    def take_whole(self, body: bytes) -> None:
+        """Take an answer that came whole."""
+        if len(body) <= _MOST_WHOLE:
+            self._whole = body
+
+    def texts(self) -> AnswerTexts | None:
+        """Return the texts of the answer; None if nothing is known of it."""
+        if self._whole:
+            return _whole(self._api, _object(self._whole)) if self._is_read else None
         if self._pattern is not None:
             self._search(self._pattern)
             calls = [(_plain([name]), _plain(arguments)) for name, arguments in self._calls]
@@ -77,12 +85,6 @@ class AnswerStart:
             if _COMPLETED in line and line.startswith(b"data:"):
                 return _whole(self._api, _object(line[5:]).get("response"))
         return None
-
-    def whole(self, body: bytes) -> AnswerTexts | None:
-        """Return the texts of an answer that came whole; None if nothing is known of it."""
-        if not self._is_read or len(body) > _MOST_WHOLE:
-            return None
-        return _whole(self._api, _object(body))
 
     def _search(self, pattern: re.Pattern[bytes]) -> None:
         """Find texts in the events that have come since the last search."""

@@ -25,6 +25,8 @@ from stretto.cluster.recognition.fingerprints import (
 Call: TypeAlias = tuple[str, str]
 """A call of a tool: its name and its arguments as JSON."""
 
+_MOST_TEXT = 4_000_000
+"""Characters of a prompt; nothing is made of a longer one, as hashing it takes milliseconds."""
 _HEADS = ("system", "developer")
 _MOST_SPACED = 1024
 """Characters of arguments whose spaces are left out."""
@@ -37,21 +39,19 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def read_prompt(path: str, fields: Mapping[str, Any], tenant: str) -> PromptPrint | None:
-    """Return the fingerprint of a request's prompt; None if it has none, or several."""
+    """Return the fingerprint of a request's prompt; None if it has none, several, or token ids."""
     api = path.rsplit("/", 1)[-1]
-    if api == "completions" and "messages" not in fields:
-        text = fields.get("prompt")
-        return TextPrint(tenant, text) if isinstance(text, str) and text else None
-    if api == "generate":
-        text = fields.get("text")
-        return TextPrint(tenant, text) if isinstance(text, str) and text else None
+    if api == "generate" or (api == "completions" and "messages" not in fields):
+        text = fields.get("text" if api == "generate" else "prompt")
+        return TextPrint(tenant, text) if isinstance(text, str) and 0 < len(text) <= _MOST_TEXT else None
     messages = fields.get("input" if api == "responses" else "messages")
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     if api not in ("completions", "responses", "messages") or not isinstance(messages, list):
         return None
     turns = list(_turns(messages))
-    return ChatPrint(tenant, turns) if turns else None
+    is_small = sum(len(text) for _, text in turns) <= _MOST_TEXT
+    return ChatPrint(tenant, turns) if turns and is_small else None
 
 
 def model_turn(text: str, calls: Iterable[Call]) -> str:

@@ -43,7 +43,7 @@ _BLOCK = 1024
 """Characters of a block of a prompt that is one text."""
 _MAX_TURNS = 50_000
 _MAX_SEARCHED = 262_144
-"""Bytes of a prompt in which answers are looked for: a quarter at its beginning and the rest at its end."""
+"""Characters of a prompt in which answers are looked for: a quarter of them at its beginning."""
 _MOST_ANCHORS = 2048
 _WORD = 8
 """Bytes that decide whether a place has an anchor."""
@@ -188,12 +188,30 @@ _NO_ANCHORS = Anchors(frozenset(), _MOST_LEVEL)
 
 def anchors_of(tenant: str, texts: Sequence[str]) -> Anchors:
     """Return the anchors of several texts together."""
-    data = "\n".join(texts).encode("utf-8", "surrogatepass")
-    if len(data) > _MAX_SEARCHED:
-        data = data[: _MAX_SEARCHED // 4] + data[-_MAX_SEARCHED * 3 // 4 :]
+    data = "\n".join(_ends_of(texts)).encode("utf-8", "surrogatepass")
     level = max(_LEAST_LEVEL, min(_MOST_LEVEL, (len(data) // _USUAL_ANCHORS).bit_length() - 1))
     found = _found(tenant, data, level)
     return _NO_ANCHORS if found is None else Anchors(frozenset(found[0].tolist()), level)
+
+
+def _ends_of(texts: Sequence[str]) -> Sequence[str]:
+    """Return what stands at the beginning and at the end of some texts, or all of it if that is short."""
+    if sum(map(len, texts)) <= _MAX_SEARCHED:
+        return texts
+    first, last = _first(texts, _MAX_SEARCHED // 4), _first(texts[::-1], _MAX_SEARCHED * 3 // 4)
+    cut = [texts[-1 - place][-num:] for place, num in enumerate(last)]
+    return [*(text[:num] for text, num in zip(texts, first, strict=False)), *reversed(cut)]
+
+
+def _first(texts: Sequence[str], room: int) -> list[int]:
+    """Return how many characters of each text fit into a room, in their order."""
+    taken = []
+    for text in texts:
+        if room <= 0:
+            break
+        taken.append(min(room, len(text)))
+        room -= len(text)
+    return taken
 
 
 def pieces_of(tenant: str, text: str, given: Sequence[str]) -> list[Piece]:
