@@ -187,6 +187,12 @@ _ALL = (
         (("what a router costs, bodies of 8.7 kB", "added_ms"),),
     ),
     Benchmark(
+        "recognition",
+        "Programs recognised in plain traffic: calls joined rightly and wrongly, time and memory",
+        "benchmarks.recognition.benchmark",
+        (("calls joined with their program (%)", "right"), ("calls joined with their program (%)", "wrong")),
+    ),
+    Benchmark(
         "service",
         "Cost of the service: processor time of a call over HTTP, a chain of 10,000, memory of sessions",
         "benchmarks.service.benchmark",

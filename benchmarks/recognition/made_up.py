@@ -213,6 +213,19 @@ def _sub_agent(session: _Session, task: str) -> str:
     return str(said["content"])
 
 
+def _twin(session: _Session) -> None:
+    """Let an agent have the task, first answers and first results of others, as with temperature 0."""
+    number = session.rng.randrange(4)
+    script = _Session("script", _Words(random.Random(f"twin {session.harness} {number}")), 0, 0.0)
+    messages = [session.system(), {"role": "user", "content": script.task()}]
+    session.is_spaced = session.strips = False
+    for _ in range(session.rng.randint(1, 3)):
+        said = script.acts()
+        messages += [session.ask(messages, said, "twin"), *script.returns(said)]
+        session.wait(10)
+    _work(session, messages, session.rng.randint(2, 10), "twin")
+
+
 def _compacting(session: _Session) -> None:
     messages = _agent(session, session.rng.randint(4, 10))
     for _ in range(session.rng.randint(1, 3)):
@@ -270,8 +283,9 @@ def _text(session: _Session) -> None:
 
 
 _KINDS: tuple[tuple[float, Callable[[_Session], object]], ...] = (
-    (0.3, _chat),
-    (0.25, _agent),
+    (0.28, _chat),
+    (0.23, _agent),
+    (0.04, _twin),
     (0.13, _with_sub_agents),
     (0.1, _compacting),
     (0.08, _forking),

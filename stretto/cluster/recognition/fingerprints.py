@@ -30,7 +30,8 @@ Turn: TypeAlias = tuple[str, str]
 Tail: TypeAlias = tuple[Key, int]
 """The place of an end behind a block of a text: the block's key, and the number of characters behind it."""
 Piece: TypeAlias = tuple[int, ...]
-"""A text that was generated: the most characters of a task in which it counts, and its rarest anchors."""
+"""A text that was generated: the most characters of a task in which it counts, and its rarest anchors, the
+rarest first: where that one is not looked for, neither are the others."""
 Tails: TypeAlias = Mapping[Key, Mapping[int, int]]
 """How many ends are known behind a block, by the number of characters between."""
 

@@ -63,7 +63,7 @@ class Program:
         for end in self.open:
             yield from dict.fromkeys(end)
         for piece in self.pieces:
-            yield from piece[1:]
+            yield piece[1]
 
 
 _MOST_ALIKE = 2
@@ -216,15 +216,13 @@ class Programs:
         if piece in program.pieces:
             return
         program.pieces = (*program.pieces, piece)
-        for key in piece[1:]:
-            self._link(key, program)
+        self._link(piece[1], program)
         is_line = piece[0] != ANY_TASK
         alike = [one for one in program.pieces if (one[0] != ANY_TASK) is is_line]
         if len(alike) > (_MOST_LINES if is_line else _MOST_TEXTS):
             gone = alike[0 if is_line else 1]
             program.pieces = tuple(one for one in program.pieces if one is not gone)
-            for key in gone[1:]:
-                self._unlink(key, program)
+            self._unlink(gone[1], program)
 
     def check_invariants(self) -> None:
         """Check that keys, tails and weights agree with the programs. For tests."""
