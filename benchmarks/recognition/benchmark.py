@@ -1,5 +1,5 @@
-"""`stretto bench recognition`: requests of plain traffic joined with the program that they belong to, and what
-that costs in time and memory.
+"""`stretto bench recognition`: requests of plain traffic joined with the program that they belong to, and
+what that costs in time and memory.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def measure(size: RecognitionSize, options: BenchmarkOptions) -> Report:
         ),
     )
     notes = (
-        f"made-up sessions: {size.num_sessions} of each seed from {_REPORTED} on, of which one begins in a second",
+        f"made-up sessions: {size.num_sessions} of each seed from {_REPORTED} on; one begins in a second",
         "a join counts as wrong though it is doubtful",
         "times are processor time, without the parsing of JSON, which a router does in any case",
         "no recorded sessions without --data"

@@ -54,9 +54,9 @@ def prompt_rows(repeats: int) -> list[Row]:
     rows = []
     for name, length in (("12 kB", 12_000), ("400 kB", 400_000)):
         for is_known in (True, False):
-            times = [
-                _prompt_s(recogniser, rng, length, is_known=is_known) for _ in range(max(20, repeats // 4))
-            ]
+            num = max(20, repeats // 4)
+            prompts = [_next_turns(recogniser, rng, length, is_known=is_known) for _ in range(num)]
+            times = [_time(lambda turns=turns: _ask(recogniser, ChatPrint("", turns))) for turns in prompts]  # type: ignore[misc]
             label = f"prompt of {name}, {'a known program' if is_known else 'a first call'}"
             rows.append(Row(TIMES, label, spread([1000 * time for time in times], "ms")))
         texts = [_words(rng, length) for _ in range(20)]
@@ -65,16 +65,16 @@ def prompt_rows(repeats: int) -> list[Row]:
     return rows
 
 
-def _prompt_s(recogniser: Recogniser, rng: random.Random, length: int, *, is_known: bool) -> float:
+def _next_turns(recogniser: Recogniser, rng: random.Random, length: int, *, is_known: bool) -> list[Turn]:
+    """Return a prompt that goes on with a program, or one of its own that looks alike."""
     turns = _turns(rng, length)
+    if not is_known:
+        return turns
     answer = _words(rng, 300)
-    if is_known:
-        found = recogniser.arrive(AskedProgram("", _NO_IDS, ChatPrint("", turns)))
-        recogniser.answered(found.key, AnswerTexts(answer, answer))
-    # the texts of the next request are objects of their own, whose hashes are not known yet
-    later = [(role, "".join(list(text))) for role, text in [*turns, ("assistant", answer), ("user", "go on")]]
-    asked = later if is_known else _turns(rng, length)
-    return _time(lambda: _ask(recogniser, ChatPrint("", asked)))
+    found = recogniser.arrive(AskedProgram("", _NO_IDS, ChatPrint("", turns)))
+    recogniser.answered(found.key, AnswerTexts(answer, answer))
+    # the texts of a next request are objects of their own, whose hashes are not known yet
+    return [(role, "".join(list(text))) for role, text in [*turns, ("assistant", answer), ("user", "go on")]]
 
 
 def _ask(recogniser: Recogniser, prompt: PromptPrint) -> None:

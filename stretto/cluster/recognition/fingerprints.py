@@ -30,8 +30,9 @@ Turn: TypeAlias = tuple[str, str]
 Tail: TypeAlias = tuple[Key, int]
 """The place of an end behind a block of a text: the block's key, and the number of characters behind it."""
 Piece: TypeAlias = tuple[int, ...]
-"""A text that was generated: the most characters of a task in which it counts, and its rarest anchors, the
-rarest first: where that one is not looked for, neither are the others."""
+"""A text that was generated, and its rarest anchors, the rarest first: where that one is not looked for,
+neither are the others. Of a line, the first number is the most characters of a task that it may be; of a
+whole text, its length and `WHOLE`."""
 Tails: TypeAlias = Mapping[Key, Mapping[int, int]]
 """How many ends are known behind a block, by the number of characters between."""
 
@@ -51,7 +52,7 @@ _WORD = 8
 _SPAN = 3 * _WORD
 """Bytes that an anchor depends on."""
 _LEAST_LEVEL, _MOST_LEVEL = 3, 15
-_USUAL_ANCHORS = 750
+_USUAL_ANCHORS = 350
 """Number of anchors of a prompt above which only rarer ones are looked for."""
 _NUM_ANCHORS = 3
 """Anchors by which a generated text is known again."""
@@ -59,7 +60,7 @@ _MOST_TEXTS = 8
 """Lines of an answer, and texts in its calls of tools, that are known again by themselves."""
 _LINE_SHARE = 2
 """Length of a task over that of a line of an answer, up to which the line may be the task."""
-ANY_TASK = 2**62
+WHOLE = 2**62
 _FACTORS = tuple(map(np.uint64, (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F)))
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _Words: TypeAlias = NDArray[np.uint64]
@@ -92,12 +93,18 @@ class ChatPrint:
 
     @cached_property
     def anchors(self) -> Anchors:
-        """The anchors of what the turns say."""
-        return anchors_of(self._tenant, [text for _, text in self._turns])
+        """The anchors of what the turns say that are no answers."""
+        return anchors_of(self._tenant, [text for role, text in self._turns if role != MODEL])
+
+    @cached_property
+    def answer_anchors(self) -> Anchors:
+        """The anchors of the turns that are answers."""
+        answers = [text for role, text in self._turns if role == MODEL]
+        return anchors_of(self._tenant, answers) if answers else _NO_ANCHORS
 
     @property
     def searched(self) -> Anchors | None:
-        """The anchors, if they were asked for."""
+        """The anchors of what is no answer, if they were asked for."""
         return self.__dict__.get("anchors")
 
 
@@ -128,6 +135,11 @@ class TextPrint:
     def anchors(self) -> Anchors:
         """The anchors of the text."""
         return anchors_of(self._tenant, [self.task])
+
+    @property
+    def answer_anchors(self) -> Anchors:
+        """None: answers in a text are not told from the rest."""
+        return _NO_ANCHORS
 
     @property
     def searched(self) -> Anchors | None:
@@ -226,21 +238,21 @@ def pieces_of(tenant: str, text: str, given: Sequence[str]) -> list[Piece]:
         return []
     keys, places = found[0].tolist(), found[1].tolist()
     pieces: list[Piece] = []
-    for begin, end, most_task in spans:
+    for begin, end, kind in spans:
         inside = set(keys[bisect_left(places, begin) : bisect_right(places, end - _SPAN)])
         rarest = sorted(inside, key=lambda key: (~key & _MOST_LEVEL, key))[:_NUM_ANCHORS]
         if rarest:
-            pieces.append((most_task, *rarest))
+            pieces.append((kind, *rarest))
     return pieces
 
 
 def _spans(parts: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
-    """Yield where the pieces of an answer begin and end in its joined parts, and the longest task of each."""
+    """Yield where the pieces of an answer begin and end in its joined parts, and the first number of each."""
     begin = num_lines = 0
     for number, part in enumerate(parts):
         end = begin + len(part)
         if len(part) >= LEAST_ANSWER:
-            yield begin, end, ANY_TASK
+            yield begin, end, WHOLE + len(part)
         lines = part.split(b"\n") if number == 0 and b"\n" in part else ()
         for line in lines:
             if len(line) >= LEAST_ANSWER and num_lines < _MOST_TEXTS:

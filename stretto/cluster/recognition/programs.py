@@ -5,10 +5,10 @@ A tenant that has more than others gives way first. So a client that invents pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
-from stretto.cluster.recognition.fingerprints import ANY_TASK, Ending, Key, Piece, Tail
+from stretto.cluster.recognition.fingerprints import WHOLE, Ending, Key, Piece, Tail
 
 _MOST_OPEN, _MOST_PASSED, _MOST_TEXTS, _MOST_LINES, _MOST_NAMES = 32, 4, 12, 8, 8
 _MOST_SHARED = 8
@@ -112,14 +112,15 @@ class Programs:
         programs = found if isinstance(found, list) else [found]
         return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
 
-    def with_any(self, keys: Iterable[Key], tenant: str) -> list[Program]:
-        """Return the programs of a tenant that some keys lead to. A key that leads to many says nothing."""
-        by_key = self._by_key
+    def with_any(self, keys: Set[Key], tenant: str) -> list[Program]:
+        """Return the programs of a tenant that some keys lead to, the oldest first. A key that leads to many
+        says nothing.
+        """
         programs: dict[Program, None] = {}
-        for key in keys:
-            if key in by_key and len(found := self.with_key(key, tenant)) <= _MOST_ALIKE:
+        for key in self._by_key.keys() & keys:
+            if len(found := self.with_key(key, tenant)) <= _MOST_ALIKE:
                 programs |= dict.fromkeys(found)
-        return list(programs)
+        return sorted(programs, key=lambda program: program.number)
 
     def add(self, tenant_name: str, leans_on: int = 0) -> Program:
         """Return a new program of a tenant."""
@@ -217,8 +218,8 @@ class Programs:
             return
         program.pieces = (*program.pieces, piece)
         self._link(piece[1], program)
-        is_line = piece[0] != ANY_TASK
-        alike = [one for one in program.pieces if (one[0] != ANY_TASK) is is_line]
+        is_line = piece[0] < WHOLE
+        alike = [one for one in program.pieces if (one[0] < WHOLE) is is_line]
         if len(alike) > (_MOST_LINES if is_line else _MOST_TEXTS):
             gone = alike[0 if is_line else 1]
             program.pieces = tuple(one for one in program.pieces if one is not gone)

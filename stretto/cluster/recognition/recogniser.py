@@ -7,7 +7,7 @@
   shared by all sessions of a harness.
 - **Forks and twins.** Of several programs that had the same prompt and answer, a later prompt belongs to the
   one that nobody has gone on from yet; an older one that has gone past this point is a twin. If all have, it
-  is a fork of the latest.
+  is a fork of the latest. If several wait there, it is a new program: a wrong choice would last.
 - **An answer that stands inside.** A prompt in which an earlier answer of at least 40 characters stands, or
   whose task stands in an earlier answer or in its call of a tool, belongs to the program of that answer: its
   history was rewritten, or it is a sub-agent. Only a prompt that nothing else is known of is searched.
@@ -26,7 +26,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from stretto.cluster.recognition.fingerprints import Anchors, Ending, Key, PromptPrint, pieces_of
+from stretto.cluster.recognition.fingerprints import (
+    WHOLE,
+    Anchors,
+    Ending,
+    Key,
+    PromptPrint,
+    pieces_of,
+)
 from stretto.cluster.recognition.ids import ProgramIds
 from stretto.cluster.recognition.programs import Program, Programs
 from stretto.model.record import record
@@ -36,10 +43,13 @@ Way: TypeAlias = Literal["id", "hint", "continues", "forks", "answer_inside", "o
 
 _SURE_ANCHORS = 2
 """Anchors of a program's texts that must stand in a prompt before their program is sure."""
+_LEAST_OWN = 160
+"""Bytes of an answer that tells a program where it stands as an answer: shorter ones are often the same."""
 _LEAST_LINES = 3
 """Lines of a program's answers that stand in a prompt which is not one of them."""
 _MOST_TWINS = 2
-"""Programs that wait at the same point, of which one is taken; of more, none would be more likely right."""
+"""Programs with the same prompt and answer, of which all but one have gone past that point; of more, one that
+was forgotten may be meant."""
 _MOST_HINTED = 4
 """Programs that lean on one for a hint; from then on the hint is taken for that of a whole app."""
 
@@ -136,6 +146,8 @@ class Recogniser:
     def arrive(self, asked: AskedProgram) -> Recognised:
         """Return the program of a request that arrives."""
         found = self._find(asked)
+        if found is not None and found.confidence == "new":
+            found = None
         if found is None or found.confidence == "doubtful":
             program = self._programs.add(asked.tenant, _root(found))
         else:
@@ -236,12 +248,11 @@ class Recogniser:
         for key in asked.prompt.points(self._programs.tails):
             programs = self._programs.with_key(key, asked.tenant)
             ends = [(one, end) for one in programs if (end := one.open_end(key)) is not None]
-            if len(ends) > _MOST_TWINS:
-                return None
+            if len(ends) > 1:
+                return _Found(ends[0][0], "new", "opening")
             if ends:
-                program, end = ends[-1]
-                is_sure = len(programs) <= _MOST_TWINS and len(ends) == 1
-                is_sure = is_sure and (key == end[0] or bool(program.passed))
+                program, end = ends[0]
+                is_sure = len(programs) <= _MOST_TWINS and (key == end[0] or bool(program.passed))
                 return _Found(program, "sure" if is_sure else "doubtful", "continues", end)
             if programs:
                 return _Found(programs[-1], "sure" if len(programs) == 1 else "doubtful", "forks")
@@ -251,15 +262,10 @@ class Recogniser:
         """Return the program of whose answers one stands in a prompt, or has the prompt's task in it."""
         if asked.prompt is None:
             return None
-        anchors, num_task = asked.prompt.anchors, len(asked.prompt.task)
-        best, most, num_found = None, 0, 0
-        for program in self._programs.with_any(anchors.keys, asked.tenant):
-            whole = num_lines = 0
-            for most_task, *piece in program.pieces:
-                found = anchors.have(piece)
-                whole += found if most_task >= num_task else 0
-                num_lines += bool(found)
-            if num := whole or (num_lines if num_lines >= _LEAST_LINES else 0):
+        prompt, best, most, num_found = asked.prompt, None, 0, 0
+        keys = prompt.anchors.keys | prompt.answer_anchors.keys
+        for program in self._programs.with_any(keys, asked.tenant):
+            if num := _num_inside(program, prompt):
                 num_found += 1
                 if num >= most:
                     best, most = program, num
@@ -286,6 +292,18 @@ class Recogniser:
             assert program.num_running == running.pop(program, 0)
             assert program.num_running or program.is_known
         assert not running
+
+
+def _num_inside(program: Program, prompt: PromptPrint) -> int:
+    """Return the evidence that a program's answers stand in a prompt: the number of their anchors there."""
+    num_task, whole, num_lines = len(prompt.task), 0, 0
+    for kind, *piece in program.pieces:
+        found = prompt.anchors.have(piece)
+        whole += found if kind >= num_task else 0
+        num_lines += bool(found)
+        if kind >= WHOLE + _LEAST_OWN:
+            whole += prompt.answer_anchors.have(piece)
+    return whole or (num_lines if num_lines >= _LEAST_LINES else 0)
 
 
 def _root(found: _Found | None) -> int:
