@@ -44,8 +44,10 @@ LEAST_ANSWER = 40
 _BLOCK = 1024
 """Characters of a block of a prompt that is one text."""
 _MAX_TURNS = 50_000
-_MAX_SEARCHED = 262_144
+_MAX_SEARCHED = 131_072
 """Characters of a prompt in which answers are looked for: a quarter of them at its beginning."""
+_MAX_ANSWERS = 32_768
+"""Characters of the answers in a prompt in which answers are looked for."""
 _MOST_ANCHORS = 2048
 _WORD = 8
 """Bytes that decide whether a place has an anchor."""
@@ -100,7 +102,7 @@ class ChatPrint:
     def answer_anchors(self) -> Anchors:
         """The anchors of the turns that are answers."""
         answers = [text for role, text in self._turns if role == MODEL]
-        return anchors_of(self._tenant, answers) if answers else _NO_ANCHORS
+        return anchors_of(self._tenant, answers, _MAX_ANSWERS) if answers else _NO_ANCHORS
 
     @property
     def searched(self) -> Anchors | None:
@@ -199,19 +201,19 @@ class Anchors:
 _NO_ANCHORS = Anchors(frozenset(), _MOST_LEVEL)
 
 
-def anchors_of(tenant: str, texts: Sequence[str]) -> Anchors:
-    """Return the anchors of several texts together."""
-    data = "\n".join(_ends_of(texts)).encode("utf-8", "surrogatepass")
+def anchors_of(tenant: str, texts: Sequence[str], most: int = _MAX_SEARCHED) -> Anchors:
+    """Return the anchors of several texts together, of at most so many characters at their two ends."""
+    data = "\n".join(_ends_of(texts, most)).encode("utf-8", "surrogatepass")
     level = max(_LEAST_LEVEL, min(_MOST_LEVEL, (len(data) // _USUAL_ANCHORS).bit_length() - 1))
     found = _found(tenant, data, level)
     return _NO_ANCHORS if found is None else Anchors(frozenset(found[0].tolist()), level)
 
 
-def _ends_of(texts: Sequence[str]) -> Sequence[str]:
+def _ends_of(texts: Sequence[str], most: int) -> Sequence[str]:
     """Return what stands at the beginning and at the end of some texts, or all of it if that is short."""
-    if sum(map(len, texts)) <= _MAX_SEARCHED:
+    if sum(map(len, texts)) <= most:
         return texts
-    first, last = _first(texts, _MAX_SEARCHED // 4), _first(texts[::-1], _MAX_SEARCHED * 3 // 4)
+    first, last = _first(texts, most // 4), _first(texts[::-1], most * 3 // 4)
     cut = [texts[-1 - place][-num:] for place, num in enumerate(last)]
     return [*(text[:num] for text, num in zip(texts, first, strict=False)), *reversed(cut)]
 

@@ -5,7 +5,7 @@ A tenant that has more than others gives way first. So a client that invents pro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from stretto.cluster.recognition.fingerprints import WHOLE, Ending, Key, Piece, Tail
@@ -112,12 +112,12 @@ class Programs:
         programs = found if isinstance(found, list) else [found]
         return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
 
-    def with_any(self, keys: Set[Key], tenant: str) -> list[Program]:
-        """Return the programs of a tenant that some keys lead to, the oldest first. A key that leads to many
-        says nothing.
+    def with_any(self, keys: Iterable[Set[Key]], tenant: str) -> list[Program]:
+        """Return the programs of a tenant that keys in some sets lead to, the oldest first. A key that leads
+        to many says nothing.
         """
         programs: dict[Program, None] = {}
-        for key in self._by_key.keys() & keys:
+        for key in (key for some in keys for key in self._by_key.keys() & some):
             if len(found := self.with_key(key, tenant)) <= _MOST_ALIKE:
                 programs |= dict.fromkeys(found)
         return sorted(programs, key=lambda program: program.number)

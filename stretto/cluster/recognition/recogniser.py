@@ -263,7 +263,7 @@ class Recogniser:
         if asked.prompt is None:
             return None
         prompt, best, most, num_found = asked.prompt, None, 0, 0
-        keys = prompt.anchors.keys | prompt.answer_anchors.keys
+        keys = prompt.anchors.keys, prompt.answer_anchors.keys
         for program in self._programs.with_any(keys, asked.tenant):
             if num := _num_inside(program, prompt):
                 num_found += 1
