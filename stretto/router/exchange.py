@@ -21,7 +21,7 @@ from stretto.router.attempt import Attempt
 from stretto.router.client_connection import ClientConnection
 from stretto.router.head import REQUEST_ID, answer_head, with_ids
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
-from stretto.router.programs import RoutedProgram
+from stretto.router.programs import HEADER, RoutedProgram
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import RequestTrace
@@ -427,10 +427,12 @@ class RoutedExchange:
 
     def _to_client(self, answer: AnswerParser) -> Headers:
         """Return the headers of a worker's answer with those that the router adds."""
-        worker = (_WORKER, b"%d" % self.trace.worker)
-        if value_of(answer.headers, REQUEST_ID) is not None:
-            return [*answer.headers, worker]
-        return [*answer.headers, worker, (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
+        added: Headers = [(_WORKER, b"%d" % self.trace.worker)]
+        if self.program is not None:
+            added.append((HEADER, self.program.header))
+        if value_of(answer.headers, REQUEST_ID) is None:
+            added.append((REQUEST_ID, self.trace.request_id.encode("latin-1")))
+        return [*answer.headers, *added]
 
     def _finish(self, answer: AnswerParser, now_s: float) -> None:
         self.trace.usage = self._usage.usage()

@@ -281,9 +281,8 @@ class Front:
 
     def _ended(self, exchange: RoutedExchange) -> None:
         self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
-        program, exchange.program = exchange.program, None
-        if program is not None:
-            program.end(was_answered=exchange.trace.status == 200 or exchange.has_begun)
+        if exchange.program is not None:
+            exchange.program.end(was_answered=exchange.trace.status == 200 or exchange.has_begun)
         self.counters.count(exchange.trace)
         if self._log is not None:
             self._log.write(exchange.trace)

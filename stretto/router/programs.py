@@ -13,6 +13,8 @@ from stretto.http.client.headers import Headers
 from stretto.wire.answer_start import AnswerStart
 from stretto.wire.turns import read_prompt
 
+HEADER = b"x-stretto-program"
+"""Header of an answer that says to which program its request belongs."""
 _NO_IDS = ProgramIds()
 
 
@@ -39,6 +41,12 @@ class RoutedProgram:
         self._is_single = num_answers == 1
         self.recognised: Recognised = recogniser.arrive(asked)
         self.answer = AnswerStart(path)
+
+    @property
+    def header(self) -> bytes:
+        """The program and how it was found, as the header of the answer says them: "12;continues;sure"."""
+        found = self.recognised
+        return f"{found.ordered_as};{found.way};{found.confidence}".encode()
 
     def end(self, *, was_answered: bool) -> None:
         """Note the end of the request; `was_answered` is whether at least a part of an answer has passed."""

@@ -184,8 +184,11 @@ class Recogniser:
         )
 
     def answered(self, key: int, answer: AnswerTexts | None = None) -> None:
-        """Note that a request has been answered; `answer` is None if its text is not known."""
-        running = self._running.pop(key)
+        """Note that a request has been answered; `answer` is None if its text is not known. Nothing happens
+        if the request has ended already.
+        """
+        if (running := self._running.pop(key, None)) is None:
+            return
         program = running.program
         program.num_running -= 1
         if running.is_last:
@@ -204,8 +207,10 @@ class Recogniser:
         self._programs.limit()
 
     def failed(self, key: int) -> None:
-        """Note that a request was not answered."""
-        program = self._running.pop(key).program
+        """Note that a request was not answered. Nothing happens if it has ended already."""
+        if (running := self._running.pop(key, None)) is None:
+            return
+        program = running.program
         program.num_running -= 1
         if not program.num_running and not program.is_known:
             self._programs.forget(program)
