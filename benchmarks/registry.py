@@ -193,6 +193,12 @@ _ALL = (
         (("32 sessions a server", "tokens_per_s"), ("64 sessions a server", "tokens_per_s")),
     ),
     Benchmark(
+        "recognition",
+        "Programs recognised in plain traffic: calls joined rightly and wrongly, time and memory",
+        "benchmarks.recognition.benchmark",
+        (("calls joined with their program (%)", "right"), ("calls joined with their program (%)", "wrong")),
+    ),
+    Benchmark(
         "service",
         "Cost of the service: processor time of a call over HTTP, a chain of 10,000, memory of sessions",
         "benchmarks.service.benchmark",

@@ -142,6 +142,8 @@ class RouterConfig:
         max_held_bytes: bytes that are held for all clients together, of requests, of answers that they do not
             read, and of answers that are kept until they are whole. A client may hold at most as many as are
             free; its further requests are refused with status 429. At least twice `max_body_bytes`.
+        max_programs: number of programs that are remembered, so that later requests are recognised as part of
+            them; about 1 kB each. 0 recognises none.
         max_body_s: seconds in which the body of a request must have come, before status 408.
         connect_timeout_s: seconds that a connection to a worker may take.
         first_byte_timeout_s: seconds without an answer after which another worker is tried.
@@ -165,6 +167,7 @@ class RouterConfig:
     max_failures: int = 3
     max_body_bytes: int = 64_000_000
     max_held_bytes: int = 512_000_000
+    max_programs: int = 100_000
     max_body_s: float = 60.0
     connect_timeout_s: float = 5.0
     first_byte_timeout_s: float = 600.0
@@ -186,8 +189,9 @@ class RouterConfig:
                 f"router: max_held_bytes is {self.max_held_bytes}; it must be at least twice max_body_bytes, "
                 f"which is {self.max_body_bytes}"
             )
-        if self.max_waiting < 0:
-            raise ConfigError(f"router: max_waiting is {self.max_waiting}; it must not be negative")
+        for name in ("max_waiting", "max_programs"):
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"router: {name} is {value!r}; it must not be negative")
         for one in fields(self):
             value = getattr(self, one.name)
             if one.name.endswith("_s") and not 0 < value < math.inf:

@@ -23,6 +23,7 @@ from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
 from stretto.router.head import REQUEST_ID, with_ids
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
+from stretto.router.programs import HEADER, RoutedProgram
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import RequestTrace
@@ -55,6 +56,7 @@ class RoutedExchange:
 
     Attributes:
         reading: reading of the request's body by a thread; None for a small one.
+        program: program of the request; None before it was recognised, or if it has none.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class RoutedExchange:
         self.client = client
         self.request = request
         self.reading: Reading[RoutedRequest] | None = None
+        self.program: RoutedProgram | None = None
         self._threads = threads
         self._router_state = router_state
         self._act = act
@@ -97,6 +100,11 @@ class RoutedExchange:
     def has_ended(self) -> bool:
         """Whether the request has left the router."""
         return self.trace.ended_s is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of an answer with status 200 has been passed on."""
+        return self._is_streamed and self._answer is not None and self._answer.status == 200
 
     def begin(self, routed: RoutedRequest, register: Callable[[RoutedExchange], None]) -> None:
         """Bring the request to the state machine; `register` is called before its actions are carried out.
@@ -296,6 +304,8 @@ class RoutedExchange:
             )
             return
         self._usage.feed(body)
+        if self.program is not None:
+            self.program.answer.take_whole(body)
         self.trace.first_byte_s = now_s
         self._finish(answer, now_s)
         self.client.answer(
@@ -390,6 +400,8 @@ class RoutedExchange:
                 events = self._resumption.joined(events)
         self._usage.feed(events)
         self._write(events)
+        if self.program is not None:
+            self.program.answer.feed(events)
 
     def _pass_on_large(self) -> None:
         """Pass on an answer that turns out to be too large to be kept."""
@@ -416,10 +428,12 @@ class RoutedExchange:
 
     def _to_client(self, answer: AnswerParser) -> Headers:
         """Return the headers of a worker's answer with those that the router adds."""
-        added = [(_WORKER, b"%d" % self.trace.worker)]
+        added: Headers = [(_WORKER, b"%d" % self.trace.worker)]
         if why := self.trace.why:
             held_ms = (_HELD_MS, b"%d" % round(1000 * self.trace.waited_s))
             added += [held_ms, (_HELD_FOR, why.encode("latin-1", "replace"))]
+        if self.program is not None:
+            added.append((HEADER, self.program.header))
         if value_of(answer.headers, REQUEST_ID) is None:
             added.append((REQUEST_ID, self.trace.request_id.encode("latin-1")))
         return [*answer.headers, *added]

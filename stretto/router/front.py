@@ -11,6 +11,7 @@ from functools import partial
 from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.cluster.recognition.recogniser import AskedProgram, Recogniser
 from stretto.http.byte_budget import ByteBudget
 from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.connection import ClientConnection
@@ -34,7 +35,7 @@ from stretto.router.messages import (
     WorkerGone,
     WorkerId,
 )
-from stretto.router.program_headers import read_program
+from stretto.router.programs import RoutedProgram
 from stretto.router.prompts import read_request
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import api_error_of, error_body, error_headers
@@ -65,6 +66,7 @@ class Front:
         links: the way to each worker.
         server: the port at which clients ask.
         budget: count of the bytes held for all clients.
+        programs: recognises which program a request belongs to.
         own_route: answers requests to the router's own paths.
         check: called to have the health of a worker checked at a time.
         on_worker_passed: called when a worker has passed a health check.
@@ -82,6 +84,7 @@ class Front:
         self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, self.budget)
         self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s)
         self.counters = Counters()
+        self.programs = Recogniser(config.max_programs)
         self.own_route: OwnRoute = lambda request, is_local: None
         self.check: Callable[[WorkerId, float], None] = lambda worker, at_s: None
         self.on_worker_passed: list[Callable[[WorkerId], None]] = []
@@ -222,10 +225,20 @@ class Front:
     def _begin(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Bring a request to the state machine; if that fails, the client gets an error."""
         try:
+            if routed.asked is not None and not exchange.has_ended:
+                routed = self._recognise(exchange, routed.asked, routed)
             exchange.begin(routed, self._register)
         except Exception:
             _log.exception("a request could not be placed")
             exchange.fail("the router could not place the request")
+
+    def _recognise(
+        self, exchange: RoutedExchange, asked: AskedProgram, routed: RoutedRequest
+    ) -> RoutedRequest:
+        """Return a request with its program, and without by what that was recognised."""
+        path, num_answers = exchange.request.path, routed.num_answers
+        exchange.program = program = RoutedProgram(self.programs, asked, path, num_answers)
+        return replace(routed, asked=None, program=program.named)
 
     def _refuse(self, client: ClientConnection, request: ClientRequest, error: ApiError) -> None:
         self.counters.count_refusal(error.status)
@@ -246,7 +259,6 @@ class Front:
             return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key)
         router_state = self.router_state
         uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
-        program = read_program(request.headers)
         return lambda: read_request(
             path,
             request.content_type,
@@ -255,7 +267,7 @@ class Front:
             has_reports=has_reports,
             is_repeatable=may_repeat,
             client_key=key,
-            program=program,
+            headers=request.headers if self.config.max_programs else None,
         )
 
     def _register(self, exchange: RoutedExchange) -> None:
@@ -263,6 +275,8 @@ class Front:
 
     def _ended(self, exchange: RoutedExchange) -> None:
         self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
+        if exchange.program is not None:
+            exchange.program.end(was_answered=exchange.trace.status == 200 or exchange.has_begun)
         self.counters.count(exchange.trace)
         if self._log is not None:
             self._log.write(exchange.trace)

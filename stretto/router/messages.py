@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from stretto.cluster.placement import Choice, PromptKey
+from stretto.cluster.recognition.recogniser import AskedProgram
 from stretto.model.record import record
 
 WorkerId: TypeAlias = int
@@ -48,6 +49,7 @@ class RoutedRequest:
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
         client_key: digest of the key that the client brings; "" if it brings none, so that it gets the key in
             its worker's settings.
+        asked: ids and prompt, from which its program is recognised; None if there are none, or afterwards.
         program: program that it belongs to.
     """
 
@@ -60,6 +62,7 @@ class RoutedRequest:
     ids: Sequence[int] = ()
     is_repeatable: bool = True
     client_key: str = ""
+    asked: AskedProgram | None = None
     program: NamedProgram = NO_PROGRAM
 
 

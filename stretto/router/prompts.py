@@ -18,8 +18,10 @@ import numpy as np
 
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prompt_keys import BYTES
+from stretto.http.client.headers import Headers
 from stretto.model.values import Segment
-from stretto.router.messages import NO_PROGRAM, NamedProgram, RoutedRequest
+from stretto.router.messages import RoutedRequest
+from stretto.router.programs import asked_program
 from stretto.wire.errors import ApiError, RequestRefused, malformed
 
 _BYTES_PER_TOKEN = 4
@@ -58,7 +60,7 @@ def read_request(
     is_repeatable: bool,
     has_reports: bool = False,
     client_key: str = "",
-    program: NamedProgram = NO_PROGRAM,
+    headers: Headers | None = None,
 ) -> RoutedRequest:
     """Read the body of a request to a path, such as "/v1/completions".
 
@@ -68,7 +70,7 @@ def read_request(
         has_reports: whether workers report what their caches hold, so that the prompt of a completion is
             wanted as it is.
         client_key: digest of the client's own key, as `RoutedRequest` has it.
-        program: program that the request belongs to.
+        headers: headers of the request, in which programs are named; None if programs are not recognised.
 
     Raises:
         RequestRefused: the body is not a JSON object, or names no model by a text.
@@ -78,11 +80,7 @@ def read_request(
         name = _form_model(body, boundary[1] or boundary[2]) if boundary else ""
         num_tokens = len(body) // _BYTES_PER_TOKEN
         return RoutedRequest(
-            model=name,
-            num_tokens=num_tokens,
-            is_repeatable=is_repeatable,
-            client_key=client_key,
-            program=program,
+            model=name, num_tokens=num_tokens, is_repeatable=is_repeatable, client_key=client_key
         )
     _check_num_items(body)
     try:
@@ -113,7 +111,7 @@ def read_request(
         ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
         client_key=client_key,
-        program=program,
+        asked=None if headers is None else asked_program(path, headers, fields, client_key),
     )
 
 

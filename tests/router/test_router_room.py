@@ -23,7 +23,6 @@ from stretto.router.messages import (
     Ticket,
     WorkerUsage,
 )
-from stretto.router.program_headers import read_program
 from stretto.router.router_state import RouterState
 
 SCALE = 100
@@ -282,19 +281,6 @@ def test_clients_share_what_is_short() -> None:
             break
     assert late in at.at
     assert any(ticket in [one.ticket for one in at.state.waiting(1000)] for ticket in burst)
-
-
-def test_headers_name_a_program() -> None:
-    assert read_program([(b"x-request-id", b"1")]) == NamedProgram()
-    assert read_program([(b"x-session-id", b"s")]) == NamedProgram("s")
-    headers = [
-        (b"x-session-id", b"s"),
-        (b"x-stretto-program", b"p" * 1000),
-        (b"x-stretto-program-parent", b"q\xe9"),
-        (b"x-stretto-program-final", b" True "),
-    ]
-    assert read_program(headers) == NamedProgram("p" * 256, "q\xe9", is_final=True)
-    assert not read_program([(b"x-session-id", b"s"), (b"x-stretto-program-final", b"0")]).is_final
 
 
 def test_a_policy_that_reads_no_keys_gets_them_where_memory_is_short() -> None:

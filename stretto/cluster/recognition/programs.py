@@ -1,0 +1,285 @@
+"""The programs that are known, by tenant and by key, within a bound.
+
+A tenant that has more than others gives way first. So a client that invents programs loses its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, field
+
+from stretto.cluster.recognition.fingerprints import WHOLE, Ending, Key, Piece, Tail
+
+_MOST_OPEN, _MOST_PASSED, _MOST_TEXTS, _MOST_LINES, _MOST_NAMES = 32, 4, 12, 8, 8
+_MOST_SHARED = 8
+"""Programs that one key may lead to. The oldest are not found by it any more."""
+
+
+class Program:
+    """A program that was recognised. Tuples keep it small, as there may be a million.
+
+    Attributes:
+        number: number that no other program has.
+        leans_on: number of the program that it may be part of, which is not sure; 0 if there is none.
+        open: ends of its prompts that no later prompt goes on from yet: pairs of the key with the answer and
+            the key without it. The two are equal if the answer is not known, or if the prompt is one text.
+        passed: keys of ends that a later prompt went on from: the first one and the latest.
+        pieces: what it generated: the first whole text and the latest ones, and the latest lines.
+        names: keys of its ids.
+        tails: places of the ends of prompts that are one text.
+        num_running: number of its requests that are not answered yet.
+        num_hinted: number of programs that lean on it for a hint alone.
+    """
+
+    __slots__ = (
+        *("leans_on", "names", "num_hinted", "num_running", "number", "open", "passed", "pieces", "tails"),
+        "tenant",
+    )
+
+    def __init__(self, number: int, tenant: Tenant, leans_on: int) -> None:
+        self.number = number
+        self.tenant = tenant
+        self.leans_on = leans_on
+        self.open: tuple[tuple[Key, Key], ...] = ()
+        self.passed: tuple[Key, ...] = ()
+        self.pieces: tuple[Piece, ...] = ()
+        self.names: tuple[Key, ...] = ()
+        self.tails: tuple[tuple[Key, Tail], ...] = ()
+        self.num_running = self.num_hinted = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a later request can be found to be part of it."""
+        return bool(self.open or self.passed or self.names)
+
+    def open_end(self, key: Key) -> tuple[Key, Key] | None:
+        """Return the end with a key, with or without its answer, that no later prompt goes on from."""
+        return next((end for end in self.open if key in end), None)
+
+    def keys(self) -> Iterator[Key]:
+        """Yield all keys that lead to the program, each as often as it does."""
+        yield from self.names
+        yield from self.passed
+        for end in self.open:
+            yield from dict.fromkeys(end)
+        for piece in self.pieces:
+            yield piece[1]
+
+
+_MOST_ALIKE = 2
+"""Programs that may have generated the same text; what more of them have is nobody's own."""
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """A tenant that has programs. `weight` is the number of its programs and of their keys.
+
+    `programs` begins with the one that was used longest ago.
+    """
+
+    name: str
+    programs: dict[Program, None] = field(default_factory=dict)
+    weight: int = 0
+
+
+class Programs:
+    """All programs that are known.
+
+    Args:
+        most: number of programs, of eight keys each, that are kept. Those that run are kept in any case.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.tails: dict[Key, dict[int, int]] = {}
+        self._by_key: dict[Key, Program | list[Program]] = {}
+        self._tenants: dict[str, Tenant] = {}
+        self._by_weight: list[dict[Tenant, None]] = [{} for _ in range(64)]
+        self._most_weight = 9 * most
+        self._weight = self._num_added = 0
+
+    def __len__(self) -> int:
+        return sum(len(tenant.programs) for tenant in self._tenants.values())
+
+    def __iter__(self) -> Iterator[Program]:
+        for tenant in self._tenants.values():
+            yield from tenant.programs
+
+    def with_key(self, key: Key, tenant: str) -> list[Program]:
+        """Return the programs of a tenant that a key leads to, the oldest first."""
+        found = self._by_key.get(key)
+        if found is None:
+            return []
+        programs = found if isinstance(found, list) else [found]
+        return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
+
+    def with_any(self, keys: Iterable[Set[Key]], tenant: str) -> list[Program]:
+        """Return the programs of a tenant that keys in some sets lead to, the oldest first. A key that leads
+        to many says nothing.
+        """
+        programs: dict[Program, None] = {}
+        for key in (key for some in keys for key in self._by_key.keys() & some):
+            if len(found := self.with_key(key, tenant)) <= _MOST_ALIKE:
+                programs |= dict.fromkeys(found)
+        return sorted(programs, key=lambda program: program.number)
+
+    def add(self, tenant_name: str, leans_on: int = 0) -> Program:
+        """Return a new program of a tenant."""
+        tenant = self._tenants.get(tenant_name)
+        if tenant is None:
+            tenant = self._tenants[tenant_name] = Tenant(tenant_name)
+        self._num_added += 1
+        program = Program(self._num_added, tenant, leans_on)
+        tenant.programs[program] = None
+        self._weigh(tenant, 1)
+        return program
+
+    def use(self, program: Program) -> None:
+        """Note that a program is used now."""
+        programs = program.tenant.programs
+        del programs[program]
+        programs[program] = None
+
+    def forget(self, program: Program) -> None:
+        """Forget a program."""
+        for key in list(program.keys()):
+            self._unlink(key, program)
+        for _, tail in program.tails:
+            self._drop_tail(tail)
+        tenant = program.tenant
+        del tenant.programs[program]
+        self._weigh(tenant, -1)
+        if not tenant.programs:
+            self._by_weight[tenant.weight.bit_length()].pop(tenant, None)
+            del self._tenants[tenant.name]
+
+    def limit(self) -> None:
+        """Forget programs, those that were used longest ago of the largest tenants, until the rest fits."""
+        num_running = 0
+        while self._weight > self._most_weight and num_running < len(self._tenants) + 64:
+            tenant = next(iter(next(one for one in reversed(self._by_weight) if one)))
+            program = next(iter(tenant.programs))
+            if program.num_running:
+                num_running += 1
+                self.use(program)
+            else:
+                self.forget(program)
+
+    # --- what is known of one program
+
+    def name(self, program: Program, key: Key) -> None:
+        """Let the key of an id lead to a program."""
+        if key not in program.names:
+            program.names = (*program.names, key)
+            self._link(key, program)
+            if len(program.names) > _MOST_NAMES:
+                self._unlink(program.names[0], program)
+                program.names = program.names[1:]
+
+    def end(self, program: Program, plain: Ending, answered: Ending | None) -> None:
+        """Note where a prompt of a program ended, and where with its answer if that is known."""
+        end = plain if answered is None else answered
+        if program.open_end(end.key) is not None:
+            return
+        pair = end.key, plain.key if end.tail is None else end.key
+        program.open = (*program.open, pair)
+        for key in dict.fromkeys(pair):
+            self._link(key, program)
+        if end.tail is not None and all(key != end.key for key, _ in program.tails):
+            program.tails = (*program.tails, (end.key, end.tail))
+            lengths = self.tails.setdefault(end.tail[0], {})
+            lengths[end.tail[1]] = lengths.get(end.tail[1], 0) + 1
+        if len(program.open) > _MOST_OPEN:
+            self.go_past(program, program.open[0])
+
+    def go_past(self, program: Program, end: tuple[Key, Key]) -> None:
+        """Note that a later prompt goes on from an end of a program."""
+        program.open = tuple(one for one in program.open if one is not end)
+        for one in dict.fromkeys(end):
+            self._unlink(one, program)
+        self.passes(program, end[0])
+
+    def passes(self, program: Program, key: Key) -> None:
+        """Let a key lead to a program that a prompt may go on from at any time."""
+        program.passed = (*program.passed, key)
+        self._link(key, program)
+        if len(program.passed) > _MOST_PASSED:
+            gone = program.passed[1]
+            program.passed = (program.passed[0], *program.passed[2:])
+            self._unlink(gone, program)
+            if gone not in program.passed and program.open_end(gone) is None:
+                for one, tail in program.tails:
+                    if one == gone:
+                        self._drop_tail(tail)
+                program.tails = tuple(one for one in program.tails if one[0] != gone)
+
+    def generated(self, program: Program, piece: Piece) -> None:
+        """Note a text that a program generated."""
+        if piece in program.pieces:
+            return
+        program.pieces = (*program.pieces, piece)
+        self._link(piece[1], program)
+        is_line = piece[0] < WHOLE
+        alike = [one for one in program.pieces if (one[0] < WHOLE) is is_line]
+        if len(alike) > (_MOST_LINES if is_line else _MOST_TEXTS):
+            gone = alike[0 if is_line else 1]
+            program.pieces = tuple(one for one in program.pieces if one is not gone)
+            self._unlink(gone[1], program)
+
+    def check_invariants(self) -> None:
+        """Check that keys, tails and weights agree with the programs. For tests."""
+        weight = 0
+        tails: dict[Key, dict[int, int]] = {}
+        for name, tenant in self._tenants.items():
+            assert tenant.name == name
+            assert tenant.programs
+            assert tenant in self._by_weight[tenant.weight.bit_length()]
+            assert tenant.weight == sum(1 + len(list(one.keys())) for one in tenant.programs)
+            weight += tenant.weight
+            for _, (block, length) in (tail for one in tenant.programs for tail in one.tails):
+                lengths = tails.setdefault(block, {})
+                lengths[length] = lengths.get(length, 0) + 1
+        assert weight == self._weight
+        assert tails == self.tails
+        assert sum(map(len, self._by_weight)) == len(self._tenants)
+        for key, found in self._by_key.items():
+            programs = found if isinstance(found, list) else [found]
+            assert 1 <= len(programs) <= _MOST_SHARED
+            assert all(key in one.keys() and one in one.tenant.programs for one in programs)  # noqa: SIM118
+
+    # --- keys
+
+    def _link(self, key: Key, program: Program) -> None:
+        found = self._by_key.get(key)
+        self._weigh(program.tenant, 1)
+        if found is None:
+            self._by_key[key] = program
+        elif isinstance(found, list):
+            found.append(program)
+            del found[:-_MOST_SHARED]
+        else:
+            self._by_key[key] = [found, program]
+
+    def _unlink(self, key: Key, program: Program) -> None:
+        found = self._by_key.get(key)
+        self._weigh(program.tenant, -1)
+        if found is program:
+            del self._by_key[key]
+        elif isinstance(found, list) and program in found:
+            found.remove(program)
+            if len(found) == 1:
+                self._by_key[key] = found[0]
+
+    def _drop_tail(self, tail: Tail) -> None:
+        lengths = self.tails[tail[0]]
+        lengths[tail[1]] -= 1
+        if not lengths[tail[1]]:
+            del lengths[tail[1]]
+            if not lengths:
+                del self.tails[tail[0]]
+
+    def _weigh(self, tenant: Tenant, more: int) -> None:
+        before, tenant.weight = tenant.weight.bit_length(), tenant.weight + more
+        self._weight += more
+        if (after := tenant.weight.bit_length()) != before:
+            self._by_weight[before].pop(tenant, None)
+            self._by_weight[after][tenant] = None
