@@ -311,7 +311,7 @@ def test_who_is_held_is_shown_and_the_answer_says_for_how_long_and_why() -> None
             shown = (await at.client.get("/router/waiting")).json()
             assert shown["waiting"] == 1
             (request,) = shown["requests"]
-            assert (request["program"], request["model"]) == ("b", "m")
+            assert (request["program"], request["model"]) == ("2", "m")
             assert "KV memory" in request["for"]
             assert request["waits_s"] >= 0
             (worker,) = (await at.client.get("/router/workers")).json()
