@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.programs.room.door import RoutedServers
 from benchmarks.programs.room.load import Load, Measured
-from benchmarks.programs.room.scenes import closed_loop, errors, open_loop, others
+from benchmarks.programs.room.scenes import closed_loop, door, errors, open_loop, others
 from benchmarks.programs.room.servers import Servers
 from benchmarks.programs.room.sessions import Opened, Session, Turn, recorded_sessions
 
@@ -30,6 +31,21 @@ def test_a_memory_that_is_too_small_for_all_serves_more_if_programs_are_held() -
     assert ours.num_cached > 0.7 * ours.num_prompt
     assert ours.num_calls > 1.2 * nothing.num_calls
     assert endless.longest_hold_s == nothing.longest_hold_s == 0.0 < ours.longest_hold_s
+
+
+@pytest.mark.parametrize("placement", ["stretto", "least_loaded"])
+def test_plain_requests_through_a_router_are_held_too(placement: str) -> None:
+    by_arrival = RoutedServers(memory=0.1, order="per_invocation", placement=placement)
+    nothing, ours = run(by_arrival), run(RoutedServers(memory=0.1, holds=True, placement=placement))
+    assert nothing.num_cached < 0.5 * nothing.num_prompt
+    assert ours.num_cached > 0.7 * ours.num_prompt
+    assert ours.num_calls > 1.2 * nothing.num_calls
+    assert ours.longest_hold_s > 0.0
+
+
+def test_a_router_loses_nothing_where_all_fit() -> None:
+    by_arrival = run(RoutedServers(order="per_invocation"), num_clients=8)
+    assert run(RoutedServers(holds=True), num_clients=8).row() == by_arrival.row()
 
 
 def test_where_all_fit_nothing_changes() -> None:
@@ -57,7 +73,7 @@ def test_prompts_go_on_from_each_other_and_openings_may_be_shared() -> None:
 
 
 def test_scenes_have_names_of_their_own() -> None:
-    scenes = [*closed_loop(), *errors(), *others(), *open_loop(0.4)]
+    scenes = [*closed_loop(), *door(), *errors(), *others(), *open_loop(0.4)]
     assert len({(one.table, one.row, one.arm) for one in scenes}) == len(scenes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from benchmarks.programs.room.door import RoutedServers
 from benchmarks.programs.room.load import Load
 from benchmarks.programs.room.servers import Servers
 
@@ -64,6 +65,31 @@ def open_loop(capacity_per_s: float) -> Iterator[Scene]:
         yield Scene("open loop", row, ENDLESS, load, _servers(ENDLESS))
         for cap in CAPS:
             yield Scene("open loop", row, f"cap {cap}", replace(load, cap=cap), _servers("cap"))
+
+
+def door() -> Iterator[Scene]:
+    """Yield agents, and chats beside them, through a router that is told of no end."""
+    by_arrival = RoutedServers(order="per_invocation")
+    arms = {
+        NOTHING: by_arrival,
+        OURS: RoutedServers(holds=True),
+        ENDLESS: replace(by_arrival, memory=8.0),
+    }
+    for number in _SESSIONS:
+        for arm, servers in arms.items():
+            load = Load(num_clients=number, says_ends=False)
+            yield Scene("door", f"{number}", arm, load, servers)
+    for arm, servers in arms.items():
+        load = Load(num_clients=_MANY_SERVERS * _BUSY, says_ends=False, warm_s=40.0, end_s=130.0)
+        many = replace(servers, number=_MANY_SERVERS)
+        yield Scene("door", f"{_MANY_SERVERS} servers, {_BUSY} each", arm, load, many)
+    for number in (16, _BUSY):
+        load = Load(num_clients=number, says_ends=False, chats_per_s=2.0)
+        for arm, servers in arms.items():
+            short = replace(servers, num_slots=servers.max_running)
+            yield Scene("door", f"{number}, two chats a second beside", arm, load, short)
+        ordered = RoutedServers(num_slots=by_arrival.max_running)
+        yield Scene("door", f"{number}, two chats a second beside", "order alone", load, ordered)
 
 
 def errors() -> Iterator[Scene]:
