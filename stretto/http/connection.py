@@ -81,11 +81,6 @@ class ClientConnection(asyncio.Protocol):
         self.is_local = False
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no request of the client is being answered."""
-        return not self._is_busy
-
-    @property
     def is_open(self) -> bool:
         """Whether an answer can still be sent."""
         return self._transport is not None and not self._transport.is_closing()

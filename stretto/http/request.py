@@ -36,6 +36,7 @@ class HttpRequest:
         "_connection",
         "_has_left",
         "_is_chunked",
+        "_is_closed",
         "_left_bytes",
         "_received",
         "_room",
@@ -57,7 +58,7 @@ class HttpRequest:
         self.has_begun = self.is_answered = False
         self._connection = connection
         self._received = received
-        self._has_left = self._is_chunked = self.is_events = False
+        self._has_left = self._is_closed = self._is_chunked = self.is_events = False
         self._left_bytes = 0
         self._watched: asyncio.Task[Any] | None = None
         self._room: asyncio.Future[None] | None = None
@@ -189,6 +190,7 @@ class HttpRequest:
 
     def close(self) -> None:
         """Let go of all that the request holds. A connection whose answer is not complete is cut."""
+        self._is_closed = True
         if self._left_bytes and (limits := self._received.limits) is not None:
             limits.budget.count(-self._left_bytes)
             self._left_bytes = 0
@@ -205,7 +207,8 @@ class HttpRequest:
         """Cancel what `unless_left` waits for. The request counts as held until it is closed."""
         self._has_left = True
         received = self._received
-        self._left_bytes, received.num_held = received.num_held, 0
+        if not self._is_closed:
+            self._left_bytes, received.num_held = received.num_held, 0
         watched, self._watched = self._watched, None
         if watched is not None:
             watched.cancel()
