@@ -6,7 +6,7 @@ import base64
 import json
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -478,7 +478,7 @@ def test_schemas_of_tools_become_parts_of_one() -> None:
         assert closed(other) == other
 
 
-FIELDS: dict[str, list[Any]] = {
+FIELDS: dict[str, Sequence[Any]] = {
     "messages": [HI, [], None, [None], [{"role": "user"}], "x", [*HI, {"role": "assistant", "content": ""}]],
     "prompt": ["x", "", [], [1], ["x", 2], [["x"]], None, {"a": 1}, ["x"] * 200],
     "input": ["x", "", [], [1], ["x", 2], [["x"]], None, {"a": 1}, ["x", ""]],
@@ -490,15 +490,15 @@ FIELDS: dict[str, list[Any]] = {
     "structured_outputs": [{"regex": "a"}, {"regex": "("}, {"choice": []}, {"grammar": "x"}, {}, 1],
     "stream_options": [{"include_usage": True}, {"x": 1}, [], "x", None],
     "model": ["llm", "embedding", "reranking", "app:naive", "naive", "x", "", None, 1, "app:"],
-    **dict.fromkeys(("stream", "echo", "parallel_tool_calls", "store", "ignore_eos"), [True, False, None, 1]),
+    **dict.fromkeys(("stream", "echo", "parallel_tool_calls", "store", "ignore_eos"), (True, False, None, 1)),
     **dict.fromkeys(
-        ("n", "best_of", "max_tokens", "max_completion_tokens", "top_n"), [1, 2, 0, -1, 2.0, 1e30]
+        ("n", "best_of", "max_tokens", "max_completion_tokens", "top_n"), (1, 2, 0, -1, 2.0, 1e30)
     ),
-    **dict.fromkeys(("temperature", "top_p", "min_p", "presence_penalty"), [0, 1, 0.5, -3, 1e400, "x", True]),
-    **dict.fromkeys(("seed", "top_k", "priority", "dimensions", "min_tokens"), [0, 1, -1, 2**63, None, [1]]),
-    **dict.fromkeys(("stop", "suffix", "user", "service_tier", "encoding_format"), ["x", "", ["x"], None, 4]),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "presence_penalty"), (0, 1, 0.5, -3, 1e400, "x", True)),
+    **dict.fromkeys(("seed", "top_k", "priority", "dimensions", "min_tokens"), (0, 1, -1, 2**63, None, [1])),
+    **dict.fromkeys(("stop", "suffix", "user", "service_tier", "encoding_format"), ("x", "", ["x"], None, 4)),
     **dict.fromkeys(
-        ("logprobs", "metadata", "functions", "modalities", "?"), [True, {}, [], None, 0, "text"]
+        ("logprobs", "metadata", "functions", "modalities", "?"), (True, {}, [], None, 0, "text")
     ),
 }
 
