@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -475,3 +476,43 @@ def test_schemas_of_tools_become_parts_of_one() -> None:
     assert found["properties"]["free"] == {"type": "object"}
     for other in ({"allOf": [inner]}, {**inner, "additionalProperties": True}):
         assert closed(other) == other
+
+
+FIELDS: dict[str, Sequence[Any]] = {
+    "messages": [HI, [], None, [None], [{"role": "user"}], "x", [*HI, {"role": "assistant", "content": ""}]],
+    "prompt": ["x", "", [], [1], ["x", 2], [["x"]], None, {"a": 1}, ["x"] * 200],
+    "input": ["x", "", [], [1], ["x", 2], [["x"]], None, {"a": 1}, ["x", ""]],
+    "query": ["x", "", None, 3],
+    "documents": [["x"], [], [1], None, [{"text": "x"}], [{"text": 1}], "x"],
+    "tools": [[WEATHER], [], None, [{"type": "custom"}], [{"type": "function", "function": {}}], 3],
+    "tool_choice": ["auto", "required", "none", {}, {"type": "function", "function": {"name": "weather"}}, 3],
+    "response_format": [{"type": "json_object"}, {"type": "text"}, {}, None, {"type": "json_schema"}, "x"],
+    "structured_outputs": [{"regex": "a"}, {"regex": "("}, {"choice": []}, {"grammar": "x"}, {}, 1],
+    "stream_options": [{"include_usage": True}, {"x": 1}, [], "x", None],
+    "model": ["llm", "embedding", "reranking", "app:naive", "naive", "x", "", None, 1, "app:"],
+    **dict.fromkeys(("stream", "echo", "parallel_tool_calls", "store", "ignore_eos"), (True, False, None, 1)),
+    **dict.fromkeys(
+        ("n", "best_of", "max_tokens", "max_completion_tokens", "top_n"), (1, 2, 0, -1, 2.0, 1e30)
+    ),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "presence_penalty"), (0, 1, 0.5, -3, 1e400, "x", True)),
+    **dict.fromkeys(("seed", "top_k", "priority", "dimensions", "min_tokens"), (0, 1, -1, 2**63, None, [1])),
+    **dict.fromkeys(("stop", "suffix", "user", "service_tier", "encoding_format"), ("x", "", ["x"], None, 4)),
+    **dict.fromkeys(
+        ("logprobs", "metadata", "functions", "modalities", "?"), (True, {}, [], None, 0, "text")
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_body_is_answered_with_a_bug(http: httpx.Client, seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(60):
+        names = dice.sample(list(FIELDS), dice.randint(1, 7))
+        needed = dice.choice(["messages", "prompt", "input", "query"])
+        body = {name: dice.choice(FIELDS[name]) for name in {needed: 0, **dict.fromkeys(names)}}
+        content = json.dumps(body).replace("Infinity", "1e400")
+        for path in (CHAT, COMPLETIONS, "/v1/embeddings", "/v1/rerank"):
+            answer = http.post(path, content=content)
+            assert answer.status_code < 500, (path, body, answer.text)
+            if answer.status_code != 200:
+                refused(answer, answer.status_code)

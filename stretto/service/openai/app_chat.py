@@ -34,10 +34,10 @@ class AppChat:
     """An app that answers chats.
 
     Attributes:
-        question: its input for the question.
-        documents: its input for documents; None if it takes none.
-        answer: its output that is the answer.
-        sources: its output that lists sources; None if it has none.
+        question: name of the app's input for the question.
+        documents: name of the input for documents; None if the app takes none.
+        answer: name of the output that is the answer.
+        sources: name of the output that lists sources; None if the app has none.
     """
 
     app: DeployedApp

@@ -39,7 +39,7 @@ class GeneratedText:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose calls they are: tenant, program, and what they are served for."""
+    """The owner of calls: a tenant and its program, and what the calls are served for."""
 
     tenant: str
     program: str
