@@ -215,13 +215,7 @@ class OpenAIServer:
         opening = self._openings.of_next(is_list=decode.items is not None, is_read=is_read)
         output = DecodeOutput(decode, task.prompt, opening)
         prompt = encode(facts, task, offer)
-        if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
-            num_in_all = len(prompt.content) + decode.max_tokens
-            if num_in_all > facts.max_model_tokens:
-                raise CapacityError(
-                    f"the prompt's {len(prompt.content)} tokens and max_tokens={decode.max_tokens} are more "
-                    f"than the {facts.max_model_tokens} of {facts.model!r}"
-                )
+        _check_length(facts, prompt, decode)
 
         def feed(text: str) -> bool:
             pieces, is_finished = output.feed(text)
@@ -479,3 +473,16 @@ class OpenAIServer:
         except StrettoError:
             self._following = None
             self._report([AllBlocksCleared()])
+
+
+def _check_length(facts: ServerFacts, prompt: SentPrompt, decode: Decode) -> None:
+    """Check that a prompt and its answer fit the model's context, as far as tokens are known. Raises
+    CapacityError.
+    """
+    if not isinstance(prompt.content, tuple) or facts.max_model_tokens is None:
+        return
+    if len(prompt.content) + decode.max_tokens > facts.max_model_tokens:
+        raise CapacityError(
+            f"the prompt's {len(prompt.content)} tokens and max_tokens={decode.max_tokens} are more "
+            f"than the {facts.max_model_tokens} of {facts.model!r}"
+        )
