@@ -187,8 +187,10 @@ class OpenAIServer:
             return await self._write(task, decode, emit, rank, slot, None)
         try:
             return await self._write(task, decode, emit, rank, slot, offer)
-        except BadReply as error:
-            if not error.is_refusal or self._config.takes_tools or not refuses_tools(error.message):
+        except (BadReply, EngineUnavailable) as error:  # older llama.cpp servers answer 500
+            words = error.message.replace(self._http.name, "")
+            is_refused = not isinstance(error, BadReply) or error.is_refusal
+            if not is_refused or self._config.takes_tools or not refuses_tools(words):
                 raise
             _log.warning("%s takes no tools, so its model gets them in words: %s", self._http.name, error)
             self._takes_tools = False
