@@ -365,7 +365,9 @@ def tools_engine(
         records: memory of the turns of named runs, such as a `stretto.ToolJournal`.
     """
     config = ToolsConfig(as_tools(tools), max_result_chars, records)
-    return deploy("tools", Tools, config, instances=instances, profile=PROFILES["tools"], max_batch=1)
+    profile = PROFILES["tools"]
+    # Each call has a time of its own, and the effects of a turn run one after the other.
+    return deploy("tools", Tools, config, instances=instances, profile=profile, max_batch=1, timeout_s=None)
 
 
 def transforms_engine() -> Deployment:

@@ -130,6 +130,10 @@ class RemoteSession:
         """Refuse to tell tokens, which takes a request. Raises UserError."""
         raise UserError(f"a service tells the tokens of a session at /v1/sessions/{self.id or 'ID'}")
 
+    def usage_of(self, name: str) -> Usage:
+        """Refuse to tell the tokens of a variable, which services do not know. Raises UserError."""
+        raise UserError("a service tells no tokens of single variables, only those of a whole session")
+
     def submit(self, calls: Sequence[Call]) -> None:
         """Submit calls together."""
         self._open_batch().calls.extend(calls)

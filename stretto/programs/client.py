@@ -254,6 +254,10 @@ class Client:
 
         return iterate_on(self._connection.run_on_loop, start)
 
+    def usage_of(self, name: str) -> Usage:
+        """Return the tokens that made a variable; see `SemanticVariable.usage`."""
+        return self._opened().usage_of(name)
+
     def drop(self, name: str) -> None:
         """Give a variable up; see `SemanticVariable.drop`."""
         self.ledger.forget([name])

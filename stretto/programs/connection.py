@@ -48,6 +48,10 @@ class ProgramSession(Protocol):
         """Tokens of the session's LLM requests that have ended so far."""
         ...
 
+    def usage_of(self, name: str) -> Usage:
+        """Return the tokens of the LLM requests that have made a variable."""
+        ...
+
     def is_closed(self) -> bool:
         """Return whether the session has ended, so that it takes no more calls and values."""
         ...

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from stretto.model.errors import UserError
-from stretto.model.tasks import Criteria
+from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import AbsentType, Failure
 from stretto.programs.fragment import Work
 from stretto.programs.ledger import Ledger
@@ -132,6 +132,16 @@ class SemanticVariable:
         """
         return self._bound().stream_sync(self._name, perf)
 
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the LLM requests that have made the value, once it is there: those of its own call, also
+        of replies that did not fit, and not those behind the variables that the call has read.
+
+        Raises:
+            UserError: the calls of its client run at a service, which tells no tokens of single variables.
+        """
+        return self._bound().usage_of(self._name)
+
     def set(self, value: object) -> None:
         """Give the variable its value.
 
@@ -231,6 +241,10 @@ class ProgramClient(Protocol):
 
     def stream_sync(self, name: str, perf: Criteria | None) -> Iterator[str]:
         """Return an iterator over the text of a variable, for code that is not asynchronous."""
+
+    def usage_of(self, name: str) -> Usage:
+        """Return the tokens of the LLM requests that have made a variable."""
+        ...
 
     def drop(self, name: str) -> None:
         """Give a variable up."""

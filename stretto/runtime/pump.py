@@ -259,7 +259,7 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
         match action:
             case Settled(query, name, value):
                 loaded = load(value)
-                return action if loaded is value else Settled(query, name, loaded)
+                return action if loaded is value else Settled(query, name, loaded, action.usage)
             case Reply(query, outputs, None) if outputs:
                 return Reply(query, load_inputs(outputs), None, action.usage, action.endings)
     except raised() as error:

@@ -92,10 +92,10 @@ class RunningQueries:
         match action:
             case Emit(query, output, text):
                 self._queries[query].on_text(output, text)
-            case Settled(query, name, value):
+            case Settled(query, name, value, usage):
                 session = self._queries[query]
                 assert isinstance(session, Session)
-                session.on_settled(name, value)
+                session.on_settled(name, value, usage)
             case Reply():
                 self._end(action)
 

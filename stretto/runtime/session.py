@@ -28,6 +28,8 @@ from stretto.runtime.slots import Slots
 from stretto.sched.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
 from stretto.sched.queries.live_values import UNSET
 
+_NO_USAGE = Usage()
+
 
 @dataclass(slots=True, eq=False)
 class _Variable:
@@ -43,6 +45,7 @@ class _Variable:
         value: what it has become, a value or a failure; `UNSET` before that.
         pieces: pieces of its text; none once the value is the whole of it.
         waiting: one for each caller who waits for more.
+        usage: tokens of the LLM requests that have made it.
     """
 
     is_claimed: bool = False
@@ -50,6 +53,7 @@ class _Variable:
     value: object = UNSET
     pieces: list[str] | None = None
     waiting: list[asyncio.Future[None]] | None = None
+    usage: Usage = _NO_USAGE
 
     def has_come(self) -> bool:
         """Return whether the variable has its value, or has failed."""
@@ -343,7 +347,12 @@ class Session:
         variable = self._dropped[name][0] if name in self._dropped else self._variable(name)
         variable.write(text)
 
-    def on_settled(self, name: str, value: object) -> None:
+    def usage_of(self, name: str) -> Usage:
+        """Return the tokens of the LLM requests that have made a variable, once it has its value."""
+        variable = self._variables.get(name)
+        return _NO_USAGE if variable is None else variable.usage
+
+    def on_settled(self, name: str, value: object, usage: Usage = _NO_USAGE) -> None:
         """Set a variable to its value or failure, which callers that wait for it then get. Called by the
         runtime, once for each variable.
 
@@ -356,6 +365,7 @@ class Session:
             variable = dropped.popleft()
             if not dropped:
                 del self._dropped[name]
+        variable.usage = usage
         variable.settle(value)
         if variable.is_made:
             self._note_to_come(-1)

@@ -439,12 +439,14 @@ class Emit:
 @record
 class Settled:
     """Action of the schedulers: tell the callers that wait for a variable of a session its value, `ABSENT`
-    (there is none), or a `Failure`; sent once.
+    (there is none), or a `Failure`; sent once. `usage` counts the tokens of the LLM requests that have made
+    it, since the variables that they read.
     """
 
     query: str
     name: str
     value: object
+    usage: Usage = field(default=Usage(), compare=False)
 
 
 @record

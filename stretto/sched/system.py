@@ -362,7 +362,8 @@ class System:
         for output, text in outcome.text:
             self._actions.append(Emit(query, output, text))
         for name, value in outcome.settled:
-            self._actions.append(Settled(query, name, value))
+            usage = session.take_usage(name) if isinstance(session, SessionMachine) else Usage()
+            self._actions.append(Settled(query, name, value, usage))
         if outcome.error is not None or outcome.outputs is not None:
             self._end(query, outcome.outputs, outcome.error)
         elif outcome.is_paused:

@@ -16,6 +16,7 @@ from stretto import Runtime
 from stretto.apps import agent
 from stretto.components import AgentRun, tool
 from stretto.engines.catalogue import llm_engine, tools_engine
+from stretto.model.errors import BadReply
 from stretto.wire.errors import ApiError
 from stretto.wire.tool_calls import CallPart, joined_calls, read_calls
 
@@ -133,11 +134,18 @@ def test_after_the_last_turn_calls_are_forbidden() -> None:
     assert asked[1]["tools"] == asked[0]["tools"]
 
 
-def test_a_server_that_refuses_tools_gets_them_in_words() -> None:
-    refusal = ApiError(400, '"auto" tool choice requires --enable-auto-tool-choice', "BadRequestError")
+@pytest.mark.parametrize(
+    ("status", "reason", "num_refused"),
+    [
+        (400, '"auto" tool choice requires --enable-auto-tool-choice', 1),
+        (500, "tools param requires --jinja flag", 3),  # which is tried again before
+    ],
+)
+def test_a_server_that_refuses_tools_gets_them_in_words(status: int, reason: str, num_refused: int) -> None:
+    refusal = ApiError(status, reason, "BadRequestError")
     calls = '[{"name": "weather", "arguments": {"city": "Oslo"}}]'
     replies = (
-        Reply.refusing(refusal),
+        *[Reply.refusing(refusal)] * num_refused,
         chat({"content": calls}),
         chat({"content": "[]"}),
         chat({"content": "Cold."}),
@@ -145,8 +153,15 @@ def test_a_server_that_refuses_tools_gets_them_in_words() -> None:
     run, asked = served(*replies)
     assert run.answer == "Cold."
     assert run.calls[0].text == "-3 degrees in Oslo"
-    assert ["tools" in body for body in asked] == [True, False, False, False]
-    assert "- weather(city: string): Tell the weather of a city." in asked[1]["messages"][0]["content"]
+    assert ["tools" in body for body in asked] == [True] * num_refused + [False] * 3
+    told = asked[num_refused]["messages"][0]["content"]
+    assert "- weather(city: string): Tell the weather of a city." in told
+
+
+def test_other_refusals_are_no_refusals_of_tools() -> None:
+    too_long = ApiError(400, "This model's maximum context length is 4096 tokens.", "BadRequestError")
+    with pytest.raises(BadReply, match="maximum context length"):
+        served(Reply.refusing(too_long))
 
 
 @pytest.mark.parametrize(

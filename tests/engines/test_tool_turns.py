@@ -11,6 +11,7 @@ import pytest
 
 from stretto.components import Tool, ToolResult, tool
 from stretto.engines.batch.tools import Tools, ToolsConfig
+from stretto.engines.catalogue import tools_engine
 from stretto.model.tasks import Task
 
 
@@ -141,6 +142,11 @@ def test_an_error_within_a_function_is_not_taken_for_wrong_arguments() -> None:
     with engine(tool(root)) as tools:
         (result,) = turn(tools, '{"name": "root", "arguments": {"x": -1}}')
     assert (result.outcome, result.text) == ("failed", "This failed: ValueError: no root")
+
+
+def test_a_turn_may_take_longer_than_other_steps() -> None:
+    """Its calls have times of their own, and nobody may be told that one is lost that goes on."""
+    assert tools_engine([add]).engine.timeout_s is None
 
 
 def test_results_of_a_run_have_a_length_together() -> None:

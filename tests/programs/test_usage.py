@@ -13,6 +13,7 @@ from support.services import served
 from stretto import Input, Runtime, Template
 from stretto import programs as P
 from stretto.components import LLMCall
+from stretto.engines.catalogue import transforms_engine
 from stretto.model.errors import UserError
 from stretto.model.tasks import Usage
 from stretto.service.config import ServiceConfig
@@ -36,6 +37,34 @@ def test_a_client_counts_the_tokens_of_its_calls() -> None:
             assert client.usage.num_output_tokens == 8
             assert client.usage.num_prompt_tokens == 4
         assert client.usage.num_output_tokens == 8, "also when it is closed"
+
+
+def test_a_variable_counts_the_tokens_of_its_own_call() -> None:
+    replies = iter(["one two", "one", "many", "7", "a", "b", "c", "d e"])
+    engines = [desk_llm(Desk(lambda prompt: next(replies))), transforms_engine()]
+    with Runtime(engines) as runtime, P.Client(runtime) as client:
+        first = echo("some")
+        second = echo(first)
+        assert second.get() == "one"
+        assert (first.usage.num_output_tokens, second.usage.num_output_tokens) == (3, 2)
+        assert second.usage.num_prompt_tokens == 3
+
+        @P.SemanticFunction
+        def count(x: P.SemanticVariable, y: P.Output = P.Output(transform="number", ask_again=1)) -> None:
+            """{{x}} {{y}}"""
+
+        counted = count("x")
+        assert counted.get() == 7
+        assert counted.usage.num_output_tokens == 4, "the reply that did not fit, too"
+        samples = echo.using(n=2)("x")
+        mapped = echo.map(["x", "y"])
+        assert (len(samples.get()), len(mapped.get())) == (2, 2)
+        made = (first, second, counted, samples, mapped)
+        assert P.join(first, second).usage == P.SemanticVariable("x").usage == Usage()
+        assert sum(one.usage.num_output_tokens for one in made) == client.usage.num_output_tokens
+        first.drop()
+        with pytest.raises(UserError, match="was dropped"):
+            _ = first.usage
 
 
 def test_a_query_counts_its_tokens() -> None:

@@ -36,8 +36,8 @@ def settings_of(
 
     Args:
         prompt: parts of the generation's prompt.
-        decode: its settings.
-        steps: transforms of its reply.
+        decode: settings of the generation.
+        steps: transforms of the reply.
         engine, transforms: engines of the generation and of the transforms.
         tries: number of times that the LLM is asked again.
     """

@@ -188,8 +188,10 @@ class OpenAIServer:
             return await self._write(task, decode, emit, rank, slot, None)
         try:
             return await self._write(task, decode, emit, rank, slot, offer)
-        except BadReply as error:
-            if not error.is_refusal or self._config.takes_tools or not refuses_tools(error.message):
+        except (BadReply, EngineUnavailable) as error:  # older llama.cpp servers answer 500
+            words = error.message.replace(self._http.name, "")
+            is_refused = not isinstance(error, BadReply) or error.is_refusal
+            if not is_refused or self._config.takes_tools or not refuses_tools(words):
                 raise
             _log.warning("%s takes no tools, so its model gets them in words: %s", self._http.name, error)
             self._takes_tools = False
@@ -221,12 +223,7 @@ class OpenAIServer:
         if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
             num_tokens = max_new_tokens(decode, len(prompt.content), facts.max_model_tokens)
             decode = replace(decode, max_tokens=num_tokens)
-            num_in_all = len(prompt.content) + decode.max_tokens
-            if num_in_all > facts.max_model_tokens:
-                raise CapacityError(
-                    f"the prompt's {len(prompt.content)} tokens and max_tokens={decode.max_tokens} are more "
-                    f"than the {facts.max_model_tokens} of {facts.model!r}"
-                )
+        _check_length(facts, prompt, decode)
 
         def feed(text: str) -> bool:
             pieces, is_finished = output.feed(text)
@@ -484,3 +481,16 @@ class OpenAIServer:
         except StrettoError:
             self._following = None
             self._report([AllBlocksCleared()])
+
+
+def _check_length(facts: ServerFacts, prompt: SentPrompt, decode: Decode) -> None:
+    """Check that a prompt and its answer fit the model's context, as far as tokens are known. Raises
+    CapacityError.
+    """
+    if not isinstance(prompt.content, tuple) or facts.max_model_tokens is None:
+        return
+    if len(prompt.content) + decode.max_tokens > facts.max_model_tokens:
+        raise CapacityError(
+            f"the prompt's {len(prompt.content)} tokens and max_tokens={decode.max_tokens} are more "
+            f"than the {facts.max_model_tokens} of {facts.model!r}"
+        )

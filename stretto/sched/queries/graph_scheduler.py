@@ -214,6 +214,27 @@ class GraphScheduler:
         outcome.settled += settled
         return outcome
 
+    def made_by(self, node_id: int) -> list[str]:
+        """Return the watched values, by name, that come of what an LLM answers to a node (step), without a
+        further request and without another watched value in between.
+        """
+        node = self.nodes.get(node_id)
+        if node is None:
+            return []
+        begin = node if node.fused is None else self.nodes[node.fused]
+        found: dict[str, None] = {}
+        nodes = {begin.id: begin}
+        for one in (todo := [begin]):  # grows meanwhile
+            readers, values = self.live.reached(one)
+            names = [name for value in values if (name := self.live.name_of(value)) is not None]
+            found.update(dict.fromkeys(names))
+            for reader in () if names else readers:
+                other = self.nodes.get(reader)
+                if other is not None and other.spec.runs_on != "llm" and other.id not in nodes:
+                    nodes[other.id] = other
+                    todo.append(other)
+        return list(found)
+
     def check_invariants(self) -> None:
         """Check that the states of nodes (steps) agree with what they wait for and with their lists of items.
         For tests.

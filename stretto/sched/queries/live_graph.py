@@ -162,6 +162,10 @@ class LiveGraph:
         """
         return value_id in self._watched
 
+    def name_of(self, value_id: int) -> str | None:
+        """Return the name under which a value is watched; None for a value that is not."""
+        return self._watched.get(value_id)
+
     def is_untouched(self, value_id: int) -> bool:
         """Return whether a watched value is not set, and no node (step) and no link leads to or from it."""
         return (

@@ -37,6 +37,16 @@ from stretto.sched.queries.splicing import Expand
 from stretto.sched.queries.turn_work import TurnWork
 from stretto.sched.snapshot import QueryPicture
 
+_NO_USAGE = Usage()
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.num_prompt_tokens + other.num_prompt_tokens,
+        one.num_cached_tokens + other.num_cached_tokens,
+        one.num_output_tokens + other.num_output_tokens,
+    )
+
 
 class SessionMachine:
     """The state of a query, which is either a one-shot run of one graph, or a session: named variables to
@@ -71,6 +81,7 @@ class SessionMachine:
         self._is_behind = False
         self._outputs: tuple[str, ...] | None = None
         self.usage: Usage | None = None
+        self._usages: dict[str, Usage] = {}
         self.endings: tuple[Ending, ...] = ()
         self._ended: list[tuple[Ending, object]] = []  # with the answer
 
@@ -199,6 +210,7 @@ class SessionMachine:
                 self.graph.live.bring(value_id, failure)
         self._settled.pop(name, None)
         self._produced.discard(name)
+        self._usages.pop(name, None)
         self._wants.pop(name, None)
         self._asked.pop(value_id, None)
         self._note_change(value_id)
@@ -224,6 +236,7 @@ class SessionMachine:
             value_id = self._variables.pop(name)
             self.graph.values.pop(value_id, None)
             self._settled.pop(name, None)
+            self._usages.pop(name, None)
             self._wants.pop(name, None)
             self._asked.pop(value_id, None)
         return failed, len(names)
@@ -234,7 +247,7 @@ class SessionMachine:
         """
         for report in reports:
             if report.usage is not None:
-                self._count(report.usage)
+                self._count(report.usage, () if self.is_one_shot else self.graph.made_by(report.node))
             if report.ending is not None and self.is_one_shot:
                 (result,) = report.results
                 self._ended.append((report.ending, result))
@@ -278,14 +291,15 @@ class SessionMachine:
         self.graph.check_invariants()
         assert set(self._settled) <= set(self._variables)
 
-    def _count(self, usage: Usage) -> None:
-        if (before := self.usage) is not None:
-            usage = Usage(
-                before.num_prompt_tokens + usage.num_prompt_tokens,
-                before.num_cached_tokens + usage.num_cached_tokens,
-                before.num_output_tokens + usage.num_output_tokens,
-            )
-        self.usage = usage
+    def take_usage(self, name: str) -> Usage:
+        """Return and forget the tokens of the LLM requests that have made a variable."""
+        return self._usages.pop(name, _NO_USAGE)
+
+    def _count(self, usage: Usage, names: Sequence[str]) -> None:
+        """Count the tokens of an LLM request, also for the variables that come of it."""
+        self.usage = _sum(self.usage or _NO_USAGE, usage)
+        for name in names:
+            self._usages[name] = _sum(self._usages.get(name, _NO_USAGE), usage)
 
     def _new_variable(self, name: str) -> int:
         (value_id,) = self.graph.values.add(1)
