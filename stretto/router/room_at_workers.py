@@ -42,6 +42,7 @@ class _Pool:
 
     Attributes:
         workers: the tokens that fit into the memory of each, as it says; None if it does not.
+        is_sized: whether one of them says so.
         num_requests: requests that the room knows.
         ratio: tokens of prompts for each estimated one, by which the memories are counted.
         num_tokens, num_estimated: tokens of the prompts from which it is learned.
@@ -54,10 +55,7 @@ class _Pool:
     ratio: float = 1.0
     num_tokens: float = 0.0
     num_estimated: float = 0.0
-
-    @property
-    def is_sized(self) -> bool:
-        return any(size is not None for size in self.workers.values())
+    is_sized: bool = False
 
     def scaled(self, num_tokens: int) -> int:
         """Return how many estimated tokens stand for so many."""
@@ -125,6 +123,7 @@ class RoomAtWorkers:
             pool.room.leave(worker.id)
         self._of_worker[worker.id] = pool
         pool.workers[worker.id] = size = worker.kv_tokens
+        pool.is_sized = any(one is not None for one in pool.workers.values())
         for name in islice(worker.models, _MOST_NAMES):
             if self._by_model.setdefault(name, pool) is pool:
                 pool.models[name] = None
@@ -149,6 +148,7 @@ class RoomAtWorkers:
         self._serving.discard(worker)
         pool.room.leave(worker)
         del pool.workers[worker]
+        pool.is_sized = any(one is not None for one in pool.workers.values())
         self._drop_empty(pool)
 
     # --- requests
