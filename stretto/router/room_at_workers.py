@@ -212,9 +212,18 @@ class RoomAtWorkers:
             pool.room.sent(ticket, worker)
 
     def ended(
-        self, ticket: Ticket, request: RoutedRequest, program: str, usage: Usage | None, now_s: float
+        self,
+        ticket: Ticket,
+        request: RoutedRequest,
+        program: str,
+        usage: Usage | None,
+        now_s: float,
+        *,
+        was_refused: bool = False,
     ) -> None:
-        """Note that a request has left the router; `usage` is given with an answer."""
+        """Note that a request has left the router; `usage` is given with an answer, and `was_refused` if that
+        is an error.
+        """
         self._held.pop(ticket, None)
         if (pool := self._of_ticket.pop(ticket, None)) is None:
             return
@@ -223,7 +232,7 @@ class RoomAtWorkers:
             pool.learn(usage.num_prompt_tokens, request.num_tokens)
             counts = usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_output_tokens
             usage = Usage(*map(pool.scaled, counts))
-        pool.room.ended(ticket, now_s, usage)
+        pool.room.ended(ticket, now_s, usage, was_refused=was_refused)
         if request.program.is_final and not request.program.parent:
             pool.room.finished((request.client_key, program))
         self._drop_empty(pool)

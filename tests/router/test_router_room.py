@@ -284,6 +284,19 @@ def test_clients_share_what_is_short() -> None:
     assert any(ticket in [one.ticket for one in at.state.waiting(1000)] for ticket in burst)
 
 
+def test_a_refused_request_keeps_no_room() -> None:
+    at = At()
+    refused = [at.call(name, 4500) for name in "ab"]
+    held = at.call("c", 4500)
+    for ticket in refused:
+        at.do(at.state.answered(ticket, 400, WorkerUsage(), at.now_s))
+    assert held in at.at
+    again = at.call("c", 4600)
+    at.answer(held, 4500)
+    at.do(at.state.answered(again, 400, WorkerUsage(), at.now_s))
+    assert at.state.claimed(0)[0] > 4000 * SCALE, "what was computed before is still there"
+
+
 def test_headers_name_a_program() -> None:
     assert read_program([(b"x-request-id", b"1")]) == NamedProgram()
     assert read_program([(b"x-session-id", b"s")]) == NamedProgram("s")
