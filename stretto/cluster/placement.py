@@ -134,6 +134,16 @@ class PlacementRequest:
             start_s += view.turn_s
         return view.slowness * start_s
 
+    def share_s(self, view: InstanceView, held_tokens: int) -> float:
+        """Return the predicted seconds by which the request, while it waits at an instance that holds so many
+        tokens of its prompt, delays the next one there.
+
+        They are the time of its prefill, and its share of the decode steps of a full instance.
+        """
+        share = min(1.0, max(1 / view.num_slots, self.all_tokens / view.capacity_tokens))
+        prefill_s = view.profile.batch_s(max(0, self.num_tokens - held_tokens))
+        return prefill_s + share * view.profile.decode_s(view.num_slots) * self.expected_output
+
     def _fits_behind(self, view: InstanceView) -> bool:
         """Return whether this request and all that wait at an instance fit beside those that run there."""
         num_tokens = view.running_tokens + view.waiting_tokens + self.new_tokens(view)

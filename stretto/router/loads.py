@@ -248,14 +248,9 @@ class WorkerLoads:
             self._table.changed(worker)
 
     def share_s(self, request: PlacementRequest, held_tokens: int, worker: WorkerId) -> float:
-        """Return the predicted seconds by which a request that waits at a worker delays the next one there:
-        its prefill, and its share of the decode steps of a full worker.
-        """
-        if (view := self._table.get(worker)) is None:
-            return 0.0
-        share = min(1.0, max(1 / view.num_slots, request.all_tokens / view.capacity_tokens))
-        decode_s = view.profile.decode_s(view.num_slots) * request.expected_output
-        return view.profile.batch_s(max(0, request.num_tokens - held_tokens)) + share * decode_s
+        """Return the predicted seconds by which a request that waits at a worker delays the next one."""
+        view = self._table.get(worker)
+        return 0.0 if view is None else request.share_s(view, held_tokens)
 
     def check_invariants(self) -> None:
         """Check that the loads are the sums of what runs. For tests."""

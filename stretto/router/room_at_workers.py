@@ -42,6 +42,7 @@ class _Pool:
 
     Attributes:
         workers: the tokens that fit into the memory of each, as it says; None if it does not.
+        is_sized: whether one of them says so.
         num_requests: requests that the room knows.
         ratio: tokens of prompts for each estimated one, by which the memories are counted.
         num_tokens, num_estimated: tokens of the prompts from which it is learned.
@@ -54,10 +55,7 @@ class _Pool:
     ratio: float = 1.0
     num_tokens: float = 0.0
     num_estimated: float = 0.0
-
-    @property
-    def is_sized(self) -> bool:
-        return any(size is not None for size in self.workers.values())
+    is_sized: bool = False
 
     def scaled(self, num_tokens: int) -> int:
         """Return how many estimated tokens stand for so many."""
@@ -125,6 +123,7 @@ class RoomAtWorkers:
             pool.room.leave(worker.id)
         self._of_worker[worker.id] = pool
         pool.workers[worker.id] = size = worker.kv_tokens
+        pool.is_sized = any(one is not None for one in pool.workers.values())
         for name in islice(worker.models, _MOST_NAMES):
             if self._by_model.setdefault(name, pool) is pool:
                 pool.models[name] = None
@@ -149,6 +148,7 @@ class RoomAtWorkers:
         self._serving.discard(worker)
         pool.room.leave(worker)
         del pool.workers[worker]
+        pool.is_sized = any(one is not None for one in pool.workers.values())
         self._drop_empty(pool)
 
     # --- requests
@@ -212,9 +212,18 @@ class RoomAtWorkers:
             pool.room.sent(ticket, worker)
 
     def ended(
-        self, ticket: Ticket, request: RoutedRequest, program: str, usage: Usage | None, now_s: float
+        self,
+        ticket: Ticket,
+        request: RoutedRequest,
+        program: str,
+        usage: Usage | None,
+        now_s: float,
+        *,
+        was_refused: bool = False,
     ) -> None:
-        """Note that a request has left the router; `usage` is given with an answer."""
+        """Note that a request has left the router; `usage` is given with an answer, and `was_refused` if that
+        is an error.
+        """
         self._held.pop(ticket, None)
         if (pool := self._of_ticket.pop(ticket, None)) is None:
             return
@@ -223,7 +232,7 @@ class RoomAtWorkers:
             pool.learn(usage.num_prompt_tokens, request.num_tokens)
             counts = usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_output_tokens
             usage = Usage(*map(pool.scaled, counts))
-        pool.room.ended(ticket, now_s, usage)
+        pool.room.ended(ticket, now_s, usage, was_refused=was_refused)
         if request.program.is_final and not request.program.parent:
             pool.room.finished((request.client_key, program))
         self._drop_empty(pool)

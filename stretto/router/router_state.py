@@ -215,7 +215,10 @@ class RouterState:
         worker, usage = self._release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
-        self._forget(ticket, now_s, usage if status < 400 else _UNKNOWN)
+        if status < 400:
+            self._forget(ticket, now_s, usage)
+        else:
+            self._forget(ticket, now_s, was_refused=True)
         actions = self._limit_key(client_key, worker, now_s) if status == 429 else []
         return actions + self._after(worker, now_s)
 
@@ -793,7 +796,14 @@ class RouterState:
         self._forget(ticket, now_s)
         return Refuse(ticket, status, message, retry_after_s)
 
-    def _forget(self, ticket: Ticket, now_s: float, usage: WorkerUsage = _UNKNOWN) -> None:
+    def _forget(
+        self,
+        ticket: Ticket,
+        now_s: float,
+        usage: WorkerUsage = _UNKNOWN,
+        *,
+        was_refused: bool = False,
+    ) -> None:
         """Forget a request that has left the router, with the counts of its answer if there was one."""
         client = self._clients.pop(ticket)
         counts = step_usage(usage)
@@ -806,7 +816,8 @@ class RouterState:
             account.query_ended(step.query)
             if named.is_final and not named.parent:
                 account.program_ended(client.program, step.record.tenant)
-        self._room.ended(ticket, client.request, client.program, counts, now_s)
+        request, program = client.request, client.program
+        self._room.ended(ticket, request, program, counts, now_s, was_refused=was_refused)
 
     def _release(
         self,

@@ -283,6 +283,19 @@ def test_clients_share_what_is_short() -> None:
     assert any(ticket in [one.ticket for one in at.state.waiting(1000)] for ticket in burst)
 
 
+def test_a_refused_request_keeps_no_room() -> None:
+    at = At()
+    refused = [at.call(name, 4500) for name in "ab"]
+    held = at.call("c", 4500)
+    for ticket in refused:
+        at.do(at.state.answered(ticket, 400, WorkerUsage(), at.now_s))
+    assert held in at.at
+    again = at.call("c", 4600)
+    at.answer(held, 4500)
+    at.do(at.state.answered(again, 400, WorkerUsage(), at.now_s))
+    assert at.state.claimed(0)[0] > 4000 * SCALE, "what was computed before is still there"
+
+
 def test_a_policy_that_reads_no_keys_gets_them_where_memory_is_short() -> None:
     state = RouterState(RouterConfig(), RoundRobin())
     worker = state.add_worker(WorkerConfig(url="http://w", kv_tokens=KV))

@@ -31,6 +31,7 @@ from stretto.router.messages import (
     WorkerUsage,
 )
 from stretto.router.router_state import RouterState
+from stretto.sched.orders import ORDERS
 
 REQUEST = RoutedRequest(model="m", num_tokens=100)
 MODELS = {"m": {"id": "m"}}
@@ -368,9 +369,8 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
     """
     choices = random.Random(seed)
     placement = policy()
-    router_state = router_state_of(
-        3, placement, num_slots=2, max_waiting=6, max_wait_s=30.0, max_hold_s=choices.choice([5.0, 60.0])
-    )
+    settings = {"max_hold_s": choices.choice([5.0, 60.0]), "order": [*ORDERS][seed % len(ORDERS)]}
+    router_state = router_state_of(3, placement, num_slots=2, max_waiting=6, max_wait_s=30.0, **settings)
     kv_tokens = choices.choice([None, 1000, 3000])
     at_worker: dict[Ticket, WorkerId] = {}
     open_tickets: set[Ticket] = set()

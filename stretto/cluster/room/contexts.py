@@ -110,6 +110,8 @@ class Context:
         """
         mine = self.blocks
         low, high = 0, min(len(mine), len(blocks))
+        if high and mine[high - 1] == blocks[high - 1]:  # as most prompts go on
+            return high
         while low < high:
             middle = (low + high + 1) // 2
             if mine[middle - 1] == blocks[middle - 1]:

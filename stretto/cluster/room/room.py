@@ -58,11 +58,20 @@ class Entered:
 class _Request:
     """A request that has arrived and not ended."""
 
-    __slots__ = ("common_tokens", "context", "is_last", "lane_tokens", "next_s", "num_output")
+    __slots__ = (
+        "common_tokens",
+        "context",
+        "is_first",
+        "is_last",
+        "lane_tokens",
+        "next_s",
+        "num_output",
+    )
 
     def __init__(self, context: Context, request: RoomRequest, common_tokens: int) -> None:
         self.context = context
         self.is_last = request.is_last
+        self.is_first = not context.is_computed
         self.num_output = request.num_output
         self.common_tokens = common_tokens
         """Tokens of its beginning that it should find in the cache."""
@@ -217,9 +226,14 @@ class Room:
             arrived.common_tokens = 0
         context.is_computed = True
 
-    def ended(self, key: Hashable, now_s: float, usage: Usage | None = None) -> None:
-        """Note that a request has ended, failed or was dropped; `usage` is what its instance says, None if
-        there was no answer.
+    def ended(
+        self, key: Hashable, now_s: float, usage: Usage | None = None, *, was_refused: bool = False
+    ) -> None:
+        """Note that a request has ended, failed or was dropped.
+
+        Args:
+            usage: what its instance says of it; None if there was no answer.
+            was_refused: whether its instance has refused it, so that nothing of it was computed.
         """
         arrived = self._requests.pop(key, None)
         if arrived is None:
@@ -233,7 +247,8 @@ class Room:
         self._leave_lane(arrived)
         if usage is not None:
             self._learn(arrived, usage)
-        if arrived.is_last or context.program.is_over or not context.is_computed:
+        is_new = not context.is_computed or (was_refused and arrived.is_first)
+        if arrived.is_last or context.program.is_over or is_new:
             self._forget(context)
             return
         if not context.is_inside:

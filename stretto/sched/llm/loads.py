@@ -463,15 +463,9 @@ class InstanceLoads:
     def share_s(self, request: PlacementRequest, held_tokens: int, instance: InstanceId) -> float:
         """Return the predicted seconds by which a request that waits at an instance delays the next one
         there.
-
-        They are the time of its prefill, and its share of the decode steps of a full instance.
         """
         view = self._table.get(instance)
-        if view is None:
-            return 0.0
-        share = min(1.0, max(1 / view.num_slots, request.all_tokens / view.capacity_tokens))
-        decode_s = view.profile.decode_s(view.num_slots) * request.expected_output
-        return self.prefill_s(request.num_tokens - held_tokens, instance) + share * decode_s
+        return 0.0 if view is None else request.share_s(view, held_tokens)
 
     def prefill_s(self, num_missing: int, instance: InstanceId) -> float:
         """Return the predicted seconds of prefilling `num_missing` tokens at an instance; 0 if the instance
