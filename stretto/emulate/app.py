@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 from stretto.emulate.gate import Gate
@@ -15,12 +14,11 @@ from stretto.http.client_request import ClientRequest, RequestLimits, path_of
 from stretto.http.connection import ClientConnection
 from stretto.http.refusals import TOO_LARGE, NotAllowed, Refused
 from stretto.http.request import JSON_TYPE, HttpRequest
-from stretto.http.routes import Route, Routes
+from stretto.http.routes import Handler, Route, Routes
 from stretto.http.served import WholeAnswer
 from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path, wrong_method
 
-Handler: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
-HandlerTable: TypeAlias = Mapping[tuple[str, str], Handler]
+HandlerTable: TypeAlias = dict[tuple[str, str], Handler[HttpRequest]]
 """Handlers by method and path. Paths have no slash at their ends."""
 
 CONTROL = "/emulator/"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stretto.emulate.app import Handler
+from stretto.emulate.app import HandlerTable
 from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.gate import Gate
 from stretto.emulate.generate import LOST
@@ -50,7 +50,7 @@ class BatchRoutes:
         self._gate = gate
         self._metrics_text = metrics_text
         self._num_requests = 0
-        self.table: dict[tuple[str, str], Handler] = {
+        self.table: HandlerTable = {
             ("GET", paths.MODELS): self._models,
             ("GET", paths.HEALTH): self._health,
             ("GET", paths.METRICS): self._metrics,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from stretto.emulate.app import CONTROL, Handler
+from stretto.emulate.app import CONTROL, HandlerTable
 from stretto.emulate.faults import Fault, read_fault
 from stretto.emulate.gate import Gate
 from stretto.http.request import HttpRequest
@@ -46,7 +46,7 @@ class FaultRunner:
         self._tasks: dict[asyncio.Task[None], Fault] = {}
         self._active: list[Fault] = []
         path = f"{CONTROL[1:]}faults"
-        self.table: dict[tuple[str, str], Handler] = {
+        self.table: HandlerTable = {
             ("GET", path): self._tell,
             ("POST", path): self._take,
             ("DELETE", path): self._drop,

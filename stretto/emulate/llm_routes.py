@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stretto.emulate.app import Handler
+from stretto.emulate.app import HandlerTable
 from stretto.emulate.gate import Gate
 from stretto.emulate.generate import LOST, AnswerWriter, EmulatedGeneration
 from stretto.emulate.llm_replica import EmulatedLLM
@@ -48,7 +48,7 @@ class LLMRoutes:
         self._metrics_text = metrics_text
         self._answer_tokens = answer_tokens
         self._num_requests = 0
-        self.table: dict[tuple[str, str], Handler] = {
+        self.table: HandlerTable = {
             ("POST", paths.GENERATE["completions"]): self._complete,
             ("POST", paths.GENERATE["chat"]): self._chat,
             ("GET", paths.MODELS): self._models,

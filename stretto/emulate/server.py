@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs
 
 from stretto.cluster.kv_events import AllBlocksCleared
-from stretto.emulate.app import EmulatedApp, Handler, HandlerTable
+from stretto.emulate.app import EmulatedApp, HandlerTable
 from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.device_memory import DeviceMemory
 from stretto.emulate.fault_runner import FaultRunner
@@ -86,7 +86,7 @@ class EmulatedServer:
         self._life: object = None
         """Identity of the life that the last loading began; None once the server has died."""
         self.faults = FaultRunner(self, gate)
-        life: dict[tuple[str, str], Handler] = {
+        life: HandlerTable = {
             ("POST", "sleep"): self._sleep,
             ("POST", "wake_up"): self._wake_up,
             ("GET", "is_sleeping"): self._tell_sleeping,

@@ -5,7 +5,7 @@ Source: SGLang 0.5, `entrypoints/http_server.py`.
 
 from __future__ import annotations
 
-from stretto.emulate.app import Handler
+from stretto.emulate.app import HandlerTable
 from stretto.emulate.llm_routes import LLMRoutes
 from stretto.emulate.sglang_writer import SGLangWriter, read_generate
 from stretto.http.request import HttpRequest
@@ -26,7 +26,7 @@ class SGLangRoutes:
     def __init__(self, llm: LLMRoutes, tensor_parallel: int) -> None:
         self._llm = llm
         self._tensor_parallel = tensor_parallel
-        self.table: dict[tuple[str, str], Handler] = {
+        self.table: HandlerTable = {
             **llm.table,
             ("POST", "generate"): self._generate,
             ("GET", "health_generate"): llm.healthy,

@@ -75,8 +75,7 @@ class ClientConnection(asyncio.Protocol):
         self._none = self._request = ClientRequest()
         self._served: Served | None = None
         self._answer_bytes = self._unsent_bytes = self._num_served = 0
-        self._has_answer = False
-        self._is_last = False
+        self._has_answer = self._is_last = self._lingers = False
         self.last_s = self._unread_since_s = monotonic()
         self.is_local = False
 
@@ -133,8 +132,9 @@ class ClientConnection(asyncio.Protocol):
         """Refuse a request that comes too slowly, and close the connection if the client asks nothing for
         `idle_s` seconds, or reads nothing for `unread_s`; called now and then.
         """
-        self._reader.refuse_late(now_s, head_s)
-        self._serve_next()
+        if not self._reading.is_paused:
+            self._reader.refuse_late(now_s, head_s)
+            self._serve_next()
         silent_s = now_s - self.last_s if not self._is_busy else 0.0
         idle_s = idle_s if self._num_served else min(idle_s, head_s)
         if self.is_full and now_s - self._unread_since_s > unread_s:
@@ -197,7 +197,7 @@ class ClientConnection(asyncio.Protocol):
         A client that has closed its connection looks the same, until it refuses what is sent to it.
         """
         self._is_last = self._reading.has_all = True
-        if not self._is_due:
+        if self._lingers or not self._is_due:
             return False
         self._probe()
         self._loop.call_later(_LOOK_S, self._look)
@@ -275,6 +275,7 @@ class ClientConnection(asyncio.Protocol):
             return
         head = answer_head(status, headers, length=len(body), is_chunked=False, keeps_alive=False)
         self.write(head + body)
+        self._lingers = True
         self._transport.write_eof()
         self._loop.call_later(_LINGER_S, self.abort)
 

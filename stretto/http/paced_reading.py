@@ -45,6 +45,11 @@ class PacedReading:
         """Whether bytes wait to be parsed."""
         return bool(self._rest)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether what has come waits for requests before it, so that nothing more is received."""
+        return bool(self._rest) or self._reader.is_full
+
     def take(self, data: bytes, now_s: float) -> None:
         """Take bytes of the connection."""
         reader = self._reader
@@ -63,12 +68,12 @@ class PacedReading:
 
     def go_on(self) -> None:
         """Parse and receive more soon, if there may be more: a request has left those that wait."""
+        self._reader.go_on(monotonic())
         if self._rest:
             if not self._is_due:
                 self._is_due = True
                 self._loop.call_soon(self._parse_some)
         elif self.transport is not None and not self.has_all:
-            self._reader.go_on(monotonic())
             self.transport.resume_reading()
 
     def clear(self) -> None:
@@ -86,7 +91,7 @@ class PacedReading:
             reader.feed(piece, monotonic())
         if reader.is_closed:
             rest.clear()
-        if rest or reader.is_full:
+        if self.is_paused:
             self._pause()
         if not reader.is_full and not (rest and reader.read):
             self.go_on()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 import pytest
 
@@ -211,6 +212,68 @@ def test_a_client_that_closes_its_half_and_leaves_later_is_noticed() -> None:
 
     talk(talked, Route("GET", "/wait", wait))
     assert left.is_set()
+
+
+class Client(asyncio.Transport):
+    """A client that is all in this process."""
+
+    def __init__(self, app: Echoing) -> None:
+        super().__init__()
+        self.written = b""
+        self.connection = ClientConnection(app, set())
+        self.connection.connection_made(self)
+
+    def write(self, data: object) -> None:
+        assert isinstance(data, bytes)
+        self.written += data
+
+    def write_eof(self) -> None:
+        self.written += b"<end>"
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+def test_time_in_which_a_client_is_not_read_is_not_its_own() -> None:
+    goes_on = asyncio.Event()
+
+    async def wait(request: HttpRequest) -> None:
+        await goes_on.wait()
+        await request.answer(b"waited")
+
+    async def main() -> None:
+        client = Client(Echoing(Route("GET", "/wait", wait)))
+        chunk = b"2\r\nok\r\n"
+        head = HEAD % b"POST /echo" + b"transfer-encoding: chunked\r\n\r\n"
+        client.connection.data_received(HEAD % b"GET /wait" + b"\r\n" + head + chunk * 5000)
+        await asyncio.sleep(0)
+        client.connection.time_out(monotonic() + 1000, 1e9, 30.0, 1e9)
+        assert client.written == b""
+        goes_on.set()
+        while b"waited" not in client.written:
+            await asyncio.sleep(0)
+        client.connection.time_out(monotonic() + 50, 1e9, 30.0, 1e9)
+        client.connection.data_received(b"0\r\n\r\n")
+        while not client.written.endswith(b"ok" * 5000):
+            await asyncio.sleep(0)
+        client.connection.connection_lost(None)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_refused_client_that_sends_no_more_is_let_go() -> None:
+    async def main() -> None:
+        client = Client(Echoing())
+        client.connection.data_received(b"no HTTP\r\n\r\n")
+        assert client.written.endswith(b"malformed<end>")
+        assert not client.connection.eof_received()
+        client.connection.connection_lost(None)
+
+    asyncio.run(main())
 
 
 async def _stream(request: HttpRequest) -> None:
