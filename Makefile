@@ -17,7 +17,7 @@ FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
 SOAK_S ?= 480
 
-.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras benches clean
+.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ llm-equality: env ## the in-process LLM against transformers, 1,000 prompts for 
 ray-check: env ## two nodes of a Ray cluster on this machine, one is killed (0.1 GB more to download)
 	$(BIN)/$(PIP_INSTALL) -e ".[ray]"
 	$(BIN)/python -m checks.ray_check
+
+check-clients: env ## clients of OpenAI's API at stretto serve, each in an environment of its own (0.5 GB, some minutes)
+	$(BIN)/python -m checks.openai_clients_check $(CLIENTS)
 
 check-extras: ## each extra in an environment of its own, with the first command of its page (6 GB, some minutes)
 	$(PYTHON) -m checks.extras_check --torch "$(TORCH)" $(EXTRAS)

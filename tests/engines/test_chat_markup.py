@@ -174,3 +174,20 @@ def test_a_completion_server_gets_the_tokens_of_its_template(tiny_chat_checkpoin
     assert sent(CHAT, tokenizer="none")["prompt"] == (
         "Answer shortly.\nWhat is a stretto?\nA passage.\nOf what?"
     )
+
+
+def test_a_raw_prompt_has_no_markup(tiny_chat_checkpoint: Path) -> None:
+    tokenizer = PromptTokenizer(tiny_chat_checkpoint)
+    raw = (Segment("", role="raw"), Segment("What is", "prompt"))
+    assert ChatMarkup("m", plain).of(roles_of(raw)) == Markup(("",), "")
+    assert tokenizer.end_of(raw) == []
+    assert tokenizer.decode(tokenizer.encode(raw)) == "What is"
+
+
+def test_the_markup_of_a_long_chat_is_found_in_one_pass_and_not_kept_for_ever() -> None:
+    markup = ChatMarkup("m", plain)
+    roles = ("user", "assistant") * 5000 + ("user",)
+    assert len(markup.of(roles).before) == len(roles)
+    for number in range(2000):
+        markup.of(tuple("assistant" if number >> bit & 1 else "user" for bit in range(11)))
+    assert len(markup._known) <= 512

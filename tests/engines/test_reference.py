@@ -184,6 +184,12 @@ def test_no_piece_ends_within_a_character(tiny_checkpoint: Path) -> None:
     assert not any(piece.endswith("\ufffd") for piece in pieces)
 
 
+def test_an_answer_is_fitted_into_the_context(tiny_checkpoint: Path) -> None:
+    llm = ReferenceLLM(ReferenceConfig(tiny_checkpoint))
+    ended = run(llm, (Segment("a " * 60),), Decode(max_tokens=10**6, fits_context=True))
+    assert isinstance(ended, Done)
+
+
 def test_prompt_beyond_the_context_fails_with_numbers(tiny_checkpoint: Path) -> None:
     ending = run(engine(tiny_checkpoint), (Segment("river " * 3000),), Decode(max_tokens=10))
     assert isinstance(ending, Failed)

@@ -331,6 +331,25 @@ def test_prompt_beyond_context_or_memory_fails_with_numbers(tiny_checkpoint: Pat
     assert isinstance(run(small, (Segment("river"),), Decode(max_tokens=10)), Done)
 
 
+def test_an_answer_is_fitted_into_the_context_where_that_is_asked_for(tiny_checkpoint: Path) -> None:
+    llm = TransformerLLM(TransformerConfig(tiny_checkpoint))
+    context = llm.runner.config.context_tokens
+    fitted = Decode(max_tokens=2 * context, fits_context=True, ignore_eos=True)
+    ended = run(llm, (Segment("a b c"),), fitted)
+    assert isinstance(ended, Done)
+    assert ended.usage.num_prompt_tokens + ended.usage.num_output_tokens == context
+    assert ended.finish == "length"
+    small = TransformerLLM(TransformerConfig(tiny_checkpoint, kv_bytes=2**16))
+    room = small.runner.num_blocks * 32
+    assert room < context
+    ended = run(small, (Segment("a b c"),), fitted)
+    assert isinstance(ended, Done), ended
+    assert ended.usage.num_prompt_tokens + ended.usage.num_output_tokens == room
+    failed = run(llm, (Segment("a " * 2 * context),), fitted)
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, CapacityError)
+
+
 @pytest.mark.parametrize("segment", [Segment("half \ud800 a pair"), Segment("half \ud800 a pair", "context")])
 def test_text_that_is_none_fails_alone(tiny_checkpoint: Path, segment: Segment) -> None:
     llm = engine(tiny_checkpoint)

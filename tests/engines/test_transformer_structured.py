@@ -202,3 +202,12 @@ def test_a_schema_that_is_a_wish_is_followed_or_done_without(
 
     monkeypatch.setattr("stretto.engines.transformer.engine.Structures", unusable)
     assert isinstance(run(TransformerLLM(TransformerConfig(tiny_checkpoint)), PROMPT, wish), Done)
+
+
+def test_white_space_between_parts_of_json_has_an_end(mini: TransformerLLM) -> None:
+    """The small model writes spaces for ever where a schema lets it."""
+    ended = run(mini, PROMPT, Decode(max_tokens=120, json_schema=json.dumps(SCHEMA)))
+    assert isinstance(ended, Done)
+    assert json.loads(str(ended.value)).keys() == {"place", "sure"}
+    assert "  " not in str(ended.value)
+    assert "\n" not in str(ended.value)

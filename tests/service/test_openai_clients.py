@@ -194,3 +194,12 @@ def test_errors_are_those_that_the_client_knows(client: Any) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model="llm", logprobs=True, **ASKED)
     assert refused.value.param == "logprobs"
+
+
+def test_the_programs_of_the_page_run(url: str) -> None:
+    pytest.importorskip("llguidance")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "openai.md").read_text("utf-8"), re.DOTALL)
+    program = "\n".join(blocks).replace("http://127.0.0.1:8700/v1", url)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    assert "treasure-island" in ended.stdout

@@ -516,3 +516,31 @@ def test_no_body_is_answered_with_a_bug(http: httpx.Client, seed: int) -> None:
             assert answer.status_code < 500, (path, body, answer.text)
             if answer.status_code != 200:
                 refused(answer, answer.status_code)
+
+
+def test_messages_of_a_kind_become_one(http: httpx.Client, desk: Desk) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "a"},
+        {"role": "developer", "content": "b"},
+        *HI,
+        {"role": "assistant", "tool_calls": [call, {**call, "id": "2"}]},
+        {"role": "tool", "tool_call_id": "1", "content": "x"},
+        {"role": "tool", "tool_call_id": "2", "content": "y"},
+    ]
+    assert http.post(CHAT, json={"messages": messages}).status_code == 200
+    segments = desk.tasks[-1].prompt
+    assert [segment.role for segment in segments[::2]] == ["system", "user", "assistant", "user"]
+    assert [segment.text for segment in segments[1::2]] == [
+        "a\n\nb",
+        "hi",
+        '{"tool_calls": [{"name": "f", "arguments": {}}, {"name": "f", "arguments": {}}]}',
+        "Result of f: x\n\nResult of f: y",
+    ]
+
+
+def test_a_chat_of_thousands_of_messages_is_answered(http: httpx.Client) -> None:
+    many = [{"role": role, "content": "x"} for role in ("system", "user", "assistant") for _ in range(1300)]
+    assert http.post(CHAT, json={"messages": many}, timeout=120).status_code == 200
+    error = refused(http.post(CHAT, json={"messages": HI * 5000}))
+    assert error["param"] == "messages"

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from stretto import programs as P
-from stretto.cli.served_engines import with_usual_engines
+from stretto.cli.served_engines import with_usual_engines, with_vector_engines
 from stretto.engines.catalogue import llm_engine
 from stretto.model.errors import ConfigError
 from stretto.schema.tables import Tables
@@ -57,6 +57,15 @@ def test_the_file_of_the_documentation_can_be_read() -> None:
 def test_a_bad_setting_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         written(text)
+
+
+def test_engines_that_embed_start_when_they_are_needed() -> None:
+    usual = with_usual_engines([], ["stand-in"], None, None)
+    found, spares = with_vector_engines(usual)
+    engines = {engine.name: engine for engine in found}
+    assert list(engines) == ["llm", "transforms", "embedding", "reranking"]
+    assert (engines["embedding"].replicas, list(spares)) == ((), ["embedding"])
+    assert with_vector_engines(found) == (found, {})
 
 
 def test_engines_that_the_file_leaves_out_are_the_usual_ones() -> None:

@@ -34,7 +34,7 @@ def prompt_of(messages: Sequence[ChatMessage], tools: ToolUse | None) -> tuple[P
     if len(messages) > MAX_MESSAGES:
         raise invalid("messages", f"there are {len(messages)} messages; at most {MAX_MESSAGES} are read")
     names: dict[str, str] = {}
-    found: list[PromptMessage] = []
+    found: list[tuple[str, list[str]]] = []
     was_tool = False
     for place, message in enumerate(messages):
         role = _ROLES.get(message.role)
@@ -45,18 +45,17 @@ def prompt_of(messages: Sequence[ChatMessage], tools: ToolUse | None) -> tuple[P
             )
         text = _text(message, f"messages.{place}", names, is_with_tools=tools is not None)
         is_tool = message.role == "tool"
-        is_head = role == "system" and all(one.role == "system" for one in found)
-        if found and (is_head or (is_tool and was_tool)):
-            found[-1] = PromptMessage(role, f"{found[-1].text}{_BETWEEN}{text}")
+        is_head = role == "system" and len(found) == 1 and found[0][0] == "system"
+        if is_head or (is_tool and was_tool):
+            found[-1][1].append(text)
         else:
-            found.append(PromptMessage(role, text))
+            found.append((role, [text]))
         was_tool = is_tool
     if tools is not None:
-        if found[0].role == "system":
-            found[0] = PromptMessage("system", f"{found[0].text}{_BETWEEN}{tools.instructions()}")
-        else:
-            found.insert(0, PromptMessage("system", tools.instructions()))
-    return tuple(found)
+        if found[0][0] != "system":
+            found.insert(0, ("system", []))
+        found[0][1].append(tools.instructions())
+    return tuple(PromptMessage(role, _BETWEEN.join(texts)) for role, texts in found)
 
 
 def _text(message: ChatMessage, place: str, names: dict[str, str], *, is_with_tools: bool) -> str:

@@ -103,5 +103,6 @@ def _model_of(deployment: Deployment, spare: Replica | None) -> str | None:
     config = replica.instance_config()
     for name in ("model", "path"):
         if (found := getattr(config, name, None)) is not None:
-            return PurePath(found).name if name == "path" else str(found)
+            is_path = name == "path" or PurePath(found).is_absolute()
+            return PurePath(found).name if is_path else str(found)
     return None

@@ -14,7 +14,7 @@ from stretto.model.values import Document
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.query_table import AppQuery
-from stretto.service.bodies import off_loop, read_json
+from stretto.service.bodies import in_thread, read_json
 from stretto.service.openai.app_chat import AppChat
 from stretto.service.openai.generation import Caller, Generator, finish_of
 from stretto.service.openai.program_of import program_of
@@ -27,6 +27,8 @@ from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
 from stretto.wire.requests import ChatRequest, CompletionRequest
 
+_LONG_BYTES = 64_000
+"""Number of bytes of a body from which on it is read in a thread. Shorter ones take some ms at most."""
 _CHARS_PER_TOKEN = 4
 _RETRY_S = 1.0
 
@@ -56,12 +58,12 @@ class TextRoutes:
             body = mapping("", read_json(content, "the body"))
             return body, ChatRequest.from_json(body)
 
-        body, chat = await off_loop(len(content), read)
+        body, chat = await in_thread(len(content) > _LONG_BYTES, read)
         if (app := self._models.app(chat.model)) is not None:
             await self._answer_by_app(request, app, chat, body)
             return
         engine = self._models.llm(chat.model)
-        wanted = await off_loop(len(content), lambda: wanted_chat(chat, body))
+        wanted = await in_thread(len(content) > _LONG_BYTES, lambda: wanted_chat(chat, body))
         await self._answer(request, engine, wanted, chat.model or engine)
 
     async def complete(self, request: ServiceRequest) -> None:
@@ -73,7 +75,7 @@ class TextRoutes:
             asked = CompletionRequest.from_json(body)
             return wanted_completion(asked, body), asked.model
 
-        wanted, model = await off_loop(len(content), read)
+        wanted, model = await in_thread(len(content) > _LONG_BYTES, read)
         engine = self._models.llm(model)
         await self._answer(request, engine, wanted, model or engine)
 

@@ -1,0 +1,67 @@
+"""OpenAI's API at a service whose LLM is a server of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from support.emulated import emulating
+from support.services import served
+
+from stretto.engines.catalogue import llm_engine
+
+CHAT = "/v1/chat/completions"
+ASKED = {"messages": [{"role": "user", "content": "Where is the inn?"}], "max_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with emulating() as (url,):
+        yield url
+
+
+@pytest.fixture(scope="module", params=["completions", "chat"])
+def http(server: str, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    llm = llm_engine(server, api=request.param)
+    with served([llm]) as (_, url), httpx.Client(base_url=url, timeout=60) as found:
+        found.headers["x-api"] = request.param
+        yield found
+
+
+def test_a_chat_whole_and_streamed(http: httpx.Client) -> None:
+    whole = http.post(CHAT, json=ASKED).json()
+    assert whole["choices"][0]["finish_reason"] == "length"
+    assert whole["usage"]["completion_tokens"] == 8
+    body = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
+    lines = [line for line in http.post(CHAT, json=body).text.split("\n\n") if line]
+    assert lines.pop() == "data: [DONE]"
+    *chunks, last = (json.loads(line.removeprefix("data: ")) for line in lines)
+    texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(texts) == whole["choices"][0]["message"]["content"]
+    assert last["usage"]["completion_tokens"] == 8
+
+
+def test_a_schema_and_tools_are_asked_of_the_server(http: httpx.Client) -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    found = http.post(CHAT, json={**ASKED, "response_format": form, "max_tokens": 64}).json()
+    assert json.loads(found["choices"][0]["message"]["content"])["n"] == 1
+    tool = {"type": "function", "function": {"name": "count", "parameters": schema}}
+    body = {**ASKED, "tools": [tool], "tool_choice": "required", "max_tokens": 512}
+    (call, *_) = http.post(CHAT, json=body).json()["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "count", "arguments": '{"n": 1}'}
+
+
+def test_what_the_server_refuses_is_the_requests_fault(http: httpx.Client) -> None:
+    answer = http.post(CHAT, json={"messages": [{"role": "user", "content": "word " * 6000}]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_a_bare_prompt_needs_a_server_that_completes(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"prompt": "The inn", "max_tokens": 3})
+    if http.headers["x-api"] == "completions":
+        assert answer.json()["usage"]["completion_tokens"] == 3
+    else:
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
