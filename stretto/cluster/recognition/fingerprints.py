@@ -53,8 +53,8 @@ _WORD = 8
 """Bytes that decide whether a place has an anchor."""
 _SPAN = 3 * _WORD
 """Bytes that an anchor depends on."""
-_LEAST_LEVEL, _MOST_LEVEL = 3, 15
-_USUAL_ANCHORS = 350
+_LEAST_LEVEL, _MOST_LEVEL = 2, 15
+_USUAL_ANCHORS = 500
 """Number of anchors of a prompt above which only rarer ones are looked for."""
 _NUM_ANCHORS = 3
 """Anchors by which a generated text is known again."""
