@@ -54,6 +54,8 @@ _WORD = 8
 _SPAN = 3 * _WORD
 """Bytes that an anchor depends on."""
 _LEAST_LEVEL, _MOST_LEVEL = 2, 15
+_ANSWER_LEVEL = 5
+"""Least level of anchors that are looked for in the answers of a prompt, where only long ones count."""
 _USUAL_ANCHORS = 500
 """Number of anchors of a prompt above which only rarer ones are looked for."""
 _NUM_ANCHORS = 3
@@ -102,7 +104,7 @@ class ChatPrint:
     def answer_anchors(self) -> Anchors:
         """The anchors of the turns that are answers."""
         answers = [text for role, text in self._turns if role == MODEL]
-        return anchors_of(self._tenant, answers, _MAX_ANSWERS) if answers else _NO_ANCHORS
+        return anchors_of(self._tenant, answers, _MAX_ANSWERS, _ANSWER_LEVEL) if answers else _NO_ANCHORS
 
     @property
     def searched(self) -> Anchors | None:
@@ -186,27 +188,31 @@ def _answered(key: Key, text: str) -> Key:
 class Anchors:
     """The anchors of a long text that are at least of a level."""
 
-    __slots__ = ("keys", "level")
-
-    def __init__(self, keys: frozenset[Key], level: int) -> None:
+    def __init__(self, keys: Sequence[Key], level: int) -> None:
         self.keys = keys
         self.level = level
+
+    @cached_property
+    def _set(self) -> frozenset[Key]:
+        return frozenset(self.keys)
 
     def have(self, piece: Sequence[Key]) -> int:
         """Return how many of the anchors of a piece stand in the text; 0 if one that must is absent."""
         wanted = [key for key in piece if key & _MOST_LEVEL >= self.level]
-        return len(wanted) if self.keys.issuperset(wanted) else 0
+        return len(wanted) if self._set.issuperset(wanted) else 0
 
 
-_NO_ANCHORS = Anchors(frozenset(), _MOST_LEVEL)
+_NO_ANCHORS = Anchors((), _MOST_LEVEL)
 
 
-def anchors_of(tenant: str, texts: Sequence[str], most: int = _MAX_SEARCHED) -> Anchors:
+def anchors_of(
+    tenant: str, texts: Sequence[str], most: int = _MAX_SEARCHED, least_level: int = _LEAST_LEVEL
+) -> Anchors:
     """Return the anchors of several texts together, of at most so many characters at their two ends."""
     data = "\n".join(_ends_of(texts, most)).encode("utf-8", "surrogatepass")
-    level = max(_LEAST_LEVEL, min(_MOST_LEVEL, (len(data) // _USUAL_ANCHORS).bit_length() - 1))
+    level = max(least_level, min(_MOST_LEVEL, (len(data) // _USUAL_ANCHORS).bit_length() - 1))
     found = _found(tenant, data, level)
-    return _NO_ANCHORS if found is None else Anchors(frozenset(found[0].tolist()), level)
+    return _NO_ANCHORS if found is None else Anchors(found[0].tolist(), level)
 
 
 def _ends_of(texts: Sequence[str], most: int) -> Sequence[str]:

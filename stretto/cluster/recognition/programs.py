@@ -5,7 +5,7 @@ A tenant that has more than others gives way first. So a client that invents pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stretto.cluster.recognition.fingerprints import WHOLE, Ending, Key, Piece, Tail
@@ -112,8 +112,8 @@ class Programs:
         programs = found if isinstance(found, list) else [found]
         return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
 
-    def with_any(self, keys: Iterable[Set[Key]], tenant: str) -> list[Program]:
-        """Return the programs of a tenant that keys in some sets lead to, the oldest first. A key that leads
+    def with_any(self, keys: Iterable[Iterable[Key]], tenant: str) -> list[Program]:
+        """Return the programs of a tenant that keys in some lists lead to, the oldest first. A key that leads
         to many says nothing.
         """
         programs: dict[Program, None] = {}
