@@ -10,8 +10,8 @@ A *key* is a number of 64 bits that depends on the tenant. There are two kinds:
   bits, says how rare it is: of 2^n places one has level n. In a long text only rare ones are looked for.
 
 Texts are hashed by Python's own hash, which is keyed by a secret of the process (SipHash). So nobody can make
-two texts with equal keys, and a short text takes a tenth of the time of `hashlib.blake2b`. Anchors, which are
-not so strong, are mixed with such a hash of the tenant.
+two texts with equal keys, and hashing a short text takes a tenth of the time of `hashlib.blake2b`. Anchors,
+which are not so strong, are mixed with such a hash of the tenant.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ LEAST_ANSWER = 40
 _BLOCK = 1024
 """Characters of a block of a prompt that is one text."""
 _MAX_TURNS = 50_000
+_MOST_POINTS = 2048
+"""Points at which an earlier prompt may have ended; of more, the last and some of the first count."""
 _MAX_SEARCHED = 131_072
 """Characters of a prompt in which answers are looked for: a quarter of them at its beginning."""
 _MAX_ANSWERS = 32_768
@@ -88,7 +90,9 @@ class ChatPrint:
         """Yield, longest first, the keys of where an earlier prompt may have ended: with an answer that
         stands in this prompt, and before it.
         """
-        return reversed(self._points)
+        yield from reversed(self._points[-_MOST_POINTS:])
+        if len(self._points) > _MOST_POINTS:
+            yield from reversed(self._points[: _MOST_POINTS // 8])
 
     @property
     def task(self) -> str:
@@ -129,10 +133,12 @@ class TextPrint:
         """Yield, longest first, the keys of where an earlier prompt, with its answer if that is known, may
         have ended. `tails` says how many characters stood behind a block there.
         """
+        num_tried = 0
         for number in range(len(self._blocks) - 1, -1, -1):
             block, begin = self._blocks[number], number * _BLOCK
             for length in sorted(tails.get(block, ()), reverse=True):
-                if begin + length < len(self.task):
+                if begin + length < len(self.task) and num_tried < _MOST_POINTS:
+                    num_tried += 1
                     yield hash((block, self.task[begin : begin + length]))
 
     @cached_property
