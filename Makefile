@@ -148,6 +148,7 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(BIN)/stretto bench emulate --json runs/emulate.json
 	$(BIN)/stretto bench router --json runs/router.json
 	$(BIN)/stretto bench service --json runs/service.json
+	$(BIN)/stretto bench recognition --json runs/recognition.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench router --fleet --json runs/router-fleet.json $(if $(DATA),--data $(DATA))
 	$(if $(DATA),$(BIN)/stretto bench door --json runs/door.json --data $(DATA))
 	$(BIN)/stretto bench sim --json runs/sim.json $(if $(DATA),--data $(DATA))

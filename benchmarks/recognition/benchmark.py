@@ -34,11 +34,11 @@ class RecognitionSize:
 
     num_sessions: int = 1000
     seeds: int = 3
-    num_programs: int = 100_000
+    num_programs: int = 20_000
     repeats: int = 200
 
 
-QUICK = RecognitionSize(num_sessions=300, seeds=1, num_programs=10_000, repeats=50)
+QUICK = RecognitionSize(num_sessions=300, seeds=1, num_programs=5_000, repeats=50)
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:

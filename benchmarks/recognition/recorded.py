@@ -1,5 +1,5 @@
 """Calls of recorded sessions: agents that write a program together (MetaGPT), agents with tools (ToolBench),
-and agents that search (ReAct), interleaved.
+agents that search (ReAct), and the agent that comes with Stretto.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.recognition.calls import CHAT, TEXT, TrueCall, chat_answer, text_answer
+from benchmarks.recognition.own_agents import own_calls
 
 
 def recorded_calls(data: Path, seed: int) -> dict[str, list[list[TrueCall]]]:
@@ -22,6 +23,7 @@ def recorded_calls(data: Path, seed: int) -> dict[str, list[list[TrueCall]]]:
         "MetaGPT, a program of 57 calls": [_coding(data, rng)],
         "ToolBench, 13 agents with tools": _tool_agents(data, rng),
         "ReAct, 100 agents that search": _searching_agents(data, rng),
+        "agents of Stretto, 24 questions": own_calls(seed),
     }
 
 

@@ -275,8 +275,10 @@ class Front:
 
     def _ended(self, exchange: RoutedExchange) -> None:
         self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
-        if exchange.program is not None:
-            exchange.program.end(was_answered=exchange.trace.status == 200 or exchange.has_begun)
+        if (program := exchange.program) is not None:
+            was_answered = exchange.trace.status == 200 or exchange.has_begun
+            # later, for the last bytes of the answer may not have been written yet
+            self._loop.call_soon(partial(program.end, was_answered=was_answered))
         self.counters.count(exchange.trace)
         if self._log is not None:
             self._log.write(exchange.trace)

@@ -150,4 +150,5 @@ def _texts(api: str, text: str, calls: list[Call], stored: str = "") -> AnswerTe
     text = text[:_MOST_TEXT]
     calls = [(name, arguments[:_MOST_TEXT]) for name, arguments in calls]
     turn = text if api == "completions" else model_turn(text, calls)
-    return AnswerTexts(turn, text, given_texts(calls), stored)
+    given = calls if text.lstrip()[:1] not in ("[", "{") else [("", text), *calls]
+    return AnswerTexts(turn, text, given_texts(given), stored)

@@ -66,7 +66,9 @@ def model_turn(text: str, calls: Iterable[Call]) -> str:
 
 
 def given_texts(calls: Iterable[Call]) -> list[str]:
-    """Return the longer texts in the arguments of calls, which may be cut: a sub-agent's task is one."""
+    """Return the longer texts in the arguments of calls, which may be cut: a sub-agent's task is one. An
+    answer that is JSON counts as a call, for many programs let a model write calls and plans so.
+    """
     return [
         _ESCAPES.sub(lambda found: _ESCAPED.get(found[1], found[1]), text)
         for _, arguments in calls

@@ -304,3 +304,32 @@ def test_any_traffic_keeps_the_machine_whole(seed: int) -> None:
         running.append(traffic.ask(prompt, rng.choice("tuv"), **ids))
     for found in running:
         traffic.fail(found)
+
+
+def test_prompts_that_are_made_to_be_slow_are_compared_within_bounds() -> None:
+    """Work is counted, not timed: keys that are looked up, and programs whose texts are compared."""
+    looked_up = 0
+
+    def count(keys: object) -> None:
+        nonlocal looked_up
+        looked_up += sum(1 for _ in keys)  # type: ignore[attr-defined]
+
+    count(ChatPrint("t", [("user", "a"), said("b")] * 20_000).points({}))
+    text = TextPrint("t", "a" * 100_000)
+    tails = {block: dict.fromkeys(range(1024), 1) for block in text._blocks}
+    count(text.points(tails))
+    assert looked_up < 5000
+    traffic = Traffic()
+    rng = random.Random(0)
+    answers = ["".join(rng.choices("abcdefgh ", k=120)) for _ in range(200)]
+    for answer in answers:
+        traffic.machine.answered(
+            traffic.machine.arrive(
+                AskedProgram("t", ProgramIds(), ChatPrint("t", [("user", answer[-9:])]))
+            ).key,
+            AnswerTexts(answer, answer),
+        )
+    found = traffic.machine._programs.with_any(
+        [ChatPrint("t", [("user", " ".join(answers))]).anchors.keys], "t"
+    )
+    assert len(found) == 64

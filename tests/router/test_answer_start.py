@@ -157,6 +157,15 @@ def test_an_answer_is_known_again_in_the_form_in_which_it_comes_back(
         assert answer.given == [ARGUMENTS["task"]]
 
 
+def test_texts_of_an_answer_that_is_json_are_known_again_by_themselves() -> None:
+    plan = json.dumps({"tasks": [ARGUMENTS["task"], "short"]})
+    answer = whole(CHAT, {"choices": [{"message": {"content": plan}}]})
+    assert answer is not None
+    assert answer.given == [ARGUMENTS["task"]]
+    later = {"messages": [{"role": "user", "content": f"Do this: {ARGUMENTS['task']}"}]}
+    assert goes_on(CHAT, {"messages": [TASK]}, answer, later).way == "answer_inside"
+
+
 def test_thoughts_and_spaces_at_the_ends_do_not_count() -> None:
     answer = whole(CHAT, {"choices": [{"message": {"content": f"<think>Hm, what?</think>\n\n{SAID}\n"}}]})
     later = {"messages": [TASK, {"role": "assistant", "content": SAID}, TASK]}

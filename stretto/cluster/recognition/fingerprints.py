@@ -10,8 +10,8 @@ A *key* is a number of 64 bits that depends on the tenant. There are two kinds:
   bits, says how rare it is: of 2^n places one has level n. In a long text only rare ones are looked for.
 
 Texts are hashed by Python's own hash, which is keyed by a secret of the process (SipHash). So nobody can make
-two texts with equal keys, and a short text takes a tenth of the time of `hashlib.blake2b`. Anchors, which are
-not so strong, are mixed with such a hash of the tenant.
+two texts with equal keys, and hashing a short text takes a tenth of the time of `hashlib.blake2b`. Anchors,
+which are not so strong, are mixed with such a hash of the tenant.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ LEAST_ANSWER = 40
 _BLOCK = 1024
 """Characters of a block of a prompt that is one text."""
 _MAX_TURNS = 50_000
+_MOST_POINTS = 2048
+"""Points at which an earlier prompt may have ended; of more, the last and some of the first count."""
 _MAX_SEARCHED = 131_072
 """Characters of a prompt in which answers are looked for: a quarter of them at its beginning."""
 _MAX_ANSWERS = 32_768
@@ -53,8 +55,10 @@ _WORD = 8
 """Bytes that decide whether a place has an anchor."""
 _SPAN = 3 * _WORD
 """Bytes that an anchor depends on."""
-_LEAST_LEVEL, _MOST_LEVEL = 3, 15
-_USUAL_ANCHORS = 350
+_LEAST_LEVEL, _MOST_LEVEL = 2, 15
+_ANSWER_LEVEL = 5
+"""Least level of anchors that are looked for in the answers of a prompt, where only long ones count."""
+_USUAL_ANCHORS = 500
 """Number of anchors of a prompt above which only rarer ones are looked for."""
 _NUM_ANCHORS = 3
 """Anchors by which a generated text is known again."""
@@ -86,7 +90,9 @@ class ChatPrint:
         """Yield, longest first, the keys of where an earlier prompt may have ended: with an answer that
         stands in this prompt, and before it.
         """
-        return reversed(self._points)
+        yield from reversed(self._points[-_MOST_POINTS:])
+        if len(self._points) > _MOST_POINTS:
+            yield from reversed(self._points[: _MOST_POINTS // 8])
 
     @property
     def task(self) -> str:
@@ -102,7 +108,7 @@ class ChatPrint:
     def answer_anchors(self) -> Anchors:
         """The anchors of the turns that are answers."""
         answers = [text for role, text in self._turns if role == MODEL]
-        return anchors_of(self._tenant, answers, _MAX_ANSWERS) if answers else _NO_ANCHORS
+        return anchors_of(self._tenant, answers, _MAX_ANSWERS, _ANSWER_LEVEL) if answers else _NO_ANCHORS
 
     @property
     def searched(self) -> Anchors | None:
@@ -127,10 +133,12 @@ class TextPrint:
         """Yield, longest first, the keys of where an earlier prompt, with its answer if that is known, may
         have ended. `tails` says how many characters stood behind a block there.
         """
+        num_tried = 0
         for number in range(len(self._blocks) - 1, -1, -1):
             block, begin = self._blocks[number], number * _BLOCK
             for length in sorted(tails.get(block, ()), reverse=True):
-                if begin + length < len(self.task):
+                if begin + length < len(self.task) and num_tried < _MOST_POINTS:
+                    num_tried += 1
                     yield hash((block, self.task[begin : begin + length]))
 
     @cached_property
@@ -186,27 +194,31 @@ def _answered(key: Key, text: str) -> Key:
 class Anchors:
     """The anchors of a long text that are at least of a level."""
 
-    __slots__ = ("keys", "level")
-
-    def __init__(self, keys: frozenset[Key], level: int) -> None:
+    def __init__(self, keys: Sequence[Key], level: int) -> None:
         self.keys = keys
         self.level = level
+
+    @cached_property
+    def _set(self) -> frozenset[Key]:
+        return frozenset(self.keys)
 
     def have(self, piece: Sequence[Key]) -> int:
         """Return how many of the anchors of a piece stand in the text; 0 if one that must is absent."""
         wanted = [key for key in piece if key & _MOST_LEVEL >= self.level]
-        return len(wanted) if self.keys.issuperset(wanted) else 0
+        return len(wanted) if self._set.issuperset(wanted) else 0
 
 
-_NO_ANCHORS = Anchors(frozenset(), _MOST_LEVEL)
+_NO_ANCHORS = Anchors((), _MOST_LEVEL)
 
 
-def anchors_of(tenant: str, texts: Sequence[str], most: int = _MAX_SEARCHED) -> Anchors:
+def anchors_of(
+    tenant: str, texts: Sequence[str], most: int = _MAX_SEARCHED, least_level: int = _LEAST_LEVEL
+) -> Anchors:
     """Return the anchors of several texts together, of at most so many characters at their two ends."""
     data = "\n".join(_ends_of(texts, most)).encode("utf-8", "surrogatepass")
-    level = max(_LEAST_LEVEL, min(_MOST_LEVEL, (len(data) // _USUAL_ANCHORS).bit_length() - 1))
+    level = max(least_level, min(_MOST_LEVEL, (len(data) // _USUAL_ANCHORS).bit_length() - 1))
     found = _found(tenant, data, level)
-    return _NO_ANCHORS if found is None else Anchors(frozenset(found[0].tolist()), level)
+    return _NO_ANCHORS if found is None else Anchors(found[0].tolist(), level)
 
 
 def _ends_of(texts: Sequence[str], most: int) -> Sequence[str]:

@@ -5,7 +5,7 @@ A tenant that has more than others gives way first. So a client that invents pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stretto.cluster.recognition.fingerprints import WHOLE, Ending, Key, Piece, Tail
@@ -66,6 +66,8 @@ class Program:
             yield piece[1]
 
 
+_MOST_FOUND = 64
+"""Programs whose texts are compared with a prompt."""
 _MOST_ALIKE = 2
 """Programs that may have generated the same text; what more of them have is nobody's own."""
 
@@ -112,15 +114,15 @@ class Programs:
         programs = found if isinstance(found, list) else [found]
         return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
 
-    def with_any(self, keys: Iterable[Set[Key]], tenant: str) -> list[Program]:
-        """Return the programs of a tenant that keys in some sets lead to, the oldest first. A key that leads
-        to many says nothing.
+    def with_any(self, keys: Iterable[Iterable[Key]], tenant: str) -> list[Program]:
+        """Return the programs of a tenant that keys in some lists lead to, the oldest first; of many programs
+        the latest. A key that leads to many says nothing.
         """
         programs: dict[Program, None] = {}
         for key in (key for some in keys for key in self._by_key.keys() & some):
             if len(found := self.with_key(key, tenant)) <= _MOST_ALIKE:
                 programs |= dict.fromkeys(found)
-        return sorted(programs, key=lambda program: program.number)
+        return sorted(programs, key=lambda program: program.number)[-_MOST_FOUND:]
 
     def add(self, tenant_name: str, leans_on: int = 0) -> Program:
         """Return a new program of a tenant."""
