@@ -24,6 +24,8 @@ def num_bytes(value: object) -> int:
             return len(value)
         case list() | tuple():
             return _NUMBER_BYTES + sum(map(num_bytes, value))
+        case dict():
+            return _NUMBER_BYTES + sum(len(str(key)) + num_bytes(one) for key, one in value.items())
         case Document(source, sections):
             texts = [text for section in sections for text in (section.text, section.title or "")]
             return len(source) + sum(map(len, texts)) + _NUMBER_BYTES * (1 + len(sections))

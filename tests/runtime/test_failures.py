@@ -108,7 +108,7 @@ async def test_an_engine_that_cannot_be_constructed_is_named_at_the_start(runs_i
         await runtime.__aenter__()
     assert str(caught.value) == "engine 'acting': OSError: no model for number 2"
     assert len(config.log.closed) == len(config.log.made) - 1 >= 2, "all others are closed"
-    with pytest.raises(UserError, match="not running"):
+    with pytest.raises(UserError, match="has been closed"):
         await runtime.submit(SHOUT, {"text": "a"})
 
 
@@ -450,7 +450,7 @@ async def test_leaving_cancels_every_query_whatever_it_is_doing() -> None:
         await outside
     queries[0].cancel()
     await runtime.aclose()
-    with pytest.raises(UserError, match="not running"):
+    with pytest.raises(UserError, match="has been closed"):
         await runtime.submit(SHOUT, {"text": "a"})
 
 

@@ -23,7 +23,7 @@ from stretto.model.errors import (
     QueryEnded,
     UserError,
 )
-from stretto.model.values import ABSENT
+from stretto.model.values import ABSENT, Document
 from stretto.runtime.session import Session
 from stretto.runtime.slots import Slots
 from stretto.sched.messages import Event
@@ -329,10 +329,10 @@ async def test_an_idle_session_holds_no_slot_and_one_with_work_holds_one() -> No
 @in_virtual_time
 async def test_values_that_are_no_text_stream_as_they_stand_in_a_prompt() -> None:
     async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
-        shown = {"number": 7, "list": ["a", "b"], "absent": ABSENT}
-        for name, value in {**shown, "object": {"a": 1}}.items():
+        shown = {"number": 7, "list": ["a", "b"], "absent": ABSENT, "object": {"a": 1}}
+        for name, value in {**shown, "document": Document("a.txt", (), "")}.items():
             session.provide(name, value)
         found = {name: [piece async for piece in session.stream(name)] for name in shown}
-        assert found == {"number": ["7"], "list": ["a\n\nb"], "absent": []}
+        assert found == {"number": ["7"], "list": ["a\n\nb"], "absent": [], "object": ['{"a": 1}']}
         with pytest.raises(UserError, match="cannot be streamed"):
-            await anext(session.stream("object"))
+            await anext(session.stream("document"))
