@@ -119,7 +119,11 @@ Policy = Annotated[
 ]
 Api = Annotated[
     str | None,
-    typer.Option("--api", help="API of the server: completions (the default) or chat.", metavar="NAME"),
+    typer.Option(
+        "--api",
+        help="API of the server: chat, completions or auto (the default): its chat if it has one.",
+        metavar="NAME",
+    ),
 ]
 Tokenizer = Annotated[
     str | None,

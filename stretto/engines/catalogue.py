@@ -28,6 +28,7 @@ from stretto.engines.batch.tools import Tools, ToolsConfig
 from stretto.engines.batch.transforms import Transforms, TransformsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
+from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.models import MINI
 from stretto.engines.scripted.standin import StandIn, StandInConfig
@@ -55,8 +56,6 @@ PROFILES: Mapping[str, Profile] = {
     "llm-server": Profile(base_s=0.05, per_unit_s=0.00013, per_output_s=0.015),
 }
 
-COMPLETION_STOP = ("\nQuestion:", "\n\n\n")
-
 STAND_IN = "stand-in"
 SMALL_MODEL = "mini"
 DEFAULT_LLM = SMALL_MODEL
@@ -81,7 +80,7 @@ def llm_engine(
         where: URL of a server, directory of a checkpoint, "stand-in" (no model, quotes the documents) or
             "mini" (the small model that ships with Stretto); None is the default model.
         instances: number of replicas.
-        api: "completions" or "chat", for a server.
+        api: "chat", "completions" or "auto" (the chat if it has one), for a server.
         tokenizer: tokenizer of a server's model: a directory, "none" or "auto".
         model: name of a server's model; None for the only one that it lists.
 
@@ -205,10 +204,11 @@ def server_replica(
     """Return a replica (declaration of one copy) of an LLM that is an OpenAI-compatible server, running
     already.
 
-    Completions stop where a base model would begin a further question.
+    Prompts in their plain form stop where a base model would begin a further question.
 
     Args:
-        api: "completions" or "chat". By default the one whose path the URL ends with, else completions.
+        api: "chat", "completions" or "auto": the chat if the server has one. By default the API whose path
+            the URL ends with, else "auto".
         model: name of the model at the server; None for the only one that it lists.
         tokenizer: a directory with the model's tokenizer, to send token ids; "none" sends text; "auto" (the
             default) sends token ids if the server names a directory that is on this machine.
@@ -218,8 +218,8 @@ def server_replica(
     """
     with imports_of("client", f"--llm {url!r}"):
         from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-    spoken: Any = api or read_server_url(url).api or "completions"
-    stop = () if spoken == "chat" else COMPLETION_STOP
+    spoken: Any = api or read_server_url(url).api or "auto"
+    stop = PLAIN_STOP if spoken == "completions" else ()
     config = OpenAIServerConfig(url, model=model, api=spoken, tokenizer=tokenizer or "auto", stop=stop)
     return Replica(OpenAIServer, config, runs_in="loop", profile=PROFILES["llm-server"])
 

@@ -10,13 +10,13 @@ import pytest
 from stretto.engines.batch.calls import CallsConfig
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import (
-    COMPLETION_STOP,
     SMALL_MODEL,
     STAND_IN,
     engine_and_model,
     llm_engine,
     local_engines,
 )
+from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.models import MINI
 from stretto.engines.profiling import profile_engine
 from stretto.model.deployment import Deployment
@@ -50,8 +50,13 @@ def test_chunks_are_measured_by_the_embedder_that_was_chosen() -> None:
 
 
 def test_completions_of_a_server_stop_at_a_further_question() -> None:
-    config: Any = llm_engine("http://127.0.0.1:9").replicas[0].config
-    assert config.stop == COMPLETION_STOP
+    for url, api, stop in (
+        ("http://127.0.0.1:9", "auto", ()),
+        ("http://127.0.0.1:9/v1/completions", "completions", PLAIN_STOP),
+        ("http://127.0.0.1:9/v1/chat/completions", "chat", ()),
+    ):
+        config: Any = llm_engine(url).replicas[0].config
+        assert (config.api, config.stop) == (api, stop)
 
 
 def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path) -> None:

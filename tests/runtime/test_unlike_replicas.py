@@ -83,7 +83,7 @@ def in_process(executable: Callable[[Any], Any], folder: Path, profile: Profile 
 
 
 def server(url: str) -> Replica:
-    config = OpenAIServerConfig(url, tokenizer="none", max_retries=0, warms_prefixes=False)
+    config = OpenAIServerConfig(url, api="completions", tokenizer="none", max_retries=0, warms_prefixes=False)
     return Replica(OpenAIServer, config, runs_in="loop", profile=PROFILE)
 
 

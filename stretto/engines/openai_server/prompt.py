@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stretto.engines.chat_markup import BETWEEN_SYSTEM_AND_USER, plain_markup
 from stretto.engines.openai_server.discovery import ServerFacts
 from stretto.model.errors import UserError
 from stretto.model.tasks import LLMTask
@@ -53,7 +54,7 @@ def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
     """Return a task's prompt in the form in which it is sent to a server: token ids if the server's tokenizer
     is known, else text.
 
-    Line breaks separate the messages of the text, because the markup of an unknown model is unknown too.
+    The text has the prompt's plain form, because the markup of an unknown model is unknown too.
 
     Raises:
         UserError: a segment of the prompt is not a text.
@@ -61,7 +62,9 @@ def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
     if facts.tokenizer is None:
         try:
             messages = messages_of(task.prompt)
-            text = "\n".join(message.text for message in messages)
+            if not facts.takes_system:
+                messages = _without_system(messages)
+            text = _plain_text(messages, is_whole=task.decode is not None)
             elements = _characters(text)
         except (TypeError, UnicodeEncodeError) as error:
             raise UserError(f"a segment of the prompt is not a text: {error}") from error
@@ -70,6 +73,22 @@ def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
     if task.decode is not None:
         tokens += facts.tokenizer.end_of(task.prompt)
     return SentPrompt(tuple(tokens), tokens, task.tenant)
+
+
+def _plain_text(messages: Sequence[ChatMessage], *, is_whole: bool) -> str:
+    markup = plain_markup([message.role for message in messages])
+    parts = [before + message.text for before, message in zip(markup.before, messages, strict=True)]
+    return "".join(parts) + (markup.end if is_whole else "")
+
+
+def _without_system(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    """Return messages in which the text of the system's begins the user's after it."""
+    if not messages or messages[0].role != "system":
+        return messages
+    head, rest = messages[0].text, messages[1:]
+    if rest and rest[0].role == "user":
+        head, rest = BETWEEN_SYSTEM_AND_USER.join((head, rest[0].text)), rest[1:]
+    return (ChatMessage("user", head), *rest)
 
 
 def _characters(text: str) -> Sequence[int]:

@@ -342,8 +342,10 @@ def _load_tokenizer(folder: Path) -> PromptTokenizer:
 
 
 def _eos_tokens(folder: Path, tokenizer: PromptTokenizer) -> list[int]:
-    """The tokenizer's, the configuration's, and those that generation is configured with."""
-    found = [tokenizer.eos_token_id]
+    """Return the tokens that end an answer: those of the tokenizer and its chat template, of the
+    configuration, and of the settings for generation.
+    """
+    found: list[int | None] = [*tokenizer.ending]
     for name in ("config.json", "generation_config.json"):
         path = folder / name
         if path.is_file():
