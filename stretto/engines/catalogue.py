@@ -30,6 +30,7 @@ from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.contract import SteppedLLM
+from stretto.engines.gguf_file import is_gguf
 from stretto.engines.models import MINI
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.model.deployment import Deployment, Engine, Replica, RunsIn, deploy
@@ -132,8 +133,10 @@ def llm_replica(
         ConfigError: there is no such directory, packages are missing, or an option does not fit the model.
     """
     where = DEFAULT_LLM if where is None else where
-    if where not in (STAND_IN, SMALL_MODEL) and not Path(where).is_dir():
-        raise ConfigError(f"--llm {where!r} is neither a URL nor a directory with a checkpoint")
+    if where not in (STAND_IN, SMALL_MODEL) and not _is_checkpoint(Path(where)):
+        raise ConfigError(
+            f"--llm {where!r} is neither a URL, nor a directory with a checkpoint or a GGUF file"
+        )
     for option, value in (("--device", device), ("--dtype", dtype)):
         if value is not None and where == STAND_IN:
             raise ConfigError(f"{option} is for a checkpoint; {STAND_IN!r} has no weights")
@@ -144,6 +147,10 @@ def llm_replica(
     changes = {"device": device if not devices else None, "dtype": dtype}
     config = replace(config, **{name: value for name, value in changes.items() if value is not None})
     return Replica(executable, config, runs_in=runs_in, devices=devices, profile=PROFILES["llm"])
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return path.is_file() if is_gguf(path) else path.is_dir()
 
 
 def _devices(device: str | None, runs_in: RunsIn) -> tuple[str, ...]:
@@ -178,8 +185,8 @@ def _kind(device: str) -> str:
         ) from cause
 
 
-def checkpoint_folder(where: str) -> Path:
-    """Return the folder of a checkpoint that is named by its folder, or as "mini"."""
+def checkpoint_path(where: str) -> Path:
+    """Return the path of a checkpoint that is named by its folder or GGUF file, or as "mini"."""
     return MINI if where == SMALL_MODEL else Path(where)
 
 
@@ -191,11 +198,14 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
     from stretto.engines.transformer.config import is_supported
     from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 
-    folder = checkpoint_folder(where)
-    check_installed("local", f"--llm {str(folder)!r}", "torch", "transformers", "tokenizers")
-    if is_supported(folder):
-        return TransformerLLM, TransformerConfig(folder)
-    return ReferenceLLM, ReferenceConfig(folder)
+    path = checkpoint_path(where)
+    check_installed("local", f"--llm {str(path)!r}", "torch", "transformers", "tokenizers")
+    if is_gguf(path):
+        check_installed("local", f"--llm {str(path)!r}", "gguf")
+        return TransformerLLM, TransformerConfig(path)
+    if is_supported(path):
+        return TransformerLLM, TransformerConfig(path)
+    return ReferenceLLM, ReferenceConfig(path)
 
 
 def server_replica(

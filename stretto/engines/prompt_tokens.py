@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stretto.engines.chat_markup import ChatMarkup, roles_of
-from stretto.engines.loading import one_load
+from stretto.engines.tokenizer_files import load_tokenizer
 from stretto.llm.output.thoughts import opens_thoughts
-from stretto.model.errors import ConfigError, UserError
+from stretto.model.errors import UserError
+from stretto.model.extras import imports_of
 from stretto.model.values import Prompt
 
 if TYPE_CHECKING:
@@ -43,24 +44,21 @@ class PromptTokenizer:
     prompt; its text after the last one is `end_of(prompt)`, which the caller appends before decoding.
 
     Attributes:
-        name: path of the folder. Tokens that an LLM has generated are taken as they are if they belong to it.
+        name: path of the checkpoint. Tokens that an LLM has generated are taken as they are if they belong to
+            it.
         has_template: whether there is a chat template. Without one, prompts get their plain form.
         ending: tokens that end an answer: EOS, and what the chat template ends the assistant's messages with.
 
     Raises:
-        ConfigError: the folder's tokenizer cannot be used.
+        ConfigError: the checkpoint's tokenizer cannot be used.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Load the tokenizer from `folder`. Raises ConfigError if it cannot be used."""
-        self.name = str(folder.resolve())
-        with one_load(f"the tokenizer in {folder}"):
+    def __init__(self, path: Path) -> None:
+        """Load the tokenizer of the checkpoint at `path`. Raises ConfigError if it cannot be used."""
+        self.name = str(path.resolve())
+        tokenizer = load_tokenizer(path)
+        with imports_of("local", f"the tokenizer in {path}"):
             from tokenizers import Tokenizer
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        if not tokenizer.is_fast:
-            raise ConfigError(f"{folder}: the tokenizer has no tokenizer.json form")
         self._tokenizer = tokenizer
         self._decoder: Tokenizer = tokenizer.backend_tokenizer
         spec = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -73,7 +71,7 @@ class PromptTokenizer:
         self.has_template = bool(tokenizer.chat_template)
         if not self.has_template:
             _warn_of_plain_form(self.name)
-        self._markup = ChatMarkup(str(folder), self._render if self.has_template else None)
+        self._markup = ChatMarkup(str(path), self._render if self.has_template else None)
         self._bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in tokenizer("").input_ids else []
         self.suffix: list[int] = self.end_of(())
         self.eos_token_id: int | None = tokenizer.eos_token_id

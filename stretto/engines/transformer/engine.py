@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.prompt_keys import PromptSpace, token_space
+from stretto.engines.gguf_file import is_gguf, read_gguf
 from stretto.engines.loading import one_load
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.config import read_config
@@ -34,7 +35,8 @@ class TransformerConfig:
     """The configuration of a `TransformerLLM`: its checkpoint, its device, and the limits of its steps.
 
     Attributes:
-        path: folder of a checkpoint in Hugging Face layout, of the Llama, Mistral, Qwen2 or Qwen3 kind.
+        path: folder of a checkpoint in Hugging Face layout, or a GGUF file; of the Llama, Mistral, Qwen2 or
+            Qwen3 kind.
         device: `cpu`, `cuda`, `cuda:1` and the like, or `auto`: a GPU if there is one.
         num_threads: threads of torch in the whole process; None leaves torch's choice.
         kv_bytes: memory for keys and values; taken as it is used, on the CPU.
@@ -345,6 +347,8 @@ def _eos_tokens(folder: Path, tokenizer: PromptTokenizer) -> list[int]:
     """Return the tokens that end an answer: those of the tokenizer and its chat template, of the
     configuration, and of the settings for generation.
     """
+    if is_gguf(folder):
+        return [*tokenizer.ending, *read_gguf(folder).ending_tokens()]
     found: list[int | None] = [*tokenizer.ending]
     for name in ("config.json", "generation_config.json"):
         path = folder / name
