@@ -33,7 +33,7 @@ _SHAPE = {
     "hidden_size": 256,
     "intermediate_size": 256,
     "num_attention_heads": 4,
-    "head_dim": 64,
+    "num_key_value_heads": 2,
 }
 _MAX_TOKENS = 400
 _PASSAGE_CHARS = 700
@@ -45,7 +45,8 @@ def build_checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
     """Write a small random checkpoint whose tokenizer a GGUF file can hold: a byte-level BPE."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    build_family(folder, family, seed, _SHAPE)
+    head_dim = 128 if family == "qwen3" else 64  # `transformers` takes no other for this family
+    build_family(folder, family, seed, {**_SHAPE, "head_dim": head_dim})
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
