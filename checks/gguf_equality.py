@@ -75,7 +75,7 @@ def check_file(
     import torch
     from transformers import AutoModelForCausalLM
 
-    config = TransformerConfig(path, dtype="float32", block_tokens=16, max_batch_tokens=128, num_threads=None)
+    config = TransformerConfig(path, dtype="float32", block_tokens=16, max_batch_tokens=128)
     generated, ran = generate(config, prompts, new_tokens, rng)
     model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     end = PromptTokenizer(path).end_of(())

@@ -11,6 +11,7 @@ from stretto.engines.catalogue import (
     FOR_SERVERS,
     RAG_ENGINES,
     SEARCH_ENGINES,
+    check_llm_is_here,
     is_url,
     llm_deployment,
     llm_replica,
@@ -38,10 +39,11 @@ def with_usual_engines(
 
     Args:
         llms: directories of a checkpoint and URLs of servers that answer as the engine "llm". With none, and
-            no such engine in the file, it is the small model that ships with Stretto.
+            no such engine in the file, it is the default model.
 
     Raises:
-        ConfigError: the file has the engine "llm" too, or an option does not fit.
+        ConfigError: the file has the engine "llm" too, an option does not fit, or the default model is not on
+            this machine.
     """
     names = [deployment.name for deployment in described]
     if "llm" in names and (llms or api or tokenizer or model):
@@ -50,6 +52,8 @@ def with_usual_engines(
         raise ConfigError(FOR_SERVERS)
     found = list(described)
     if "llm" not in names:
+        for where in llms or (None,):
+            check_llm_is_here(where)
         replicas = [
             server_replica(where, api=api, tokenizer=tokenizer, model=model)
             if is_url(where)

@@ -2,8 +2,8 @@
 
 Profiles were measured on two cores of a server CPU without a GPU; `stretto profile` measures others.
 Embedding is that of chunks of 256 tokens, on both cores; what a token adds to reranking was not measured. The
-LLM is the small model that ships with Stretto, where a prefill takes at least a step. The LLM server is vLLM
-on one thread, with the same model.
+LLM is a model of 6.5 million parameters, where a prefill takes at least a step. The LLM server is vLLM on one
+thread, with the same model.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.gguf_file import is_gguf
 from stretto.engines.models import MINI
+from stretto.engines.models.store import FETCHED_MODELS, check_here
+from stretto.engines.processor import has_bfloat16
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.model.deployment import Deployment, Engine, Replica, RunsIn, deploy
 from stretto.model.devices import parse_device
@@ -59,7 +61,8 @@ PROFILES: Mapping[str, Profile] = {
 
 STAND_IN = "stand-in"
 SMALL_MODEL = "mini"
-DEFAULT_LLM = SMALL_MODEL
+DEFAULT_LLM = "smollm2"
+"""Name of the LLM that is used if none is named; `stretto models add` fetches it."""
 
 RAG_ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")
 SEARCH_ENGINES = ("llm", "llm_small", "web")
@@ -78,8 +81,8 @@ def llm_engine(
     model on this machine.
 
     Args:
-        where: URL of a server, directory of a checkpoint, "stand-in" (no model, quotes the documents) or
-            "mini" (the small model that ships with Stretto); None is the default model.
+        where: URL of a server, path of a checkpoint (a directory or a GGUF file), name of a fetched model, or
+            "stand-in" (no model, quotes the documents); None is the default model.
         instances: number of replicas.
         api: "chat", "completions" or "auto" (the chat if it has one), for a server.
         tokenizer: tokenizer of a server's model: a directory, "none" or "auto".
@@ -124,16 +127,19 @@ def llm_replica(
     """Return a replica (declaration of one copy) of an LLM that runs on this machine.
 
     Args:
-        where: directory of a checkpoint, "stand-in" (no model, quotes the documents), or "mini", the model
-            that ships with Stretto; None is the default.
+        where: path of a checkpoint (a directory or a GGUF file), name of a fetched model, or "stand-in" (no
+            model, quotes the documents); None is the default model.
         device: "cpu", "cuda", "auto", or a device of this machine such as "cuda:1"; None is the CPU.
-        dtype: type of weights and activations, one of `DTYPES`; None is float32.
+        dtype: type of weights and activations, one of `DTYPES`; None is float32, and for a fetched model
+            bfloat16 on a CPU that computes with it.
 
     Raises:
-        ConfigError: there is no such directory, packages are missing, or an option does not fit the model.
+        ConfigError: there is no such file or directory, packages are missing, or an option does not fit the
+            model.
     """
     where = DEFAULT_LLM if where is None else where
-    if where not in (STAND_IN, SMALL_MODEL) and not _is_checkpoint(Path(where)):
+    is_named = where in (STAND_IN, SMALL_MODEL) or where in FETCHED_MODELS
+    if not is_named and not _is_checkpoint(Path(where)):
         raise ConfigError(
             f"--llm {where!r} is neither a URL, nor a directory with a checkpoint or a GGUF file"
         )
@@ -185,8 +191,21 @@ def _kind(device: str) -> str:
         ) from cause
 
 
+def check_llm_is_here(where: str | None) -> None:
+    """Check that an LLM which is named as a fetched model is on this machine; None is the default model.
+
+    Raises:
+        ConfigError: it is not. The message names the command that fetches it.
+    """
+    where = DEFAULT_LLM if where is None else where
+    if where in FETCHED_MODELS:
+        check_here(where)
+
+
 def checkpoint_path(where: str) -> Path:
-    """Return the path of a checkpoint that is named by its folder or GGUF file, or as "mini"."""
+    """Return the path of a checkpoint that is given by its path, or by the name of a fetched model."""
+    if where in FETCHED_MODELS:
+        return FETCHED_MODELS[where].path
     return MINI if where == SMALL_MODEL else Path(where)
 
 
@@ -202,7 +221,8 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
     check_installed("local", f"--llm {str(path)!r}", "torch", "transformers", "tokenizers")
     if is_gguf(path):
         check_installed("local", f"--llm {str(path)!r}", "gguf")
-        return TransformerLLM, TransformerConfig(path)
+        is_short = where in FETCHED_MODELS and has_bfloat16()
+        return TransformerLLM, TransformerConfig(path, dtype="bfloat16" if is_short else "float32")
     if is_supported(path):
         return TransformerLLM, TransformerConfig(path)
     return ReferenceLLM, ReferenceConfig(path)
@@ -263,7 +283,7 @@ def local_engines(
     """Return the declarations of the engines that the ready-made RAG apps need, with one instance each.
 
     Args:
-        llm: the engine "llm"; None takes the small model that ships with Stretto.
+        llm: the engine "llm"; None takes the default model.
         vectors: the engine "vectors"; None keeps vectors in memory.
         embedding_model: a sentence-transformers name or path, or the URL of a server. Chunks are measured in
             the model's tokens; with a server, in those of all-MiniLM-L6-v2.

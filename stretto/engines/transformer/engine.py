@@ -14,6 +14,7 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.engines.gguf_file import is_gguf, read_gguf
 from stretto.engines.loading import one_load
+from stretto.engines.models.store import check_whole
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.running_task import RunningTask
@@ -120,6 +121,7 @@ class TransformerLLM:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         folder = Path(config.path)
+        check_whole(folder)
         self.runner = Runner(
             folder,
             dtype=config.dtype,

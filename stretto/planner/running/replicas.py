@@ -59,8 +59,8 @@ def _local(node: str, model: str) -> Replica:
     try:
         return llm_replica(model)
     except ConfigError as error:
-        message = error.message.replace("--llm ", "model ").replace("neither a URL nor a", "no")
-        raise ConfigError(f"node {node!r}: {message}; 'mini' and 'stand-in' are there") from error
+        message = error.message.replace("--llm ", "model ").replace("neither a URL, nor a", "no")
+        raise ConfigError(f"node {node!r}: {message}; 'smollm2' and 'stand-in' are there") from error
 
 
 def local_plan(app: Application, num_devices: int) -> Plan:
