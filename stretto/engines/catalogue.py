@@ -31,7 +31,6 @@ from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.gguf_file import is_gguf
-from stretto.engines.models import MINI
 from stretto.engines.models.store import FETCHED_MODELS, check_here
 from stretto.engines.processor import has_bfloat16
 from stretto.engines.scripted.standin import StandIn, StandInConfig
@@ -60,7 +59,6 @@ PROFILES: Mapping[str, Profile] = {
 }
 
 STAND_IN = "stand-in"
-SMALL_MODEL = "mini"
 DEFAULT_LLM = "smollm2"
 """Name of the LLM that is used if none is named; `stretto models add` fetches it."""
 
@@ -138,7 +136,7 @@ def llm_replica(
             model.
     """
     where = DEFAULT_LLM if where is None else where
-    is_named = where in (STAND_IN, SMALL_MODEL) or where in FETCHED_MODELS
+    is_named = where == STAND_IN or where in FETCHED_MODELS
     if not is_named and not _is_checkpoint(Path(where)):
         raise ConfigError(
             f"--llm {where!r} is neither a URL, nor a directory with a checkpoint or a GGUF file"
@@ -204,9 +202,7 @@ def check_llm_is_here(where: str | None) -> None:
 
 def checkpoint_path(where: str) -> Path:
     """Return the path of a checkpoint that is given by its path, or by the name of a fetched model."""
-    if where in FETCHED_MODELS:
-        return FETCHED_MODELS[where].path
-    return MINI if where == SMALL_MODEL else Path(where)
+    return FETCHED_MODELS[where].path if where in FETCHED_MODELS else Path(where)
 
 
 def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.mini_model import MINI
 from stretto.engines.batch.calls import CallsConfig
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import (
-    SMALL_MODEL,
+    DEFAULT_LLM,
     STAND_IN,
+    checkpoint_path,
     engine_and_model,
     llm_engine,
     local_engines,
 )
 from stretto.engines.chat_markup import PLAIN_STOP
-from stretto.engines.models import MINI
 from stretto.engines.profiling import profile_engine
 from stretto.model.deployment import Deployment
 
@@ -66,9 +67,9 @@ def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path) -> None:
         "embedding:all-MiniLM-L6-v2",
         "vectors:MemoryVectors",
         "reranking:Reranking",
-        f"llm:{MINI.resolve()}",
+        f"llm:{checkpoint_path(DEFAULT_LLM)}",
     ]
-    assert engine_and_model(llm_engine(SMALL_MODEL)) == f"llm:{MINI.resolve()}"
+    assert engine_and_model(llm_engine(str(MINI))) == f"llm:{MINI.resolve()}"
     assert engine_and_model(llm_engine(STAND_IN)) == "llm:StandIn"
     assert engine_and_model(llm_engine(str(tmp_path))) == f"llm:{tmp_path.resolve()}"
     other = by_name(local_engines(embedding_model=str(tmp_path), reranking_model="a/cross-encoder"))
