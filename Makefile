@@ -84,6 +84,7 @@ fuzz: env fuzz-env ## requests of all kinds to the service, about 10,000 in ten 
 
 demo: env ## answer questions over real documents
 	@mkdir -p runs
+	$(BIN)/stretto models add smollm2
 	$(BIN)/stretto ask --docs examples/documents --questions examples/questions.jsonl --trace runs/demo.html
 
 test: env ## format, lint, types and the whole test suite

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.engines.models import MINI
+from benchmarks.common.mini_model import MINI
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import find_model
 from stretto.engines.openai_server.http import Http

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
@@ -92,8 +93,10 @@ class EqualityOutcome:
         )
 
 
-def build_family(folder: Path, family: str, seed: int = 0) -> Path:
-    """Write a checkpoint of less than a million random parameters."""
+def build_family(
+    folder: Path, family: str, seed: int = 0, shape: Mapping[str, Any] = MappingProxyType({})
+) -> Path:
+    """Write a checkpoint of about a million random parameters; `shape` changes the family's settings."""
     import torch
     import transformers
     from tokenizers import Tokenizer, models
@@ -104,7 +107,7 @@ def build_family(folder: Path, family: str, seed: int = 0) -> Path:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     class_name, extra = FAMILIES[family]
-    config = getattr(transformers, class_name)(**{**_SHAPE, **extra})
+    config = getattr(transformers, class_name)(**{**_SHAPE, **extra, **shape})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         auto: Any = transformers.AutoModelForCausalLM

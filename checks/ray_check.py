@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common.mini_model import MINI
 from checks import llm_http_server
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
-from stretto.engines.models import MINI
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM

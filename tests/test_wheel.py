@@ -16,7 +16,6 @@ SCRIPTS = ("benchmarks", "checks", "tools")
 DATA = {
     "stretto/apps/components/prompts/": 7,
     "stretto/costs/presets/": 7,
-    "stretto/engines/models/mini/": 5,
     "stretto/trace/": 3,
 }
 BUILD = "from setuptools.build_meta import build_wheel; build_wheel('dist')"

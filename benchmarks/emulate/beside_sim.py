@@ -111,7 +111,9 @@ async def _serve(
     replicas = [
         Replica(
             OpenAIServer,
-            OpenAIServerConfig(url, tokenizer="none", warms_prefixes=False, max_connections=256),
+            OpenAIServerConfig(
+                url, api="completions", tokenizer="none", warms_prefixes=False, max_connections=256
+            ),
             runs_in="loop",
             num_slots=_slots(planned),
         )

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import uvloop
 
+from benchmarks.common.mini_model import MINI
 from benchmarks.parrot.distance import distant
 from benchmarks.parrot.real_clients import (
     Ended,
@@ -136,7 +137,7 @@ def _loads(size: InProcessSize) -> dict[str, list[Arrival]]:
 
 
 def _run(contestant: str, arrivals: Sequence[Arrival]) -> _Ran:
-    llm, tokens = llm_engine("mini", instances=_NUM_INSTANCES), _Tokens()
+    llm, tokens = llm_engine(str(MINI), instances=_NUM_INSTANCES), _Tokens()
     llm = replace(llm, engine=replace(llm.engine, placement="stretto"))
     with Runtime([llm, transforms_engine()], observers=[tokens]) as runtime:
         if contestant == BY_HAND:

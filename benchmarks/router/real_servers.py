@@ -27,10 +27,10 @@ import httpx
 import uvloop
 
 from benchmarks.common.corpora import some_documents
+from benchmarks.common.mini_model import MINI
 from benchmarks.common.vllm_server import MODEL, VLLM, find_vllm, serving
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, versions
-from stretto.engines.models import MINI
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig

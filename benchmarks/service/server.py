@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import uvloop
 
+from benchmarks.common.mini_model import MINI
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
 from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.engines.catalogue import transforms_engine
-from stretto.engines.models import MINI
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Done, LLMEvent, LLMTask

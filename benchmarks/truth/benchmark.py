@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
+from benchmarks.common.mini_model import MINI
 from benchmarks.common.vllm_server import MAX_RUNNING, NOT_INSTALLED, find_vllm
 from benchmarks.common.vllm_server import serving as vllm_serving
 from benchmarks.emulate.load import ask_all
@@ -26,7 +27,6 @@ from stretto.costs.fit import MeasuredStep
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.wanted import WantedFleet, WantedServer
-from stretto.engines.models import MINI
 
 STEPS = "steps of the real server, from outside, and the fitted cost"
 ARRIVAL = "seconds of a request's way to the engine and back, besides steps"

@@ -14,6 +14,7 @@ from itertools import accumulate
 
 import httpx
 
+from benchmarks.common.mini_model import MINI
 from benchmarks.emulate.load import SentRequest, ask_all
 from benchmarks.fleet.questions import Corpus, poisson_gaps_s
 from benchmarks.registry import BenchmarkOptions
@@ -21,7 +22,6 @@ from benchmarks.truth.probe import Probed, ProbeSize, pooled, probe
 from benchmarks.truth.times import Times, times_of
 from stretto.apps.components.prompt_segments import load_prompt
 from stretto.emulate.llm_plan import load_tokens
-from stretto.engines.models import MINI
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.common.mini_model import MINI
 from benchmarks.common.scripted_apps import configuration, fresh_questions, inputs_of, scripted_engines
 from benchmarks.teola.schemes import SCHEMES, Scheme
 from benchmarks.teola.workload import templates
@@ -13,7 +14,6 @@ from benchmarks.twin.compare import TwinRun
 from benchmarks.twin.costs import MachineCosts
 from stretto.apps.plan_cache import PlanCache
 from stretto.costs.step import StepCost
-from stretto.engines.models import MINI
 from stretto.graph.compile import ExecutionGraph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.common.mini_model import MINI
 from benchmarks.report import num_cores
 from benchmarks.twin.alone import alone, choose_evenly, measure_batches, measure_sharing
 from benchmarks.twin.costs import (
@@ -23,7 +24,6 @@ from benchmarks.twin.costs import (
 )
 from benchmarks.twin.machine import LLMS, TwinMachine
 from stretto.costs.shape import model_of
-from stretto.engines.models import MINI
 from stretto.model.tasks import LLMTask, Task
 
 _SIDE_BY_SIDE = (1, 2, 4, 8)

@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.common.corpora import question_sets, questions_about, some_documents
+from benchmarks.common.mini_model import MINI
 from benchmarks.common.vllm_server import MODEL, NOT_INSTALLED, find_vllm, serving
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, spread, versions
 from benchmarks.vllm.probe import probe
 from stretto.apps import advanced_rag
 from stretto.apps.template import Template
-from stretto.engines.models import MINI
 from stretto.model.deployment import Deployment
 from stretto.model.errors import BadReply
 from stretto.model.values import ABSENT, Document, Hit

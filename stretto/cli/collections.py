@@ -82,8 +82,8 @@ def collections_engine(dsn: str | None) -> Deployment:
 
 
 def _config(dsn: str | None) -> PostgresConfig:
-    from stretto.cli.saved import data_dir
     from stretto.engines.batch.postgres import PostgresConfig
+    from stretto.model.user_folders import data_dir
 
     if dsn is not None:
         return PostgresConfig(dsn=dsn)

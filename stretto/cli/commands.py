@@ -19,6 +19,7 @@ _FUNCTIONS = {
     "ask": ("stretto.cli.ask.command", "ask"),
     "explain": ("stretto.cli.explain", "explain"),
     "profile": ("stretto.cli.profile", "profile"),
+    "models": ("stretto.cli.models", "models"),
     "collections": ("stretto.cli.collections", "collections"),
     "bench": ("stretto.cli.bench", "bench"),
     "emulate": ("stretto.cli.emulate", "emulate"),

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from stretto.cli.saved import cache_dir
 from stretto.model.errors import ConfigError, UserError
+from stretto.model.user_folders import cache_dir
 from stretto.planner.core_costs import CoreCost, CoreModel, core_cost_of, measure_on_cores
 from stretto.planner.cores import cores_machine, usable_cores
 from stretto.planner.machine import PlanMachine

@@ -67,11 +67,11 @@ Llms = Annotated[
     list[str] | None,
     typer.Option(
         "--llm",
-        help="Directory of a checkpoint, or URL of an OpenAI-compatible server. Default: the small "
-        "model that ships with Stretto ('mini'). 'stand-in' copies sentences without a model. Repeatable: "
-        "all of them answer, and should be the same model. A question waits "
+        help="Directory of a checkpoint, GGUF file, URL of an OpenAI-compatible server, or the name of a "
+        "fetched model. Default: 'smollm2' (stretto models add smollm2). 'stand-in' copies sentences without "
+        "a model. Repeatable: all of them answer, and should be the same model. A question waits "
         f"{RECOVER_S:g} s for a server that refuses; in a file with engines, recover_s says how long.",
-        metavar="DIR|URL",
+        metavar="DIR|FILE|URL",
     ),
 ]
 Device = Annotated[
@@ -119,7 +119,11 @@ Policy = Annotated[
 ]
 Api = Annotated[
     str | None,
-    typer.Option("--api", help="API of the server: completions (the default) or chat.", metavar="NAME"),
+    typer.Option(
+        "--api",
+        help="API of the server: chat, completions or auto (the default): its chat if it has one.",
+        metavar="NAME",
+    ),
 ]
 Tokenizer = Annotated[
     str | None,

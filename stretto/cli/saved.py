@@ -1,9 +1,8 @@
-"""The files that the command line keeps between runs: its folders, and profiles measured on this machine."""
+"""The profiles that were measured on this machine, which the command line keeps between runs."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,23 +10,7 @@ from stretto.engines.catalogue import PROFILES, profile_key
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
-
-
-def cache_dir() -> Path:
-    """Return the folder where measured latency profiles of engines are saved."""
-    return _folder("XDG_CACHE_HOME", ".cache")
-
-
-def data_dir() -> Path:
-    """Return the folder where named collections of documents are stored."""
-    return _folder("XDG_DATA_HOME", ".local/share")
-
-
-def _folder(variable: str, in_home: str) -> Path:
-    try:
-        return Path(os.environ.get(variable) or Path.home() / in_home) / "stretto"
-    except RuntimeError as error:
-        raise UserError(f"there is no home folder: set HOME or {variable}") from error
+from stretto.model.user_folders import cache_dir
 
 
 def profiles_file() -> Path:

@@ -13,6 +13,7 @@ from stretto.engines.catalogue import (
     FOR_SERVERS,
     RAG_ENGINES,
     SEARCH_ENGINES,
+    check_llm_is_here,
     embedding_engine,
     is_url,
     llm_deployment,
@@ -45,10 +46,11 @@ def with_usual_engines(
 
     Args:
         llms: directories of a checkpoint and URLs of servers that answer as the engine "llm". With none, and
-            no such engine in the file, it is the small model that ships with Stretto.
+            no such engine in the file, it is the default model.
 
     Raises:
-        ConfigError: the file has the engine "llm" too, or an option does not fit.
+        ConfigError: the file has the engine "llm" too, an option does not fit, or the default model is not on
+            this machine.
     """
     names = [deployment.name for deployment in described]
     if "llm" in names and (llms or api or tokenizer or model):
@@ -57,6 +59,8 @@ def with_usual_engines(
         raise ConfigError(FOR_SERVERS)
     found = list(described)
     if "llm" not in names:
+        for where in llms or (None,):
+            check_llm_is_here(where)
         replicas = [
             server_replica(where, api=api, tokenizer=tokenizer, model=model)
             if is_url(where)

@@ -2,8 +2,8 @@
 
 Profiles were measured on two cores of a server CPU without a GPU; `stretto profile` measures others.
 Embedding is that of chunks of 256 tokens, on both cores; what a token adds to reranking was not measured. The
-LLM is the small model that ships with Stretto, where a prefill takes at least a step. The LLM server is vLLM
-on one thread, with the same model.
+LLM is a model of 6.5 million parameters, where a prefill takes at least a step, and a fetched one SmolLM2 in
+bfloat16, both on one thread. The LLM server is vLLM on one thread, with the small model.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from stretto.engines.batch.tools import Tools, ToolsConfig, TurnRecords
 from stretto.engines.batch.transforms import Transforms, TransformsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
+from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.contract import SteppedLLM
-from stretto.engines.models import MINI
+from stretto.engines.gguf_file import is_gguf
+from stretto.engines.models.store import FETCHED_MODELS, check_here
+from stretto.engines.processor import has_bfloat16
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.model.deployment import Deployment, Engine, Replica, RunsIn, deploy
 from stretto.model.devices import parse_device
@@ -53,14 +56,13 @@ PROFILES: Mapping[str, Profile] = {
     "transforms": Profile(base_s=0.0002, per_unit_s=0.0001, max_efficient_batch=16),
     "web": Profile(base_s=0.3, per_unit_s=0.0, max_efficient_batch=8),
     "llm": Profile(base_s=0.004, per_unit_s=0.00007, per_output_s=0.004, reads_shared_once=True),
+    "llm-fetched": Profile(base_s=0.04, per_unit_s=0.0018, per_output_s=0.04, reads_shared_once=True),
     "llm-server": Profile(base_s=0.05, per_unit_s=0.00013, per_output_s=0.015),
 }
 
-COMPLETION_STOP = ("\nQuestion:", "\n\n\n")
-
 STAND_IN = "stand-in"
-SMALL_MODEL = "mini"
-DEFAULT_LLM = SMALL_MODEL
+DEFAULT_LLM = "smollm2"
+"""Name of the LLM that is used if none is named; `stretto models add` fetches it."""
 
 RAG_ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")
 SEARCH_ENGINES = ("llm", "llm_small", "web")
@@ -79,10 +81,10 @@ def llm_engine(
     model on this machine.
 
     Args:
-        where: URL of a server, directory of a checkpoint, "stand-in" (no model, quotes the documents) or
-            "mini" (the small model that ships with Stretto); None is the default model.
+        where: URL of a server, path of a checkpoint (a directory or a GGUF file), name of a fetched model, or
+            "stand-in" (no model, quotes the documents); None is the default model.
         instances: number of replicas.
-        api: "completions" or "chat", for a server.
+        api: "chat", "completions" or "auto" (the chat if it has one), for a server.
         tokenizer: tokenizer of a server's model: a directory, "none" or "auto".
         model: name of a server's model; None for the only one that it lists.
 
@@ -125,17 +127,22 @@ def llm_replica(
     """Return a replica (declaration of one copy) of an LLM that runs on this machine.
 
     Args:
-        where: directory of a checkpoint, "stand-in" (no model, quotes the documents), or "mini", the model
-            that ships with Stretto; None is the default.
+        where: path of a checkpoint (a directory or a GGUF file), name of a fetched model, or "stand-in" (no
+            model, quotes the documents); None is the default model.
         device: "cpu", "cuda", "auto", or a device of this machine such as "cuda:1"; None is the CPU.
-        dtype: type of weights and activations, one of `DTYPES`; None is float32.
+        dtype: type of weights and activations, one of `DTYPES`; None is float32, and for a fetched model
+            bfloat16 on a CPU that computes with it.
 
     Raises:
-        ConfigError: there is no such directory, packages are missing, or an option does not fit the model.
+        ConfigError: there is no such file or directory, packages are missing, or an option does not fit the
+            model.
     """
     where = DEFAULT_LLM if where is None else where
-    if where not in (STAND_IN, SMALL_MODEL) and not Path(where).is_dir():
-        raise ConfigError(f"--llm {where!r} is neither a URL nor a directory with a checkpoint")
+    is_named = where == STAND_IN or where in FETCHED_MODELS
+    if not is_named and not _is_checkpoint(Path(where)):
+        raise ConfigError(
+            f"--llm {where!r} is neither a URL, nor a directory with a checkpoint or a GGUF file"
+        )
     for option, value in (("--device", device), ("--dtype", dtype)):
         if value is not None and where == STAND_IN:
             raise ConfigError(f"{option} is for a checkpoint; {STAND_IN!r} has no weights")
@@ -145,7 +152,12 @@ def llm_replica(
     devices = _devices(device, runs_in)
     changes = {"device": device if not devices else None, "dtype": dtype}
     config = replace(config, **{name: value for name, value in changes.items() if value is not None})
-    return Replica(executable, config, runs_in=runs_in, devices=devices, profile=PROFILES["llm"])
+    profile = PROFILES["llm-fetched" if where in FETCHED_MODELS else "llm"]
+    return Replica(executable, config, runs_in=runs_in, devices=devices, profile=profile)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return path.is_file() if is_gguf(path) else path.is_dir()
 
 
 def _devices(device: str | None, runs_in: RunsIn) -> tuple[str, ...]:
@@ -180,9 +192,20 @@ def _kind(device: str) -> str:
         ) from cause
 
 
-def checkpoint_folder(where: str) -> Path:
-    """Return the folder of a checkpoint that is named by its folder, or as "mini"."""
-    return MINI if where == SMALL_MODEL else Path(where)
+def check_llm_is_here(where: str | None) -> None:
+    """Check that an LLM which is named as a fetched model is on this machine; None is the default model.
+
+    Raises:
+        ConfigError: it is not. The message names the command that fetches it.
+    """
+    where = DEFAULT_LLM if where is None else where
+    if where in FETCHED_MODELS:
+        check_here(where)
+
+
+def checkpoint_path(where: str) -> Path:
+    """Return the path of a checkpoint that is given by its path, or by the name of a fetched model."""
+    return FETCHED_MODELS[where].path if where in FETCHED_MODELS else Path(where)
 
 
 def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
@@ -193,11 +216,15 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
     from stretto.engines.transformer.config import is_supported
     from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 
-    folder = checkpoint_folder(where)
-    check_installed("local", f"--llm {str(folder)!r}", "torch", "transformers", "tokenizers")
-    if is_supported(folder):
-        return TransformerLLM, TransformerConfig(folder)
-    return ReferenceLLM, ReferenceConfig(folder)
+    path = checkpoint_path(where)
+    check_installed("local", f"--llm {str(path)!r}", "torch", "transformers", "tokenizers")
+    if is_gguf(path):
+        check_installed("local", f"--llm {str(path)!r}", "gguf")
+        is_short = where in FETCHED_MODELS and has_bfloat16()
+        return TransformerLLM, TransformerConfig(path, dtype="bfloat16" if is_short else "float32")
+    if is_supported(path):
+        return TransformerLLM, TransformerConfig(path)
+    return ReferenceLLM, ReferenceConfig(path)
 
 
 def server_replica(
@@ -206,10 +233,11 @@ def server_replica(
     """Return a replica (declaration of one copy) of an LLM that is an OpenAI-compatible server, running
     already.
 
-    Completions stop where a base model would begin a further question.
+    Prompts in their plain form stop where a base model would begin a further question.
 
     Args:
-        api: "completions" or "chat". By default the one whose path the URL ends with, else completions.
+        api: "chat", "completions" or "auto": the chat if the server has one. By default the API whose path
+            the URL ends with, else "auto".
         model: name of the model at the server; None for the only one that it lists.
         tokenizer: a directory with the model's tokenizer, to send token ids; "none" sends text; "auto" (the
             default) sends token ids if the server names a directory that is on this machine.
@@ -219,8 +247,8 @@ def server_replica(
     """
     with imports_of("client", f"--llm {url!r}"):
         from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-    spoken: Any = api or read_server_url(url).api or "completions"
-    stop = () if spoken == "chat" else COMPLETION_STOP
+    spoken: Any = api or read_server_url(url).api or "auto"
+    stop = PLAIN_STOP if spoken == "completions" else ()
     config = OpenAIServerConfig(url, model=model, api=spoken, tokenizer=tokenizer or "auto", stop=stop)
     return Replica(OpenAIServer, config, runs_in="loop", profile=PROFILES["llm-server"])
 
@@ -254,7 +282,7 @@ def local_engines(
     """Return the declarations of the engines that the ready-made RAG apps need, with one instance each.
 
     Args:
-        llm: the engine "llm"; None takes the small model that ships with Stretto.
+        llm: the engine "llm"; None takes the default model.
         vectors: the engine "vectors"; None keeps vectors in memory.
         embedding_model: a sentence-transformers name or path, or the URL of a server. Chunks are measured in
             the model's tokens; with a server, in those of all-MiniLM-L6-v2.

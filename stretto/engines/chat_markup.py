@@ -21,11 +21,17 @@ comes before the answer. It raises any error for messages that it refuses."""
 
 RAW = "raw"
 """Role of a prompt that the model goes on with as it is, without a template."""
+PLAIN_STOP = ("\nQuestion:", "\n\n\n")
+"""Strings at which a model without a chat template would begin a further question."""
+BETWEEN_SYSTEM_AND_USER = "\n\n"
+"""Text between a system message and the user's message, where the system's text becomes the beginning of the
+user's message."""
+
 _MARK = "STRETTO-MESSAGE-{}-CONTENT"
 _MARKED = re.compile(_MARK.format(r"(\d+)"))
 _MOST_KNOWN = 512
 """Number of sequences of roles whose markup is kept. Clients choose them."""
-_BETWEEN_SYSTEM_AND_USER = "\n\n"
+_BETWEEN_LINES, _BEFORE_ANSWER = "\n", "\nAnswer:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,20 @@ def roles_of(prompt: Prompt) -> tuple[str, ...]:
     return ("user", *roles) if not prompt or prompt[0].role is None else roles
 
 
+def plain_markup(roles: Sequence[str]) -> Markup:
+    """Return the markup for a model without a chat template: what a base model can go on with.
+
+    A single message stands as it is. Each of several begins a line, and the assistant's begin with "Answer:".
+    """
+    before = [_BEFORE_ANSWER if role == "assistant" else _BETWEEN_LINES for role in roles[1:]]
+    return Markup(("", *before), _BEFORE_ANSWER if len(roles) > 1 and roles[-1] != "assistant" else "")
+
+
 class ChatMarkup:
     """The markup that a model's chat template gives to messages of any roles.
 
-    Without a template, messages are separated by line breaks, and the roles do not show. A template that
-    refuses or hides a system message gets its content as the beginning of the user's message.
+    A model without a template gets `plain_markup`. A template that refuses or hides a system message gets its
+    content as the beginning of the user's message.
 
     Args:
         name: name of the model, for messages of errors.
@@ -80,17 +95,30 @@ class ChatMarkup:
             self._known[roles] = found
         return found
 
+    def end_of_turn(self) -> str:
+        """Return the text that the template puts after a message of the assistant; "" without a template, or
+        if it shows no such message.
+        """
+        if self._render is None:
+            return ""
+        mark = _MARK.format(1)
+        messages = [{"role": "user", "content": _MARK.format(0)}, {"role": "assistant", "content": mark}]
+        try:
+            return self._render(messages, False).rpartition(mark)[2]
+        except Exception:  # templates are programs, which raise what they like
+            return ""
+
     def _find(self, roles: tuple[str, ...]) -> Markup:
         if roles == (RAW,):
             return Markup(("",), "")
         if self._render is None:
-            return Markup(("", *["\n"] * (len(roles) - 1)), "")
+            return plain_markup(roles)
         try:
             return self._rendered(self._render, roles)
         except Exception as error:  # templates are programs, which raise what they like
             if roles[:2] == ("system", "user"):
                 markup = self.of(roles[1:])
-                return Markup((markup.before[0], _BETWEEN_SYSTEM_AND_USER, *markup.before[1:]), markup.end)
+                return Markup((markup.before[0], BETWEEN_SYSTEM_AND_USER, *markup.before[1:]), markup.end)
             if roles == ("system",):  # the beginning of such a prompt
                 return Markup(self.of(("user",)).before, "")
             if isinstance(error, ConfigError):

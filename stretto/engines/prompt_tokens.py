@@ -9,19 +9,23 @@ their ordinary pieces; text that would become one is split again.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stretto.engines.chat_markup import ChatMarkup, roles_of
-from stretto.engines.loading import one_load
+from stretto.engines.tokenizer_files import load_tokenizer
 from stretto.llm.output.thoughts import opens_thoughts
-from stretto.model.errors import ConfigError, UserError
+from stretto.model.errors import UserError
+from stretto.model.extras import imports_of
 from stretto.model.values import Prompt
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+_log = logging.getLogger(__name__)
 
 _NUM_CONSTANTS = 512
 """Number of constants whose ids are kept. Every query of an app brings the same ones, data are its own."""
@@ -40,22 +44,21 @@ class PromptTokenizer:
     prompt; its text after the last one is `end_of(prompt)`, which the caller appends before decoding.
 
     Attributes:
-        name: path of the folder. Tokens that an LLM has generated are taken as they are if they belong to it.
+        name: path of the checkpoint. Tokens that an LLM has generated are taken as they are if they belong to
+            it.
+        has_template: whether there is a chat template. Without one, prompts get their plain form.
+        ending: tokens that end an answer: EOS, and what the chat template ends the assistant's messages with.
 
     Raises:
-        ConfigError: the folder's tokenizer cannot be used.
+        ConfigError: the checkpoint's tokenizer cannot be used.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Load the tokenizer from `folder`. Raises ConfigError if it cannot be used."""
-        self.name = str(folder.resolve())
-        with one_load(f"the tokenizer in {folder}"):
+    def __init__(self, path: Path) -> None:
+        """Load the tokenizer of the checkpoint at `path`. Raises ConfigError if it cannot be used."""
+        self.name = str(path.resolve())
+        tokenizer = load_tokenizer(path)
+        with imports_of("local", f"the tokenizer in {path}"):
             from tokenizers import Tokenizer
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        if not tokenizer.is_fast:
-            raise ConfigError(f"{folder}: the tokenizer has no tokenizer.json form")
         self._tokenizer = tokenizer
         self._decoder: Tokenizer = tokenizer.backend_tokenizer
         spec = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -65,10 +68,15 @@ class PromptTokenizer:
         self._special = _special_ids(tokenizer)
         self._kept: Callable[[str], tuple[int, ...]] = lru_cache(_NUM_CONSTANTS)(self._tokenise_constant)
         self._kept_data: Callable[[str], tuple[int, ...]] = lru_cache(_NUM_DATA)(self._tokenise_data)
-        self._markup = ChatMarkup(str(folder), self._render if tokenizer.chat_template else None)
+        self.has_template = bool(tokenizer.chat_template)
+        if not self.has_template:
+            _warn_of_plain_form(self.name)
+        self._markup = ChatMarkup(str(path), self._render if self.has_template else None)
         self._bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in tokenizer("").input_ids else []
         self.suffix: list[int] = self.end_of(())
         self.eos_token_id: int | None = tokenizer.eos_token_id
+        after_turn = (id_ for id_ in self._constant(self._markup.end_of_turn()) if id_ in self._special)
+        self.ending = frozenset({self.eos_token_id, next(after_turn, None)} - {None})
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt: BOS, then each message with the chat template's text before it.
@@ -160,6 +168,17 @@ class PromptTokenizer:
         return str(
             self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=is_to_be_answered)
         )
+
+
+@cache
+def _warn_of_plain_form(folder: str) -> None:
+    """Say, once for each folder, that its model is taken for a base model."""
+    _log.warning(
+        "%s has no chat template: prompts are sent in their plain form, as to a base model. A model that is "
+        "trained for chats answers badly then; its template belongs into tokenizer_config.json or "
+        "chat_template.jinja",
+        folder,
+    )
 
 
 def _special_ids(tokenizer: Any) -> frozenset[int]:

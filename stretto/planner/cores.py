@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +10,7 @@ from stretto.costs.loading import LoadingCost
 from stretto.costs.presets import Preset
 from stretto.costs.shape import model_of
 from stretto.costs.step import Kernels
-from stretto.engines.catalogue import SMALL_MODEL, checkpoint_folder, llm_replica
+from stretto.engines.catalogue import checkpoint_path, llm_replica
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application
 from stretto.planner.core_costs import CoreCost, CoreModel, core_hardware
@@ -30,10 +29,10 @@ def usable_cores() -> tuple[int, ...]:
 
 
 def core_models(app: Application) -> dict[str, CoreModel]:
-    """Return the models of an application, by the name that its nodes give: "mini" or a folder.
+    """Return the models of an application, by the name that its nodes give.
 
     Raises:
-        ConfigError: a model is neither, or the in-process engine cannot run it, or packages are missing.
+        ConfigError: a model is no checkpoint, the in-process engine cannot run it, or packages are missing.
     """
     found: dict[str, CoreModel] = {}
     for node in app.nodes:
@@ -46,18 +45,20 @@ def core_models(app: Application) -> dict[str, CoreModel]:
 
 
 def _core_model(name: str) -> CoreModel:
-    folder = checkpoint_folder(name)
-    if not folder.is_dir():
+    path = checkpoint_path(name)
+    if not path.exists():
         raise ConfigError(
-            f"model {name!r} is no directory of a checkpoint, as models on cores must be, nor {SMALL_MODEL!r}"
+            f"model {name!r} is no checkpoint (a directory, a GGUF file, or the name of a fetched model), as "
+            "models on cores must be"
         )
     replica = llm_replica(name)
+    from stretto.engines.transformer.config import read_raw_config
     from stretto.engines.transformer.engine import TransformerConfig
 
     if not isinstance(replica.config, TransformerConfig):
         raise ConfigError(f"model {name!r} is of a kind that cannot be planned on cores")
-    sizes = model_of(name, json.loads((folder / "config.json").read_text("utf-8")))
-    return CoreModel(folder, replace(sizes, dtype_bytes=_FLOAT32_BYTES), replica)
+    sizes = model_of(name, read_raw_config(path))
+    return CoreModel(path, replace(sizes, dtype_bytes=_FLOAT32_BYTES), replica)
 
 
 def cores_machine(costs: Mapping[str, CoreCost], num_cores: int) -> PlanMachine:

@@ -8,6 +8,9 @@ from typing import Literal, TypeAlias
 Api: TypeAlias = Literal["completions", "chat"]
 """Name of one of OpenAI's two APIs for generating text: from a plain prompt, or from a list of messages."""
 
+ApiChoice: TypeAlias = Literal["auto", "completions", "chat"]
+"""An API, or "auto": prompts are put into the model's chat template if there is one."""
+
 GENERATE: Mapping[Api, str] = {"completions": "v1/completions", "chat": "v1/chat/completions"}
 MODELS = "v1/models"
 TOKENIZE = "tokenize"

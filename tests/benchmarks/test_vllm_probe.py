@@ -8,9 +8,9 @@ from typing import Any
 
 from support.openai_stub import OpenAIStub, Reply
 
+from benchmarks.common.mini_model import MINI
 from benchmarks.report import Row
 from benchmarks.vllm.probe import probe
-from stretto.engines.models import MINI
 from stretto.model.values import Document, Section
 
 DOCUMENT = Document("a.txt", (Section(" ".join(f"word{n % 97}" for n in range(3000))),), "")

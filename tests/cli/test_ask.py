@@ -36,7 +36,7 @@ ANSWER = "The captain lived at the inn with his sea chest."
 def test_a_question_is_answered_with_its_sources(stretto: CommandLine, doc: Path) -> None:
     ended = stretto("ask", QUESTION, "--docs", doc)
     assert (ended.code, ended.out) == (0, f"{ANSWER}\n  1. {doc}, lines 1–2: “{ANSWER}”\n")
-    assert "The LLM is Stretto's own small model" in ended.err
+    assert "The LLM is SmolLM2-135M-Instruct" in ended.err
     assert "each call of `stretto ask` loads them again" in ended.err
     assert "in all" in ended.err
 
@@ -195,7 +195,7 @@ def test_chunks_that_are_only_referred_to_are_counted_too() -> None:
 
 
 def test_the_small_model_is_named_right_before_its_answer(stretto: CommandLine, doc: Path) -> None:
-    assert stretto("ask", QUESTION, "--docs", doc).err.startswith("The LLM is Stretto's own small model")
+    assert stretto("ask", QUESTION, "--docs", doc).err.startswith("The LLM is SmolLM2-135M-Instruct")
     assert "small model" not in stretto("ask", QUESTION, "--docs", doc / "nowhere").err
 
 

@@ -19,7 +19,7 @@ pytest_plugins = ("support.llm_fixtures",)
 QUESTION = "Where did the captain live?"
 
 
-@pytest.mark.parametrize("how", ["text", "chat", "ids"])
+@pytest.mark.parametrize("how", ["chat", "text", "ids"])
 def test_prompts_go_as_they_are_wanted(
     stretto: CommandLine, doc: Path, how: str, tiny_checkpoint: Path
 ) -> None:
@@ -29,7 +29,7 @@ def test_prompts_go_as_they_are_wanted(
         requests.append(request)
         return Reply(("At an inn.",))
 
-    options = {"text": (), "chat": ("--api", "chat"), "ids": ("--tokenizer", tiny_checkpoint)}[how]
+    options = {"chat": (), "text": ("--api", "completions"), "ids": ("--tokenizer", tiny_checkpoint)}[how]
     with serving(answer) as url:
         ended = stretto("ask", QUESTION, "--docs", doc, "--app", "naive", "--llm", url, *options)
     assert (ended.code, ended.out) == (
@@ -46,7 +46,7 @@ def test_what_is_for_servers_is_refused_without_one(stretto: CommandLine, doc: P
     for option in (("--api", "chat"), ("--tokenizer", tmp_path), ("--model", "m")):
         assert stretto.refuses(*args, *option).startswith(f"ConfigError: {FOR_SERVERS}")
     refused = stretto.refuses(*args, "--llm", "http://127.0.0.1:9", "--api", "voice")
-    assert refused == "ConfigError: there is no api 'voice'; there are completions, chat"
+    assert refused == "ConfigError: there is no api 'voice'; there are auto, completions, chat"
 
 
 def test_a_tokenizer_that_cannot_be_loaded_fails_the_question(

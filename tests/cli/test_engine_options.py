@@ -12,8 +12,8 @@ import pytest
 from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
+from benchmarks.common.mini_model import MINI
 from stretto.engines.catalogue import PROFILES
-from stretto.engines.models import MINI
 from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineFailure
 from stretto.runtime.runtime import Runtime

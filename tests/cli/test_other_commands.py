@@ -157,7 +157,9 @@ def test_profile_refuses_what_it_cannot_measure(
     )
     server = stretto.refuses("profile", "llm", "--llm", "http://127.0.0.1:9", code=1)
     assert server.startswith("EngineUnreachable: ")
-    assert stretto.refuses("profile", "--llm", "mini", "--embedder", "x").startswith("ConfigError: give an")
+    assert stretto.refuses("profile", "--llm", "stand-in", "--embedder", "x").startswith(
+        "ConfigError: give an"
+    )
     assert stretto.refuses("profile", "llm", "--llm", tmp_path / "x").startswith("ConfigError: --llm '")
     monkeypatch.setattr("stretto.engines.profiling._ROUNDS", 1)
     (tmp_path / "XDG_CACHE_HOME").write_text("a file in the way")

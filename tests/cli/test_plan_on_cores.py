@@ -12,6 +12,7 @@ from support.command_line import CommandLine
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from benchmarks.common.mini_model import MINI
 from stretto.cli import cores
 from stretto.costs.step import NUMBERS
 from stretto.model.errors import ConfigError
@@ -39,7 +40,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def mini() -> dict[str, CoreModel]:
-    return core_models(Application("app", [ModelNode("writer", "mini", 64)]))
+    return core_models(Application("app", [ModelNode("writer", str(MINI), 64)]))
 
 
 def test_costs_are_measured_once_and_kept(kept: Path) -> None:
@@ -48,9 +49,9 @@ def test_costs_are_measured_once_and_kept(kept: Path) -> None:
     assert cores.core_costs(mini(), told.append, measure) == first
     assert measure.num_measured == 1
     (said,) = told
-    assert said.startswith("measuring model mini")
+    assert said.startswith(f"measuring model {MINI}")
     assert str(kept) in said
-    kept.write_text(json.dumps({"of another processor": first["mini"].as_json()}), "utf-8")
+    kept.write_text(json.dumps({"of another processor": first[str(MINI)].as_json()}), "utf-8")
     assert cores.core_costs(mini(), told.append, measure) != first, "they are measured again"
     assert len(json.loads(kept.read_text("utf-8"))) == 2
 
@@ -94,7 +95,7 @@ def test_models_are_measured_once_and_answer_as_without_a_plan(
     app, requests = files
     ended = stretto("plan", app, "--requests", requests, "--machine", "cpu", "--json")
     assert ended.code == 0, ended
-    assert "measuring model mini" in ended.err
+    assert "measuring model {MINI}" in ended.err
     plan = json.loads(ended.out)
     assert "of this machine" in plan["machine"]
     assert {span["node"] for span in plan["spans"]} == {"writer", "judge"}

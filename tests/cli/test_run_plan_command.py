@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from support.command_line import CommandLine
 
+from benchmarks.common.mini_model import MINI
+
 APP = """
 name: pair
 nodes:
@@ -76,7 +78,7 @@ def test_one_model_that_ships_serves_all_nodes_in_turn(
     stretto: CommandLine, files: tuple[Path, Path, Path]
 ) -> None:
     app, requests, out = files
-    app.write_text(APP.replace("stand-in", "mini").replace("calls: 2", "calls: 1"), "utf-8")
+    app.write_text(APP.replace("stand-in", str(MINI)).replace("calls: 2", "calls: 1"), "utf-8")
     requests.write_text(requests.read_text("utf-8").splitlines()[0], "utf-8")
     ended = stretto("run-plan", app, "--requests", requests, "--out", out, "--at-once", 1)
     assert ended.code == 0, ended

@@ -12,8 +12,8 @@ from support.emulated import emulating, fleet_of
 pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
 
+from benchmarks.common.mini_model import MINI
 from stretto.emulate.llm_plan import load_tokens
-from stretto.engines.models import MINI
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask

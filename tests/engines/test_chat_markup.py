@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.openai_stub import OpenAIStub, Reply
-from support.tiny_checkpoint import EOS
+from support.tiny_checkpoint import BOS, EOS
 from transformers import AutoTokenizer
 
 from stretto.engines.chat_markup import ChatMarkup, Markup, roles_of
@@ -78,9 +79,21 @@ def test_the_model_goes_on_with_an_unfinished_message_of_its_own() -> None:
     assert written(markup, ["Who?", "It was"]) == "<user>Who?</><assistant>It was"
 
 
-def test_without_a_template_messages_are_lines() -> None:
-    markup = ChatMarkup("m", None).of(("system", "user"))
-    assert written(markup, ["Be brief.", "Who?"]) == "Be brief.\nWho?"
+def test_without_a_template_a_single_message_stands_as_it_is_and_others_are_lines() -> None:
+    markup = ChatMarkup("m", None)
+    assert written(markup.of(("user",)), ["Who?"]) == "Who?"
+    chat = ("system", "user", "assistant", "user")
+    assert written(markup.of(chat[:2]), ["Be brief.", "Who?"]) == "Be brief.\nWho?\nAnswer:"
+    whole = written(markup.of(chat), ["Be brief.", "Who?", " Bach.", "And when?"])
+    assert whole == "Be brief.\nWho?\nAnswer: Bach.\nAnd when?\nAnswer:"
+    assert written(markup.of(chat[:3]), ["Be brief.", "Who?", " B"]) == "Be brief.\nWho?\nAnswer: B"
+
+
+def test_a_turn_ends_with_what_the_template_puts_after_it() -> None:
+    assert ChatMarkup("m", plain).end_of_turn() == "</>"
+    assert ChatMarkup("m", llama2).end_of_turn() == " </s>"
+    assert ChatMarkup("m", None).end_of_turn() == ""
+    assert ChatMarkup("m", lambda messages, flag: messages[9]["content"]).end_of_turn() == ""
 
 
 def hides_system(messages: Messages, is_to_be_answered: bool) -> str:
@@ -138,7 +151,7 @@ def test_without_a_template_roles_do_not_show(tiny_checkpoint: Path) -> None:
     tokenizer = PromptTokenizer(tiny_checkpoint)
     prompt = (Segment("Be brief.", role="system"), Segment("Who?", role="user"))
     assert tokenizer.decode(tokenizer.encode(prompt)) == "Be brief.\nWho?"
-    assert tokenizer.end_of(prompt) == []
+    assert tokenizer.decode(tokenizer.end_of(prompt)) == "\nAnswer:"
 
 
 def sent(prompt: Prompt, **config: Any) -> Mapping[str, Any]:
@@ -171,8 +184,8 @@ def test_a_completion_server_gets_the_tokens_of_its_template(tiny_chat_checkpoin
     ours = PromptTokenizer(tiny_chat_checkpoint)
     body = sent(CHAT, tokenizer=str(tiny_chat_checkpoint))
     assert body["prompt"] == ours.encode(CHAT) + ours.end_of(CHAT)
-    assert sent(CHAT, tokenizer="none")["prompt"] == (
-        "Answer shortly.\nWhat is a stretto?\nA passage.\nOf what?"
+    assert sent(CHAT, api="completions")["prompt"] == (
+        "Answer shortly.\nWhat is a stretto?\nAnswer:A passage.\nOf what?\nAnswer:"
     )
 
 
@@ -191,3 +204,36 @@ def test_the_markup_of_a_long_chat_is_found_in_one_pass_and_not_kept_for_ever() 
     for number in range(2000):
         markup.of(tuple("assistant" if number >> bit & 1 else "user" for bit in range(11)))
     assert len(markup._known) <= 512
+
+
+def test_end_of_turn_ends_an_answer_where_it_is_not_the_eos_token(tiny_chat_checkpoint: Path) -> None:
+    folder = tiny_chat_checkpoint
+    assert PromptTokenizer(folder).ending == {PromptTokenizer(folder).eos_token_id}
+
+
+def test_a_template_of_its_own_adds_its_end_of_turn(tiny_chat_checkpoint: Path, tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((tiny_chat_checkpoint / name).read_bytes())
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": BOS}))
+    tokenizer = PromptTokenizer(tmp_path)
+    assert tokenizer.ending == {tokenizer.eos_token_id, *tokenizer.encode((Segment(EOS, role="user"),))[-1:]}
+    assert len(tokenizer.ending) == 2
+
+
+def test_a_folder_without_a_template_says_so_once(
+    tiny_checkpoint: Path, tiny_chat_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((tiny_checkpoint / name).read_bytes())
+    for folder in (tmp_path, tmp_path, tiny_chat_checkpoint):
+        PromptTokenizer(folder)
+    (record,) = caplog.records
+    assert f"{tmp_path} has no chat template" in record.getMessage()
+
+
+def test_one_bos_begins_a_prompt(tiny_checkpoint: Path, tiny_chat_checkpoint: Path) -> None:
+    for folder in (tiny_checkpoint, tiny_chat_checkpoint):
+        tokenizer = PromptTokenizer(folder)
+        (bos,) = tokenizer.encode((Segment(""),))[:1]
+        assert tokenizer.encode(CHAT).count(bos) == 1

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.mini_model import MINI
 from stretto.engines.batch.calls import CallsConfig
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import (
-    COMPLETION_STOP,
-    SMALL_MODEL,
+    DEFAULT_LLM,
     STAND_IN,
+    checkpoint_path,
     engine_and_model,
     llm_engine,
     local_engines,
 )
-from stretto.engines.models import MINI
+from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.profiling import profile_engine
 from stretto.model.deployment import Deployment
 
@@ -50,8 +51,13 @@ def test_chunks_are_measured_by_the_embedder_that_was_chosen() -> None:
 
 
 def test_completions_of_a_server_stop_at_a_further_question() -> None:
-    config: Any = llm_engine("http://127.0.0.1:9").replicas[0].config
-    assert config.stop == COMPLETION_STOP
+    for url, api, stop in (
+        ("http://127.0.0.1:9", "auto", ()),
+        ("http://127.0.0.1:9/v1/completions", "completions", PLAIN_STOP),
+        ("http://127.0.0.1:9/v1/chat/completions", "chat", ()),
+    ):
+        config: Any = llm_engine(url).replicas[0].config
+        assert (config.api, config.stop) == (api, stop)
 
 
 def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path) -> None:
@@ -61,9 +67,9 @@ def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path) -> None:
         "embedding:all-MiniLM-L6-v2",
         "vectors:MemoryVectors",
         "reranking:Reranking",
-        f"llm:{MINI.resolve()}",
+        f"llm:{checkpoint_path(DEFAULT_LLM)}",
     ]
-    assert engine_and_model(llm_engine(SMALL_MODEL)) == f"llm:{MINI.resolve()}"
+    assert engine_and_model(llm_engine(str(MINI))) == f"llm:{MINI.resolve()}"
     assert engine_and_model(llm_engine(STAND_IN)) == "llm:StandIn"
     assert engine_and_model(llm_engine(str(tmp_path))) == f"llm:{tmp_path.resolve()}"
     other = by_name(local_engines(embedding_model=str(tmp_path), reranking_model="a/cross-encoder"))

@@ -50,7 +50,9 @@ def generate(
     async def main() -> tuple[LLMEvent, Any]:
         events: list[LLMEvent] = []
         async with OpenAIStub(lambda _: reply, model=model, pages=pages) as stub:
-            server = OpenAIServer(OpenAIServerConfig(stub.url, backoff_s=0.001, **config))
+            server = OpenAIServer(
+                OpenAIServerConfig(stub.url, **{"api": "completions", "backoff_s": 0.001, **config})
+            )
             await server.generate(LLMTask(1, "q", "answer", prompt, decode or Decode()), events.append)
             await server.aclose()
         return events[-1], stub.requests[-1] if stub.requests else None

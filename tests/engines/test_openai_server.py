@@ -54,7 +54,10 @@ def generate(
         events: list[LLMEvent] = []
         async with OpenAIStub(lambda _: next(turns)) as stub:
             server = OpenAIServer(
-                OpenAIServerConfig(stub.url, timeout_s=timeout_s, backoff_s=0.001, **config)
+                OpenAIServerConfig(
+                    stub.url,
+                    **{"api": "completions", "timeout_s": timeout_s, "backoff_s": 0.001, **config},
+                )
             )
             asked = replace(task(decode or Decode()), others_serve=others_serve)
             await server.generate(asked, events.append, rank)
@@ -259,7 +262,9 @@ def test_a_backoff_holds_no_connection_place() -> None:
             return Reply(status=503, headers={"Retry-After": "3600"}) if request["prompt"] == "busy" else OK
 
         async with OpenAIStub(answer) as stub:
-            config = OpenAIServerConfig(stub.url, model=MODEL, max_connections=1, max_backoff_s=3600)
+            config = OpenAIServerConfig(
+                stub.url, model=MODEL, api="completions", max_connections=1, max_backoff_s=3600
+            )
             server = OpenAIServer(config)
             first = LLMTask(1, "q", "answer", (Segment("busy"),), Decode())
             second = LLMTask(2, "q", "answer", (Segment("x"),), Decode())
@@ -480,7 +485,7 @@ def test_one_that_fails_leaves_the_others_alone() -> None:
             return {"hang": Reply(ending="hang"), "cut": Reply(("a",), "cut")}.get(request["prompt"], OK)
 
         async with OpenAIStub(answer) as stub:
-            server = OpenAIServer(OpenAIServerConfig(stub.url, timeout_s=0.2))
+            server = OpenAIServer(OpenAIServerConfig(stub.url, api="completions", timeout_s=0.2))
             prompts = ["hang", "cut", "fine", "hang", "good"]
             tasks = [LLMTask(n, "q", "answer", (Segment(p),), Decode()) for n, p in enumerate(prompts)]
             await asyncio.gather(*(server.generate(task, events.append) for task in tasks))

@@ -195,7 +195,9 @@ def run(
     async def main() -> tuple[list[LLMEvent], list[Mapping[str, Any]]]:
         events: list[LLMEvent] = []
         async with OpenAIStub(answer, pages={"GET /metrics": lambda _: metrics}) as stub:
-            server = OpenAIServer(OpenAIServerConfig(stub.url, backoff_s=0.001, **config))
+            server = OpenAIServer(
+                OpenAIServerConfig(stub.url, **{"api": "completions", "backoff_s": 0.001, **config})
+            )
             for prompt, decode in prompts:
                 task = LLMTask(len(events), "q", "answer", prompt, decode)
                 await asyncio.wait_for(server.generate(task, events.append), 10)
@@ -270,7 +272,7 @@ def test_nobody_waits_long_for_a_prefill(monkeypatch: pytest.MonkeyPatch) -> Non
     async def main() -> list[LLMEvent]:
         events: list[LLMEvent] = []
         async with OpenAIStub(lambda _: Reply(ending="hang")) as stub:
-            server = OpenAIServer(OpenAIServerConfig(stub.url))
+            server = OpenAIServer(OpenAIServerConfig(stub.url, api="completions"))
             with monkeypatch.context() as patch:
                 patch.setattr("stretto.engines.openai_server.server.asyncio.timeout", timeout)
                 task = LLMTask(0, "q", "answer", (HEAD,), None)
@@ -292,7 +294,7 @@ def test_a_prefill_takes_no_place_from_what_must_be_answered() -> None:
     async def main() -> tuple[list[LLMEvent], int]:
         events: list[LLMEvent] = []
         async with OpenAIStub(lambda _: Reply(ending="hang")) as stub:
-            server = OpenAIServer(OpenAIServerConfig(stub.url, max_connections=1))
+            server = OpenAIServer(OpenAIServerConfig(stub.url, api="completions", max_connections=1))
             decoding = asyncio.create_task(
                 server.generate(LLMTask(0, "q", "answer", (QUESTION,), Decode()), [].append)
             )
@@ -311,7 +313,7 @@ def test_cancelling_a_prefill_aborts_its_request() -> None:
     async def main() -> list[LLMEvent]:
         events: list[LLMEvent] = []
         async with OpenAIStub(lambda _: Reply(ending="hang")) as stub:
-            server = OpenAIServer(OpenAIServerConfig(stub.url))
+            server = OpenAIServer(OpenAIServerConfig(stub.url, api="completions"))
             running = asyncio.create_task(
                 server.generate(LLMTask(0, "q", "answer", (HEAD,), None), events.append)
             )

@@ -47,7 +47,9 @@ def ends(
         found: list[Done | StrettoError] = []
         texts: list[str] = []
         async with PlainServer(serve) as server:
-            llm = OpenAIServer(OpenAIServerConfig(server.url, warms_prefixes=False, **config))
+            llm = OpenAIServer(
+                OpenAIServerConfig(server.url, **{"api": "completions", "warms_prefixes": False, **config})
+            )
             for number, decode in enumerate(decodes):
                 events: list[LLMEvent] = []
                 silence_s = 0.0 if is_read else 60.0
@@ -334,4 +336,4 @@ def test_a_model_for_chats_that_gets_plain_prompts_is_told_once(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         ends(lambda _: chunks("Four."), [Decode()] * 2, api=api, model=model)
-    assert len([one for one in caplog.records if "--api chat" in one.getMessage()]) == is_told
+    assert len([one for one in caplog.records if "trained for chats" in one.getMessage()]) == is_told

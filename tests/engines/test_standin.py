@@ -101,3 +101,11 @@ def test_prefill_takes_a_step_per_512_words() -> None:
         ending = run(llm, (Segment(words),), None)
         assert isinstance(ending, Done)
         assert ending.usage.num_cached_tokens == num_cached
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [("The captain lived at the inn.", "yes"), ("It was a cold day.", "no"), (NO_ANSWER, "no")],
+)
+def test_a_text_for_a_question_is_judged(text: str, verdict: str) -> None:
+    assert answer(question="Where did the captain live?", text=text) == verdict

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.mini_model import MINI
 from stretto.cluster.machine import Machine, check_deployments
-from stretto.engines.models import MINI
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.memory import num_parameters

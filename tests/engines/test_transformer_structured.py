@@ -10,14 +10,13 @@ import pytest
 from support.llm_running import drain, run, task
 from tokenizers import Tokenizer
 
-from stretto.engines.models import MINI
+from benchmarks.common.mini_model import EOS, MINI
 from stretto.engines.transformer import structured
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, mark_of
 from stretto.model.errors import ConfigError, EngineFailure
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent
 from stretto.model.values import Segment
-from tools.training.tokenizer import EOS, token_id
 
 pytest.importorskip("llguidance")
 pytest_plugins = ("support.llm_fixtures",)
@@ -107,11 +106,11 @@ def test_the_small_model_writes_lists_of_plain_texts(
 def test_the_space_before_an_output_is_no_part_of_it(pieces: list[str]) -> None:
     """A text goes on with " sea": "sea" would be of rare tokens."""
     tokenizer = Tokenizer.from_file(str(MINI / "tokenizer.json"))
-    tokens = [token_id(tokenizer, piece) for piece in pieces]
+    tokens = [tokenizer.token_to_id(piece) for piece in pieces]
     structure = structured.Structures(MINI, tokenizer.get_vocab_size()).make(Decode(regex="sea|mill"))
     for number, token in enumerate(tokens):
         assert structure.allowed(tokens[:number])[token]
-    assert structure.allowed(tokens).nonzero().flatten().tolist() == [token_id(tokenizer, EOS)]
+    assert structure.allowed(tokens).nonzero().flatten().tolist() == [tokenizer.token_to_id(EOS)]
 
 
 def run_beside_another(llm: TransformerLLM, decode: Decode) -> tuple[LLMEvent, LLMEvent]:

@@ -32,7 +32,9 @@ def ask(
 
     async def main() -> tuple[list[LLMEvent], list[bool]]:
         async with OpenAIStub(replies) as stub:
-            server = OpenAIServer(OpenAIServerConfig(stub.url, backoff_s=0.001, **config))
+            server = OpenAIServer(
+                OpenAIServerConfig(stub.url, **{"api": "completions", "backoff_s": 0.001, **config})
+            )
             events: list[LLMEvent] = []
             for one in tasks:
                 await server.generate(one, events.append)

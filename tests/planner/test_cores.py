@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from benchmarks.common.mini_model import MINI
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.shape import StepShape
 from stretto.costs.step import NUMBERS as STEP_NUMBERS
-from stretto.engines.models import MINI
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, AppRequest, ModelNode
@@ -38,7 +38,7 @@ def problem_of(app: Application, num_cores: int = 2) -> Problem:
 
 
 def test_a_planned_replica_is_a_process_with_a_thread_on_its_core() -> None:
-    app = app_of("mini", str(MINI))
+    app = app_of(str(MINI), str(MINI))
     problem = problem_of(app)
     make = core_replicas(problem, core_models(app))
     replica = make(PlannedReplica("node1", (0,)))

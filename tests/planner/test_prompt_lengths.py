@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from stretto.engines.models import MINI
+from benchmarks.common.mini_model import MINI
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.errors import CapacityError
@@ -21,7 +21,7 @@ from stretto.planner.running.request_store import stored
 from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 CONTEXT = 4096
-NODE = ModelNode("writer", "mini", 8)
+NODE = ModelNode("writer", str(MINI), 8)
 
 
 def app_of(*nodes: ModelNode) -> Application:
@@ -81,11 +81,13 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
 
 
 def test_each_chunk_and_the_prompt_of_a_node_count() -> None:
-    node = ModelNode("quote", "mini", 8, chain=True, prompt="{chunk} {prompt}")
+    node = ModelNode("quote", str(MINI), 8, chain=True, prompt="{chunk} {prompt}")
     long = "river " * 5000
     with pytest.raises(CapacityError, match="for node 'quote'"):
         check(app_of(node), request_of("Quote.", ["short", long]))
-    check(app_of(ModelNode("quote", "mini", 8, chain=True, prompt="{prompt}")), request_of("Quote.", [long]))
+    check(
+        app_of(ModelNode("quote", str(MINI), 8, chain=True, prompt="{prompt}")), request_of("Quote.", [long])
+    )
 
 
 def test_models_without_weights_are_not_checked() -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("msgspec")
 from support.emulated import MODEL, emulating, fleet_of
 from support.routing import run, until
 
-from stretto.engines.models import MINI
+from benchmarks.common.mini_model import MINI
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.runtime_engines import graph
 
-import stretto.engines.models
+from benchmarks.common.mini_model import MINI
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
@@ -29,8 +29,6 @@ APP = graph(
       return %answer
     """
 )
-TRAINED = Path(stretto.engines.models.__path__[0]) / "mini"
-"""The model that ships with the project."""
 NUM_GROUPS = 6
 ROUNDS = 5
 
@@ -97,7 +95,7 @@ def test_texts_are_equal_and_prefixes_are_found_again(
 def test_a_trained_model_writes_the_same_wherever_its_prompts_go() -> None:
     texts = []
     for placement in ("round_robin", "stretto"):
-        answers, spans = run(TRAINED, placement)
+        answers, spans = run(MINI, placement)
         check(spans, placement)
         texts.append(answers)
     assert texts[0] == texts[1]

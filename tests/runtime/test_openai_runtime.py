@@ -60,7 +60,13 @@ def run(app: ExecutionGraph, replies: Sequence[Reply]) -> tuple[Any, list[str], 
 
         async with OpenAIStub(answer) as stub:
             engines = [
-                deploy("llm", OpenAIServer, OpenAIServerConfig(stub.url), contract="llm", runs_in="loop"),
+                deploy(
+                    "llm",
+                    OpenAIServer,
+                    OpenAIServerConfig(stub.url, api="completions"),
+                    contract="llm",
+                    runs_in="loop",
+                ),
                 deploy("calls", Calls, CallsConfig({"upper": lambda text: text.upper(), "wait": wait})),
             ]
             async with asyncio.timeout(100), Runtime(engines) as runtime:
@@ -120,7 +126,7 @@ def test_queries_survive_a_restart_of_the_server_also_when_text_was_shown() -> N
 
         async with contextlib.AsyncExitStack() as stack:
             first = await stack.enter_async_context(OpenAIStub(cut))
-            config = OpenAIServerConfig(first.url, warms_prefixes=False)
+            config = OpenAIServerConfig(first.url, api="completions", warms_prefixes=False)
             engines = [deploy("llm", OpenAIServer, config, contract="llm", runs_in="loop")]
             runtime = await stack.enter_async_context(Runtime(engines))
             queries = [await runtime.submit(COMPLETE, {"text": "it"}) for _ in range(8)]

@@ -17,9 +17,9 @@ from support.openai_stub import OpenAIStub, Reply
 from support.runtime_engines import ServerEngine, graph
 from support.virtual_loop import in_virtual_time
 
+from benchmarks.common.mini_model import MINI
 from benchmarks.common.vllm_server import NOT_INSTALLED, find_vllm, serving
 from stretto import Runtime
-from stretto.engines.models import MINI
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.deployment import Deployment, Engine, Replica
@@ -83,7 +83,7 @@ def in_process(executable: Callable[[Any], Any], folder: Path, profile: Profile 
 
 
 def server(url: str) -> Replica:
-    config = OpenAIServerConfig(url, tokenizer="none", max_retries=0, warms_prefixes=False)
+    config = OpenAIServerConfig(url, api="completions", tokenizer="none", max_retries=0, warms_prefixes=False)
     return Replica(OpenAIServer, config, runs_in="loop", profile=PROFILE)
 
 

@@ -48,7 +48,7 @@ class CommandLine:
         assert ended.out == ""
         assert "Traceback" not in ended.err
         assert ended.code == code, ended.err
-        lines = [line for line in ended.err.splitlines() if not line.startswith("The LLM is Stretto's own")]
+        lines = [line for line in ended.err.splitlines() if not line.startswith("The LLM is SmolLM2")]
         assert len(lines) == 1, ended.err
         return lines[0]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from benchmarks.common.mini_model import MINI
 from stretto.engines.catalogue import llm_replica
 from stretto.model.deployment import Replica
 from stretto.planner.application import Application, AppRequest, ModelNode
@@ -16,7 +17,8 @@ from stretto.planner.running.run import PlanJob, run_job
 from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 APP = Application(
-    "pair", [ModelNode("writer", "mini", 16, calls=2), ModelNode("judge", "mini", 8, inputs=("writer",))]
+    "pair",
+    [ModelNode("writer", str(MINI), 16, calls=2), ModelNode("judge", str(MINI), 8, inputs=("writer",))],
 )
 REQUESTS = [
     RunRequest(
@@ -31,7 +33,7 @@ _PLAN = Plan("test", (Stage((PlannedReplica("writer", (0,)), PlannedReplica("jud
 
 def main(folder: Path) -> None:
     """Do the run, or go on with it, with its files in a folder."""
-    mini = llm_replica("mini")
+    mini = llm_replica(str(MINI))
     replica = Replica(mini.executable, mini.config, runs_in="process", threads=1, num_slots=4)
     files = (folder / name for name in ("out", "failed", "journal"))
     run_job(

@@ -10,10 +10,10 @@ from typing import Any
 
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.openai_server.config import Api
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask
 from stretto.model.values import Prompt
+from stretto.wire.paths import Api
 from support.openai_stub import OpenAIStub, Reply
 
 

@@ -26,8 +26,8 @@ _REMARKS = {
 }
 _C1_CONTROLS = {code: f"\\u{code:04x}" for code in range(127, 160)}  # JSON may hold them, terminals obey
 _SMALL_MODEL = (
-    "The LLM is Stretto's own small model: it quotes your documents and knows nothing else; "
-    "give another with --llm DIR or --llm URL."
+    "The LLM is SmolLM2-135M-Instruct, which is small; "
+    "give another with --llm: a directory, a GGUF file or a URL."
 )
 
 

@@ -16,7 +16,7 @@ from stretto.cli.ask.request import AskRequest, Settings
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
-from stretto.engines.catalogue import SMALL_MODEL, web_engine
+from stretto.engines.catalogue import check_llm_is_here, web_engine
 from stretto.model.errors import UserError
 from stretto.model.extras import check_installed
 from stretto.model.values import Document
@@ -29,7 +29,7 @@ class Checked:
     Attributes:
         configuration: settings of each run of the app, by component.
         recipe: text that says how documents are cut and embedded; empty if nothing is indexed.
-        says_small_model: whether to say that the small model answers, because no other was chosen.
+        says_small_model: whether to say that the default model answers, because no other was chosen.
     """
 
     request: AskRequest
@@ -62,6 +62,9 @@ def check(request: AskRequest, errors: Console) -> Checked:
     configuration = {component: dict(settings) for component, settings in request.settings.items()}
     template.lower(configuration)
     engines = assemble(request.engines, searches=request.searches)
+    if "llm" not in engines.from_file:
+        for where in request.engines.llms or (None,):
+            check_llm_is_here(where)
     _check_documents(request, engines)
     made_by = ""
     if not request.searches:
@@ -70,8 +73,7 @@ def check(request: AskRequest, errors: Console) -> Checked:
     documents = read_documents(request.docs, request.max_bytes, errors, is_strict=request.is_strict)
     if request.searches and documents:
         engines, documents = engines.with_engine(web_engine(None, documents)), []
-    llms = request.engines.llms or (SMALL_MODEL,)
-    says_small_model = "llm" not in engines.from_file and SMALL_MODEL in llms
+    says_small_model = "llm" not in engines.from_file and not request.engines.llms
     return Checked(request, template, configuration, engines, documents, made_by, says_small_model)
 
 

@@ -1,5 +1,1 @@
-"""Checkpoints that ship with Stretto, in Hugging Face layout. The README of each is its model card."""
-
-from pathlib import Path
-
-MINI = Path(__file__).parent / "mini"
+"""Models that are fetched by name."""

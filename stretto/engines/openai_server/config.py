@@ -7,7 +7,7 @@ from typing import get_args
 
 from stretto.engines.openai_server.request_fields import MAX_TOKENS, RequestFields
 from stretto.model.errors import ConfigError
-from stretto.wire.paths import Api
+from stretto.wire.paths import ApiChoice
 from stretto.wire.server_url import read_server_url
 
 
@@ -38,9 +38,11 @@ class OpenAIServerConfig:
     Attributes:
         url: URL of the server or of its API, in any form that `server_url.py` lists.
         model: the name the server knows; None takes the only one that it lists.
-        api: "completions", or "chat" for a server that only chats: the prompt is then one message of the
-            user's.
-        tokenizer: completions only. A directory with the model's tokenizer, to send token ids; "none"
+        api: "chat" sends messages, which the server puts into its model's chat template. "completions" sends
+            the prompt itself: in our own copy of the template if the tokenizer is known, else in its plain
+            form. "auto" is "completions" if the tokenizer is known, else "chat", or "completions" again from
+            the first refusal on if the server has no chat.
+        tokenizer: not with "chat". A directory with the model's tokenizer, to send token ids; "none"
             sends text; "auto" sends ids if the server names a directory on this machine whose tokenizer
             agrees with the server's.
         api_key_env: environment variable that holds the key, if there is one.
@@ -53,7 +55,7 @@ class OpenAIServerConfig:
         max_tokens_field: name of the field for the largest number of tokens, "max_tokens" or
             "max_completion_tokens". The second is also learned from a refusal.
         stop: stop strings of every text, besides those of the task; a list ends with its JSON anyway. Servers
-            may take four in all.
+            may take four in all. With "auto", `PLAIN_STOP` is added to prompts in their plain form.
         max_connections: requests at once; others wait, and the server's silence is not counted meanwhile.
         max_retries: further attempts after a 429, a 5xx or a connection that broke within a second, before
             anything of an answer came. The first comes `backoff_s` later, each next one after twice the time;
@@ -75,7 +77,7 @@ class OpenAIServerConfig:
 
     url: str
     model: str | None = None
-    api: Api = "completions"
+    api: ApiChoice = "auto"
     tokenizer: str = "auto"
     api_key_env: str = "OPENAI_API_KEY"
     timeout_s: float = 60
@@ -108,8 +110,8 @@ class OpenAIServerConfig:
 
     def __post_init__(self) -> None:
         read_server_url(self.url)
-        if self.api not in get_args(Api):
-            raise ConfigError(f"there is no api {self.api!r}; there are {', '.join(get_args(Api))}")
+        if self.api not in get_args(ApiChoice):
+            raise ConfigError(f"there is no api {self.api!r}; there are {', '.join(get_args(ApiChoice))}")
         RequestFields(frozenset(self.omit), self.max_tokens_field)
         if self.max_connections < 1:
             raise ConfigError(f"max_connections is {self.max_connections}; it must be at least 1")

@@ -16,6 +16,7 @@ from stretto.model.extras import is_installed
 from stretto.model.values import Segment
 from stretto.wire import paths
 from stretto.wire.models import ModelCard, choose_model, read_models, read_tokens, tokenize_request
+from stretto.wire.paths import Api
 
 if TYPE_CHECKING:
     from stretto.engines.prompt_tokens import PromptTokenizer
@@ -32,15 +33,24 @@ class ServerFacts:
 
     Attributes:
         model: name of the model, as the server knows it.
-        tokenizer: tokenizer for sending token ids; None where prompts are sent as text.
+        api: API by which it is asked.
+        tokenizer: tokenizer for sending token ids; None where prompts are sent as text or messages.
         max_model_tokens: longest prompt and answer together; None where the server does not say.
         cache: what is known of the server's prefix cache.
+        takes_system: whether chats may have a system message; otherwise the user's begins with its text.
     """
 
     model: str
+    api: Api
     tokenizer: PromptTokenizer | None
     max_model_tokens: int | None
     cache: CacheConfig
+    takes_system: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether prompts are sent in their plain form, without a chat template."""
+        return self.api == "completions" and (self.tokenizer is None or not self.tokenizer.has_template)
 
 
 async def discover(http: Http, config: OpenAIServerConfig, *, others_serve: bool = False) -> ServerFacts:
@@ -59,12 +69,15 @@ async def discover(http: Http, config: OpenAIServerConfig, *, others_serve: bool
     if config.api == "completions" and tokenizer is None and card.is_for_chats:
         _log.warning(
             "%s: the name of %r says that it is trained for chats, and it gets prompts without its chat "
-            "template; --api chat (`api` in a file with engines) has the server apply that",
+            "template; --api auto or chat (`api` in a file with engines) has the server apply that",
             http.name,
             card.id,
         )
     cache = await _find_cache(http) if config.warms_prefixes else CacheConfig()
-    return ServerFacts(card.id, tokenizer, card.max_model_tokens, cache)
+    api = config.api
+    if api == "auto":
+        api = "chat" if tokenizer is None else "completions"
+    return ServerFacts(card.id, api, tokenizer, card.max_model_tokens, cache)
 
 
 async def find_model(http: Http, wanted: str | None, *, others_serve: bool = False) -> ModelCard:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.engines.chat_markup import RAW
+from stretto.engines.chat_markup import BETWEEN_SYSTEM_AND_USER, RAW, plain_markup
 from stretto.engines.openai_server.discovery import ServerFacts
 from stretto.engines.openai_server.tool_use import tool_messages
 from stretto.model.errors import UserError
@@ -58,8 +58,8 @@ def encode(facts: ServerFacts, task: LLMTask, offer: ToolOffer | None = None) ->
     """Return a task's prompt in the form in which it is sent to a server: token ids if the server's tokenizer
     is known, else text.
 
-    Line breaks separate the messages of the text, because the markup of an unknown model is unknown too. With
-    an `offer` of tools, messages of calls and their results stand in the place of their words.
+    The text has the prompt's plain form, because the markup of an unknown model is unknown too. With an
+    `offer` of tools, messages of calls and their results stand in the place of their words.
 
     Raises:
         UserError: a segment of the prompt is not a text.
@@ -67,7 +67,10 @@ def encode(facts: ServerFacts, task: LLMTask, offer: ToolOffer | None = None) ->
     if facts.tokenizer is None:
         try:
             messages = messages_of(task.prompt) if offer is None else tool_messages(task.prompt, offer)
-            text = "\n".join(message.text for message in messages)
+            if not facts.takes_system:
+                messages = _without_system(messages)
+            is_plain = offer is None and not is_raw(task.prompt)
+            text = _plain_text(messages, is_whole=task.decode is not None) if is_plain else _joined(messages)
             elements = _characters(text)
         except (TypeError, UnicodeEncodeError) as error:
             raise UserError(f"a segment of the prompt is not a text: {error}") from error
@@ -76,6 +79,31 @@ def encode(facts: ServerFacts, task: LLMTask, offer: ToolOffer | None = None) ->
     if task.decode is not None:
         tokens += facts.tokenizer.end_of(task.prompt)
     return SentPrompt(tuple(tokens), tokens, task.tenant)
+
+
+def is_raw(prompt: Prompt) -> bool:
+    """Return whether the model is to go on with a prompt as it is."""
+    return bool(prompt) and prompt[0].role == RAW
+
+
+def _joined(messages: Sequence[ChatMessage]) -> str:
+    return "\n".join(message.text or "" for message in messages)
+
+
+def _plain_text(messages: Sequence[ChatMessage], *, is_whole: bool) -> str:
+    markup = plain_markup([message.role for message in messages])
+    parts = [before + message.text for before, message in zip(markup.before, messages, strict=True)]
+    return "".join(parts) + (markup.end if is_whole else "")
+
+
+def _without_system(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    """Return messages in which the text of the system's begins the user's after it."""
+    if not messages or messages[0].role != "system":
+        return messages
+    head, rest = messages[0].text, messages[1:]
+    if rest and rest[0].role == "user":
+        head, rest = BETWEEN_SYSTEM_AND_USER.join((head, rest[0].text)), rest[1:]
+    return (ChatMessage("user", head), *rest)
 
 
 def _characters(text: str) -> Sequence[int]:

@@ -4,9 +4,9 @@ A completion is streamed if somebody reads parts of it before its end, if it end
 take so long that silence would be mistaken for a failure (`whole_answers.py`).
 
 With a tokenizer the prompt is sent as token ids, each segment tokenised by itself as everywhere: no document
-can smuggle in a special token, and the tokens of the next request begin with those that one request warmed.
-As text, which chat and other servers take, both are up to the server; no chat template is applied to
-completions then, so a chat model sees the prompt without its turns.
+can smuggle in a special token, and the tokens of the next request begin with those that one request warmed;
+the tokenizer's chat template is applied here. Otherwise the prompt goes to the server's chat, as messages. A
+server without a chat gets it as text in its plain form.
 
 An attempt that breaks off is `EngineUnavailable`, also after pieces of it have gone out. The scheduler tries
 again and skips the text that it has passed on already; if the second text begins differently, which sampling
@@ -18,16 +18,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from stretto.cluster.kv_events import AllBlocksCleared, KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.engines.chat_markup import RAW
+from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.decoding import max_new_tokens, refuse_others, without_wishes
 from stretto.engines.openai_server.api import UNDERSTOOD, build_request
+from stretto.engines.openai_server.chat_refusals import says_no_chat, says_no_system
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
 from stretto.engines.openai_server.held_blocks import HeldByServer
@@ -35,7 +36,7 @@ from stretto.engines.openai_server.http import Http, read_json
 from stretto.engines.openai_server.metrics import read_load
 from stretto.engines.openai_server.places import ServerSlot
 from stretto.engines.openai_server.priority import priority_of
-from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN, SentPrompt, encode
+from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN, SentPrompt, encode, is_raw
 from stretto.engines.openai_server.reading import AnswerReader
 from stretto.engines.openai_server.reply_openings import ReplyOpenings
 from stretto.engines.openai_server.request_fields import RequestFields
@@ -59,6 +60,7 @@ from stretto.model.tools import ToolOffer
 from stretto.model.values import answer_segment
 from stretto.wire import paths
 from stretto.wire.answers import TokenCounts, read_chunk, read_whole
+from stretto.wire.paths import Api
 from stretto.wire.sse import EventDecoder
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ _log = logging.getLogger(__name__)
 
 _ANY_VOCABULARY = 2**31
 _LOOK_S = 1.0
+_MAX_ASKED = 4
+"""Times that a request is sent at most: to a restarted server, without a system message, and as text."""
 _ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
 
 
@@ -95,9 +99,10 @@ class OpenAIServer:
         self._held = HeldByServer(1)
         self._warming = WarmingPolicy()
         self._whole = WholeAnswers(config.token_s)
-        self._openings = ReplyOpenings(config.api, "")
+        self._openings = ReplyOpenings("completions", "")
+        self._has_chatted = False
         self._fields = RequestFields(frozenset(config.omit), config.max_tokens_field)
-        self._takes_tools = config.api == "chat" and config.takes_tools is not False
+        self._takes_tools = config.api != "completions" and config.takes_tools is not False
         self._events: KVEventStream | None = None
         self._following: asyncio.Task[None] | None = None
         self._report: Callable[[Sequence[KVEvent] | InstanceLoad], None] = lambda _: None
@@ -204,54 +209,46 @@ class OpenAIServer:
         emit: Callable[[LLMEvent], None],
         rank: tuple[float, ...],
         slot: ServerSlot,
-        offer: ToolOffer | None,
+        offered: ToolOffer | None,
     ) -> Done:
         """Ask for an answer, and emit its pieces as they come. A reply that may be calls of offered tools is
         emitted at its end.
+
+        Args:
+            offered: tools that are sent if the server is asked by chat; else they stand in words.
         """
-        is_turn = offer is not None and wanted.items is not None
-        decode = asked_with(wanted, offer) if offer is not None else wanted
-        if decode.items is None:
-            decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
-        if self._config.api == "chat" and task.prompt and task.prompt[0].role == RAW:
+        if self._config.api == "chat" and is_raw(task.prompt):
             raise ConfigError("the server takes chats, and no prompt to go on with as it is")
         facts = await self._known(others_serve=task.others_serve)
-        is_read = task.silence_s == 0 and not is_turn
-        opening = self._openings.of_next(is_list=decode.items is not None, is_read=is_read)
-        output = DecodeOutput(decode, task.prompt, opening)
-        prompt = encode(facts, task, offer)
-        if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
-            num_tokens = max_new_tokens(decode, len(prompt.content), facts.max_model_tokens)
-            decode = replace(decode, max_tokens=num_tokens)
-        _check_length(facts, prompt, decode)
-
-        def feed(text: str) -> bool:
-            pieces, is_finished = output.feed(text)
-            if not is_turn:
-                for piece in pieces:
-                    emit(Piece(task.id, piece))
-            return is_finished
-
-        def ask(facts: ServerFacts, prompt: SentPrompt) -> Awaitable[AnswerReader]:
-            return self._ask(
-                facts,
-                prompt,
-                decode,
-                feed,
-                rank,
-                slot,
-                others_serve=task.others_serve,
-                silence_s=task.silence_s,
-            )
-
-        try:
-            reader = await ask(facts, prompt)
-        except NotFound:
-            before, facts = facts.model, await self._known(but_not=facts)
-            if facts.model == before:
-                raise
+        for num_left in reversed(range(_MAX_ASKED)):
+            if is_raw(task.prompt):
+                facts = replace(facts, api="completions")
+            offer = offered if facts.api == "chat" else None
+            is_turn = offer is not None and wanted.items is not None
+            decode = wanted if offer is None else asked_with(wanted, offer)
+            if not is_raw(task.prompt):
+                decode = self._stopped(decode, facts)
+            is_read = task.silence_s == 0 and not is_turn
+            opening = self._openings.of_next(is_list=decode.items is not None, is_read=is_read)
+            output = DecodeOutput(decode, task.prompt, opening)
             prompt = encode(facts, task, offer)
-            reader = await ask(facts, prompt)
+            try:
+                reader = await self._ask(
+                    facts,
+                    prompt,
+                    _fitted(prompt, decode, facts),
+                    _feeder(task, output, _unseen if is_turn else emit),
+                    rank,
+                    slot,
+                    others_serve=task.others_serve,
+                    silence_s=task.silence_s,
+                )
+                break
+            except BadReply as error:
+                if num_left == 0:
+                    raise
+                facts = await self._facts_after(error, facts)
+        self._has_chatted = self._has_chatted or facts.api == "chat"
         last, value = output.finish(reader.finish)
         if is_turn and offer is not None:
             last = items_of(str(value), reader.tool_calls, offer, wanted.max_items)
@@ -267,6 +264,48 @@ class OpenAIServer:
             None if written is None else answer_segment(written),
             "thoughts" if reader.has_reasoning and not value else output.finish_reason,
         )
+
+    def _stopped(self, decode: Decode, facts: ServerFacts) -> Decode:
+        """Return a decode with the stop strings that texts of this server have."""
+        if decode.items is not None:
+            return decode
+        plain = PLAIN_STOP if self._config.api == "auto" and facts.is_plain else ()
+        return replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop, *plain))))
+
+    async def _facts_after(self, error: BadReply, asked: ServerFacts) -> ServerFacts:
+        """Return other facts about the server, by which a request may be taken that was refused.
+
+        Args:
+            asked: facts by which it was sent.
+
+        Raises:
+            BadReply: nothing else is known; this is `error`.
+        """
+        facts = asked
+        if isinstance(error, NotFound):  # perhaps the server was restarted
+            facts = await self._known(but_not=asked)
+            if (facts.model, facts.api) != (asked.model, asked.api):
+                return facts
+        if facts.api != "chat":
+            raise error
+        if facts.takes_system and says_no_system(error):
+            return self._learn(asked, replace(facts, takes_system=False))
+        if self._config.api == "auto" and not self._has_chatted and says_no_chat(error):
+            _log.warning(
+                "%s has no chat for %r: prompts are sent in their plain form, as to a base model (%s)",
+                self._http.name,
+                facts.model,
+                error.message,
+            )
+            return self._learn(facts, replace(facts, api="completions"))
+        raise error
+
+    def _learn(self, before: ServerFacts, facts: ServerFacts) -> ServerFacts:
+        """Replace the facts about the server, unless another request has done so already."""
+        if self._facts is before or self._facts is None:
+            self._facts = facts
+            self._openings = ReplyOpenings(facts.api, facts.model)
+        return self._facts
 
     async def _prefill(self, task: LLMTask, rank: tuple[float, ...]) -> Usage:
         if not self._config.warms_prefixes:
@@ -322,12 +361,11 @@ class OpenAIServer:
             others_serve: whether the request can go to another server if this one refuses it.
             silence_s: seconds for which `feed` may be passed nothing.
         """
-        api = self._config.api
         priority = priority_of(rank) if self._config.priorities else None
         is_whole = decode.items is None and self._whole.decide(
             decode.max_tokens, min(silence_s, self._config.timeout_s)
         )
-        request = build_request(api, facts.model, prompt, decode, priority, is_streamed=not is_whole)
+        request = build_request(facts.api, facts.model, prompt, decode, priority, is_streamed=not is_whole)
         # KV events tell of no tenant's blocks.
         is_guessed = self._following is None or prompt.tenant
         look_up = self._held.send if is_guessed else self._held.num_held
@@ -339,7 +377,13 @@ class OpenAIServer:
             sent_s = time.perf_counter()
             try:
                 first_s = await self._exchange(
-                    body, reader, slot, is_whole=is_whole, is_retried=is_retried, others_serve=others_serve
+                    facts.api,
+                    body,
+                    reader,
+                    slot,
+                    is_whole=is_whole,
+                    is_retried=is_retried,
+                    others_serve=others_serve,
                 )
                 reader.check_end()
                 break
@@ -368,6 +412,7 @@ class OpenAIServer:
 
     async def _exchange(
         self,
+        api: Api,
         body: dict[str, object],
         reader: AnswerReader,
         slot: ServerSlot,
@@ -379,7 +424,6 @@ class OpenAIServer:
         """Send a request, and let `reader` read the answer; return the seconds to the first piece of a
         streamed one.
         """
-        api = self._config.api
         if is_whole:
             found = await self._http.fetch(
                 paths.GENERATE[api], body, is_retried=is_retried, others_serve=others_serve, wait=slot.wait
@@ -467,7 +511,7 @@ class OpenAIServer:
                         raise ConfigError("KV events are of token ids: the server's tokenizer is needed")
                     self._following = asyncio.create_task(self._follow(self._events))
                 self._facts = facts
-                self._openings = ReplyOpenings(self._config.api, facts.model)
+                self._openings = ReplyOpenings(facts.api, facts.model)
         return self._facts
 
     async def _follow(self, stream: KVEventStream) -> None:
@@ -483,14 +527,34 @@ class OpenAIServer:
             self._report([AllBlocksCleared()])
 
 
-def _check_length(facts: ServerFacts, prompt: SentPrompt, decode: Decode) -> None:
-    """Check that a prompt and its answer fit the model's context, as far as tokens are known. Raises
-    CapacityError.
+def _unseen(event: LLMEvent) -> None:
+    """Drop an event."""
+
+
+def _feeder(task: LLMTask, output: DecodeOutput, emit: Callable[[LLMEvent], None]) -> Callable[[str], bool]:
+    """Return the function that takes the pieces of an answer, and returns whether it is complete."""
+
+    def feed(text: str) -> bool:
+        pieces, is_finished = output.feed(text)
+        for piece in pieces:
+            emit(Piece(task.id, piece))
+        return is_finished
+
+    return feed
+
+
+def _fitted(prompt: SentPrompt, decode: Decode, facts: ServerFacts) -> Decode:
+    """Return a decode whose answer fits the model's context behind a prompt, as far as tokens are known.
+
+    Raises:
+        CapacityError: they are longer together than the context.
     """
     if not isinstance(prompt.content, tuple) or facts.max_model_tokens is None:
-        return
+        return decode
+    decode = replace(decode, max_tokens=max_new_tokens(decode, len(prompt.content), facts.max_model_tokens))
     if len(prompt.content) + decode.max_tokens > facts.max_model_tokens:
         raise CapacityError(
             f"the prompt's {len(prompt.content)} tokens and max_tokens={decode.max_tokens} are more "
             f"than the {facts.max_model_tokens} of {facts.model!r}"
         )
+    return decode

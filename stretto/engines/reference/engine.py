@@ -108,7 +108,7 @@ class ReferenceLLM:
         self._tokenizer, self._model = load_checkpoint(Path(config.path), config.dtype, config.device)
         self._context_tokens: int = self._model.config.get_text_config().max_position_embeddings
         eos = self._model.generation_config.eos_token_id
-        self._eos = {self._tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
+        self._eos = {*self._tokenizer.ending, *(eos if isinstance(eos, list) else [eos])}
         self._prefixes = PrefixStore(config.max_cached_tokens)
         self._waiting = TaskQueue()
         self._prefilling: _Sequence | None = None

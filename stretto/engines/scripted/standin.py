@@ -1,8 +1,9 @@
 """An extractive stand-in for a language model: no weights, no network, always the same answer.
 
 The stand-in is *not* a language model. It reads the named segments of a prompt (`question`, `context`,
-`draft`, or several `drafts` to combine) and copies the sentences that fit. That is enough to run every
-workflow on a machine without a model; the answers are sentences of the user's own documents.
+`draft`, or several `drafts` to combine) and copies the sentences that fit. It judges with yes or no whether a
+`text` fits a `question`. That is enough to run every workflow on a machine without a model; the answers are
+sentences of the user's own documents.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ def _answer(task: LLMTask, decode: Decode) -> str:
         topic = question or (named[-1] if named else "")
         num_items = 3 if decode.max_items is None else decode.max_items
         return json.dumps(reformulate(topic, num_items, decode.max_tokens), ensure_ascii=False)
+    judged = _segment(task.prompt, "text")
+    if question and judged and not context and not draft:
+        return "no" if judged.strip() == NO_ANSWER or quote(question, judged, "") == NO_ANSWER else "yes"
     if question:
         return quote(question, context, draft)
     source = context or (named[-1] if named else "")

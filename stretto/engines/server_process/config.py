@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from stretto.model.deployment import Replica
 from stretto.model.devices import cores_of
 from stretto.model.errors import ConfigError
-from stretto.wire.paths import Api
+from stretto.wire.paths import ApiChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ServerProcessConfig:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     memory_share: float | None = None
-    api: Api = "completions"
+    api: ApiChoice = "auto"
     tokenizer: str = "auto"
     stop: tuple[str, ...] = ()
     timeout_s: float = 60.0

@@ -1,14 +1,15 @@
-"""Reads the config.json of a checkpoint; a setting that the model does not implement is an error."""
+"""Reads the configuration of a checkpoint; a setting that the model does not implement is an error."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stretto.engines.gguf_file import is_gguf, read_gguf
 from stretto.model.errors import ConfigError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -37,6 +38,7 @@ class ModelConfig:
         has_qkv_bias: whether the projections to queries, keys and values have a bias.
         has_output_bias: whether the output projection of the attention has a bias.
         has_qk_norm: whether queries and keys are normalised by head, before the rotation.
+        rope_divisors: divisors of the rotary frequencies, one for each pair of a head's values, or None.
     """
 
     vocabulary: int
@@ -55,26 +57,55 @@ class ModelConfig:
     has_qkv_bias: bool
     has_output_bias: bool
     has_qk_norm: bool
+    rope_divisors: tuple[float, ...] | None = None
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """Read the configuration of a checkpoint's model from `folder`/config.json.
+def read_config(path: Path) -> ModelConfig:
+    """Read the configuration of a checkpoint's model: a folder with a config.json, or a GGUF file.
 
     Raises:
-        ConfigError: the file is missing or not JSON, lacks a value, or has an unsupported setting.
+        ConfigError: the file is missing or damaged, lacks a value, or has an unsupported setting.
     """
-    path = folder / "config.json"
+    if not is_gguf(path):
+        return _parsed(path / "config.json", lambda: read_raw_config(path))
+    config = _parsed(path, lambda: read_raw_config(path))
+    divisors = _checked(path, read_gguf(path).rope_divisors(), config.head_dim // 2)
+    return replace(config, rope_divisors=divisors)
+
+
+def _checked(path: Path, divisors: tuple[float, ...] | None, number: int) -> tuple[float, ...] | None:
+    if divisors is not None and (len(divisors) != number or not all(0 < one < math.inf for one in divisors)):
+        raise ConfigError(f"{path}: rope_freqs.weight must have {number} positive numbers")
+    return divisors
+
+
+def read_raw_config(checkpoint: Path) -> Mapping[str, Any]:
+    """Read a checkpoint's configuration as its config.json has it, or would have it for a GGUF file.
+
+    Raises:
+        ConfigError: the file is missing or damaged, or a GGUF file has a part that is not supported.
+    """
+    if is_gguf(checkpoint):
+        return read_gguf(checkpoint).raw_config()
+    path = checkpoint / "config.json"
     if not path.is_file():
-        raise ConfigError(f"no checkpoint in {folder}: config.json is missing")
+        raise ConfigError(f"no checkpoint in {checkpoint}: config.json is missing")
     try:
         raw = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} is not an object")
+    return raw
+
+
+def _parsed(path: Path, read: Callable[[], Mapping[str, Any]]) -> ModelConfig:
+    """Return the configuration that `read` reads from the file at `path`."""
     try:
-        return _parse(raw)
+        return _parse(read())
     except ConfigError as error:
+        if str(path) in error.message or str(path.parent) in error.message:
+            raise
         raise ConfigError(f"{path}: {error.message}") from error
     except KeyError as error:
         raise ConfigError(f"{path} lacks {error}") from error
@@ -82,10 +113,10 @@ def read_config(folder: Path) -> ModelConfig:
         raise ConfigError(f"{path}: a value of the wrong kind: {error}") from error
 
 
-def is_supported(folder: Path) -> bool:
-    """Return whether the checkpoint in `folder` is of a kind that this engine can run."""
+def is_supported(path: Path) -> bool:
+    """Return whether a checkpoint, a folder or a GGUF file, is of a kind that this engine can run."""
     try:
-        read_config(folder)
+        read_config(path)
     except ConfigError:
         return False
     return True

@@ -13,7 +13,9 @@ from pathlib import Path
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.engines.decoding import max_new_tokens
+from stretto.engines.gguf_file import is_gguf, read_gguf
 from stretto.engines.loading import one_load
+from stretto.engines.models.store import check_whole
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.running_task import RunningTask
@@ -35,7 +37,8 @@ class TransformerConfig:
     """The configuration of a `TransformerLLM`: its checkpoint, its device, and the limits of its steps.
 
     Attributes:
-        path: folder of a checkpoint in Hugging Face layout, of the Llama, Mistral, Qwen2 or Qwen3 kind.
+        path: folder of a checkpoint in Hugging Face layout, or a GGUF file; of the Llama, Mistral, Qwen2 or
+            Qwen3 kind.
         device: `cpu`, `cuda`, `cuda:1` and the like, or `auto`: a GPU if there is one.
         num_threads: threads of torch in the whole process; None leaves torch's choice.
         kv_bytes: memory for keys and values; taken as it is used, on the CPU.
@@ -119,6 +122,7 @@ class TransformerLLM:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         folder = Path(config.path)
+        check_whole(folder)
         self.runner = Runner(
             folder,
             dtype=config.dtype,
@@ -345,8 +349,12 @@ def _load_tokenizer(folder: Path) -> PromptTokenizer:
 
 
 def _eos_tokens(folder: Path, tokenizer: PromptTokenizer) -> list[int]:
-    """The tokenizer's, the configuration's, and those that generation is configured with."""
-    found = [tokenizer.eos_token_id]
+    """Return the tokens that end an answer: those of the tokenizer and its chat template, of the
+    configuration, and of the settings for generation.
+    """
+    if is_gguf(folder):
+        return [*tokenizer.ending, *read_gguf(folder).ending_tokens()]
+    found: list[int | None] = [*tokenizer.ending]
     for name in ("config.json", "generation_config.json"):
         path = folder / name
         if path.is_file():

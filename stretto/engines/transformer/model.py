@@ -93,6 +93,8 @@ def _frequencies(config: ModelConfig) -> Tensor:
     """Rotation of each pair of a head's dimensions, in radians per token, (D / 2,)."""
     exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents
+    if config.rope_divisors is not None:
+        frequencies = frequencies / torch.tensor(config.rope_divisors)
     return frequencies if config.rope_scaling is None else _stretch(frequencies, config.rope_scaling)
 
 

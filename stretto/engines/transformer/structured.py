@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.engines.tokenizer_files import load_tokenizer
 from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, mark_of
 from stretto.model.errors import ConfigError, EngineFailure, StrettoError
 from stretto.model.extras import imports_of
@@ -41,8 +42,8 @@ class Structures:
     one tokenizer.
     """
 
-    def __init__(self, folder: Path, vocabulary: int) -> None:
-        """Read the vocabulary of the tokenizer in `folder`; `vocabulary` is its number of tokens.
+    def __init__(self, path: Path, vocabulary: int) -> None:
+        """Read the vocabulary of the tokenizer at `path`; `vocabulary` is its number of tokens.
 
         Raises:
             ConfigError: the library is not installed, or cannot use the tokenizer.
@@ -50,10 +51,8 @@ class Structures:
         with imports_of("structured", "output by a JSON schema or a regular expression"):
             from llguidance import LLTokenizer, TokenizerWrapper
             from llguidance.hf import from_tokenizer
-        from transformers import AutoTokenizer
-
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        with _failing_as(ConfigError, f"json_schema and regex: unusable tokenizer in {folder}"):
+        tokenizer = load_tokenizer(path)
+        with _failing_as(ConfigError, f"json_schema and regex: unusable tokenizer in {path}"):
             known = from_tokenizer(tokenizer, n_vocab=vocabulary, slices=[])
             self._texts = TokenTexts(
                 [known.decode_bytes([token]) for token in range(vocabulary)],

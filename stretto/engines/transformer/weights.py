@@ -1,4 +1,4 @@
-"""Reads the tensors of a checkpoint from one or several safetensors files, in the shapes of the model."""
+"""Reads the tensors of a checkpoint, from safetensors files or a GGUF file, in the shapes of the model."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from stretto.engines.gguf_file import is_gguf, read_gguf
 from stretto.engines.packed_matrix import can_pack, multiply, pack
 from stretto.engines.transformer.config import ModelConfig
 from stretto.model.errors import ConfigError
@@ -67,12 +68,36 @@ class Weights:
     vocabulary: Linear
 
 
-def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Read a checkpoint's weights from the safetensors files in `folder`, in a given dtype and to a device.
+def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    """Read a checkpoint's weights in a given dtype and to a device.
+
+    Args:
+        path: folder with safetensors files, or a GGUF file.
 
     Raises:
         ConfigError: files or tensors are missing, corrupt or misshapen.
     """
+    if is_gguf(path):
+        return _load_gguf(path, config, dtype, device)
+    return _load_safetensors(path, config, dtype, device)
+
+
+def _load_gguf(path: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    file = read_gguf(path)
+
+    def get(name: str, *shape: int) -> Tensor:
+        values = file.tensor(name)
+        if values.shape != shape:
+            raise ConfigError(f"{name} in {path} is {values.shape}, expected {shape}")
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    try:
+        return assemble(config, get)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the weights in {path}: {error}") from error
+
+
+def _load_safetensors(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
     with ExitStack() as stack:
         try:
             where = _locate(folder)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stretto.engines.catalogue import STAND_IN, checkpoint_folder
+from stretto.engines.catalogue import STAND_IN, checkpoint_path
 from stretto.model.errors import CapacityError
 from stretto.model.values import Segment
 from stretto.planner.application import Application, AppRequest, ModelNode
@@ -116,7 +116,7 @@ def _model(name: str) -> _Model | None:
         return None
     from stretto.engines.transformer.config import is_supported, read_config
 
-    folder = checkpoint_folder(name)
+    folder = checkpoint_path(name)
     return _Model(folder, read_config(folder).context_tokens) if is_supported(folder) else None
 
 

@@ -46,7 +46,7 @@ _MEMORY_SHARE = 0.9  # of each GPU, as planners count
 def local_replicas(app: Application) -> MakeReplica:
     """Return the function that makes replicas of models in this process.
 
-    The model of each node is "mini" (the one that ships), "stand-in" or the directory of a checkpoint.
+    The model of each node is a checkpoint, the name of a fetched model, or "stand-in".
 
     Raises:
         ConfigError: a model is none of these.
@@ -59,8 +59,8 @@ def _local(node: str, model: str) -> Replica:
     try:
         return llm_replica(model)
     except ConfigError as error:
-        message = error.message.replace("--llm ", "model ").replace("neither a URL nor a", "no")
-        raise ConfigError(f"node {node!r}: {message}; 'mini' and 'stand-in' are there") from error
+        message = error.message.replace("--llm ", "model ").replace("neither a URL, nor a", "no")
+        raise ConfigError(f"node {node!r}: {message}; 'smollm2' and 'stand-in' are there") from error
 
 
 def local_plan(app: Application, num_devices: int) -> Plan:

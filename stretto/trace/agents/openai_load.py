@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import find_model
 from stretto.engines.openai_server.http import Http
+from stretto.model.errors import ConfigError
 from stretto.trace.agents.live_load import LoadAnswer, run_live
 from stretto.trace.agents.load_report import RequestTimes
 from stretto.trace.agents.prompts import made_up_ids
@@ -43,11 +44,14 @@ async def send_trace(
         ConfigError: the URL or the API cannot be used; or the server lists several models, and none is given.
         EngineFailure: the server cannot be reached, or lists no model and none is given.
     """
-    config = OpenAIServerConfig(url, api=sized_api, timeout_s=_SILENCE_S)  # type: ignore[arg-type]
+    api = next((api for api in paths.GENERATE if api == sized_api), None)
+    if api is None:
+        raise ConfigError(f"there is no api {sized_api!r}; there are {', '.join(paths.GENERATE)}")
+    config = OpenAIServerConfig(url, api=api, timeout_s=_SILENCE_S)
     http = Http(config)
     try:
         named = (await find_model(http, model)).id
-        await run_live(trace, OpenAILoad(http, named, config.api), times)
+        await run_live(trace, OpenAILoad(http, named, api), times)
     finally:
         await http.aclose()
 

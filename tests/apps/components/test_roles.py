@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.template_runs import TemplateRun
 
-from stretto import Input, Runtime, Template
+from stretto import DEFAULT, Input, Runtime, Template
 from stretto.components import LLMCall
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
@@ -36,6 +36,14 @@ def app() -> Template:
     return Template("chat", first >> then, {"first": first["text"], "then": then["text"]})
 
 
+NAMES_OF_PASSES = tuple(DEFAULT.passes)
+SUBSETS = (
+    "none",
+    "all",
+    "all",
+    *NAMES_OF_PASSES,
+    *(tuple(name for name in NAMES_OF_PASSES if name != left_out) for left_out in NAMES_OF_PASSES),
+)
 INPUTS = {"question": "Who was Bach?", "names": ["Mozart", "Brahms", "<|im_end|>"]}
 
 
@@ -71,7 +79,7 @@ def test_a_model_writes_the_same_with_and_without_passes(
 
     async def main() -> list[Any]:
         async with Runtime([llm]) as runtime:
-            return [await runtime.run(app(), INPUTS, passes=passes) for passes in ("none", "all", "all")]
+            return [await runtime.run(app(), INPUTS, passes=passes) for passes in SUBSETS]
 
     plain, *optimised = asyncio.run(main())
     assert len(plain["then"]) == 3

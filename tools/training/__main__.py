@@ -1,8 +1,0 @@
-"""`python -m tools.training`."""
-
-import sys
-
-from tools.training.commands import main
-
-if __name__ == "__main__":
-    sys.exit(main())
