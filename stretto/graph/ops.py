@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from stretto.costs.tokens import num_tokens
+from stretto.documents.support import best_supported
 from stretto.graph.graph import ANSWER, HINT, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
 from stretto.model.errors import BadReply, ConfigError, GraphError
@@ -229,6 +230,18 @@ def _select(inputs: Inputs, _: Settings) -> Mapping[str, object]:
     return {"": next((value for value in inputs.values() if value is not ABSENT), ABSENT)}
 
 
+def _supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    """Choose the first present draft that the hits support, else their best sentence."""
+    fixed = ("question", "hits")
+    drafts = [as_text(value) for name, value in inputs.items() if name not in fixed and value is not ABSENT]
+    if not drafts:
+        return {"": ABSENT}
+    passages = [as_text(hit) for hit in _flat_hits(inputs["hits"])]
+    share = settings["share"]
+    assert isinstance(share, int | float)
+    return {"": best_supported(as_text(inputs["question"]), drafts, passages, share)}
+
+
 def _flat_hits(value: object) -> list[Hit]:
     if isinstance(value, Hit):
         return [value]
@@ -335,6 +348,18 @@ _SPECS = (
         _first,
         runs_on=None,
         evaluate=_select,
+        passes_over_failures=True,
+    ),
+    OpSpec(
+        "supported",
+        (
+            Port("question", "text"),
+            Port("hits", "list[hit]"),
+            Port("drafts", "text", variadic=True, optional=True),
+        ),
+        "text",
+        runs_on=None,
+        evaluate=_supported,
         passes_over_failures=True,
     ),
     OpSpec(
