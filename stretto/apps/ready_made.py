@@ -15,15 +15,16 @@ from stretto.apps.components.search import Generation, Judge, Reading, WebSearch
 from stretto.apps.template import Template
 from stretto.model.tools import Tool
 
-_OF_SMALL_LLM: Mapping[str, Any] = {
+_SMALL_CHUNKS: Mapping[str, Any] = {"tokens": 128, "overlap": 16}
+_SMALL_SYNTHESIS: Mapping[str, Any] = {
     "mode": "refine",
     "num_hits": 1,
     "support": 1.0,
     "max_tokens": 40,
     "prompt": "answer_shortly",
 }
-"""Settings of the synthesis for an LLM of less than a billion parameters: it reads the best passage alone, is
-shown examples, and its answer counts only where the passages have its words. Measured: docs/answers.md."""
+"""Settings for an LLM of less than a billion parameters: it reads one short passage, is shown examples, and
+its answer counts only where the best sentence of the passages has its words. Measured: docs/answers.md."""
 
 
 def naive_rag(*, named_collection: bool = False, small_llm: bool = False) -> Template:
@@ -31,12 +32,12 @@ def naive_rag(*, named_collection: bool = False, small_llm: bool = False) -> Tem
 
     It indexes the documents, searches with the question itself, answers from each of the best 3 passages, and
     combines these answers. With `named_collection`, queries bring the name of a collection to index into.
-    With `small_llm`, it answers from the best passage, or quotes the best sentence of all three.
+    With `small_llm`, it answers from the best passage alone, or the best sentence of all three is quoted.
     """
     question, files, collection = _inputs(named_collection)
-    indexing = Indexing(files=files, **collection)
+    indexing = Indexing(files=files, **collection, **(_SMALL_CHUNKS if small_llm else {}))
     searching = Searching(queries=question, indexed=indexing["indexed"], top_k=3, **collection)
-    settings = _OF_SMALL_LLM if small_llm else {"mode": "tree"}
+    settings = _SMALL_SYNTHESIS if small_llm else {"mode": "tree"}
     synthesis = Synthesis(question=question, hits=searching["hits"], **settings)
     return Template(
         "naive_rag",
@@ -50,15 +51,15 @@ def advanced_rag(*, named_collection: bool = False, small_llm: bool = False) -> 
 
     It indexes the documents, lets an LLM reword the question, searches with each version, reranks the hits,
     answers from the best one and refines the answer with the next two. With `named_collection`, queries bring
-    the name of a collection to index into. With `small_llm`, it answers from the best passage, or quotes the
-    best sentence of all three.
+    the name of a collection to index into. With `small_llm`, it answers from the best passage alone, or the
+    best sentence of all three is quoted.
     """
     question, files, collection = _inputs(named_collection)
-    indexing = Indexing(files=files, **collection)
+    indexing = Indexing(files=files, **collection, **(_SMALL_CHUNKS if small_llm else {}))
     expansion = QueryExpansion(question=question)
     searching = Searching(queries=expansion["queries"], indexed=indexing["indexed"], **collection)
     reranking = Reranking(question=question, hits=searching["hits"])
-    settings = _OF_SMALL_LLM if small_llm else {"mode": "refine"}
+    settings = _SMALL_SYNTHESIS if small_llm else {"mode": "refine"}
     synthesis = Synthesis(question=question, hits=reranking["top"], **settings)
     return Template(
         "advanced_rag",
@@ -67,14 +68,25 @@ def advanced_rag(*, named_collection: bool = False, small_llm: bool = False) -> 
     )
 
 
-def search_empowered() -> Template:
+def search_empowered(*, small_llm: bool = False) -> Template:
     """Return the app that searches the web only if an LLM cannot answer a question by itself.
 
     A small LLM drafts an answer and judges it; if it is not good, the web is searched; then the main LLM
     answers. It reads the search results, or the draft if there was no search or nothing was found. Engines:
     `llm_small`, `web` and `llm`.
+
+    With `small_llm`, no draft is made, for such an LLM knows too little to answer or judge by itself: the web
+    is always searched, and the LLM answers from the best result, or the best sentence of all is quoted.
     """
     question = Input("question", "text")
+    if small_llm:
+        found = WebSearch(queries=question)
+        synthesis = Synthesis(question=question, hits=found["hits"], **_SMALL_SYNTHESIS)
+        return Template(
+            "search_empowered",
+            found >> synthesis,
+            {"answer": synthesis["answer"], "sources": found["hits"]},
+        )
     proxy = Generation(name="proxy", question=question, engine="llm_small")
     judge = Judge(question=question, text=proxy["text"], engine="llm_small")
     search = WebSearch(queries=question, needed=judge["no"])

@@ -36,4 +36,4 @@ STOP_STEMS = frozenset(
         " into than then also s t"
     )
 )
-"""Stems of words that say nothing of what a text is about: articles, pronouns, question words and the like."""
+"""Stems of words that say nothing of what a text is about: articles, pronouns, question words…"""

@@ -231,7 +231,7 @@ def _select(inputs: Inputs, _: Settings) -> Mapping[str, object]:
 
 
 def _supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
-    """Choose the first present draft that the hits support, else their best sentence."""
+    """Choose the first present draft that the best sentence of the hits supports, else that sentence."""
     fixed = ("question", "hits")
     drafts = [as_text(value) for name, value in inputs.items() if name not in fixed and value is not ABSENT]
     if not drafts:

@@ -260,10 +260,10 @@ class Synthesis(Component):
             num_hits: number of hits that `refine` and `tree` read.
             fan_in: number of answers that `tree` combines at a time.
             max_tokens: largest number of output tokens of a call.
-            support: share of the words that an answer adds to the question, which must stand together in the
-                hits. An answer with less is replaced: by the answer that it was made from, if that has
-                enough, else by the sentence of the hits that answers the question best. 0 takes any answer.
-                It is for small LLMs, which make things up; such an answer does not stream.
+            support: share of the words that an answer adds to the question, which must stand in the sentence
+                of the hits that answers the question best. An answer with less is replaced: by an answer that
+                it was made from, if that has enough, else by the sentence. 0 takes any answer. It is for
+                small LLMs, which make things up; such an answer does not stream.
         """
 
         mode: str = "refine"

@@ -1,0 +1,61 @@
+"""The sentence that answers a question best, the answers that it supports, and what is taken of drafts."""
+
+from __future__ import annotations
+
+import pytest
+
+from stretto.documents.support import best_sentence, best_supported, is_supported
+
+QUESTION = "What did the captain promise Jim every month?"
+BEST = "He promised Jim a silver fourpenny on the first of every month."
+INN = "The captain came to the inn in the spring. The doctor never came again."
+COIN = f"{BEST} It was not always paid."
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_it"),
+    [
+        ("A silver fourpenny.", True),
+        ("The captain promised Jim a fourpenny on the first.", True),
+        ("The captain promised Jim a silver fourpenny each month.", False),  # "each" is not in it
+        ("The captain promised Jim a gold guinea.", False),
+        ("The captain promised Jim every month.", False),  # adds nothing to the question
+        ("The answer to the question is:", False),
+        ("", False),
+    ],
+)
+def test_an_answer_is_supported_by_the_words_that_it_adds(answer: str, is_it: bool) -> None:
+    assert is_supported(QUESTION, answer, BEST, 1.0) is is_it
+
+
+def test_a_smaller_share_takes_words_that_the_sentence_lacks() -> None:
+    answer = "The captain promised Jim a silver fourpenny each time."
+    assert is_supported(QUESTION, answer, BEST, 0.5)
+    assert not is_supported(QUESTION, answer, BEST, 0.6)
+
+
+def test_the_first_supported_draft_is_taken() -> None:
+    drafts = ("A gold guinea.", "A silver fourpenny.", "The first of every month.")
+    assert best_supported(QUESTION, drafts, [INN, COIN], 1.0) == "A silver fourpenny."
+
+
+def test_the_best_sentence_is_quoted_on_one_line_where_no_draft_is_supported() -> None:
+    passages = [INN, COIN.replace("silver ", "silver\n")]
+    assert best_supported(QUESTION, ["A gold guinea."], passages, 1.0) == BEST
+
+
+def test_of_equal_sentences_the_one_of_the_passage_found_first_is_the_best() -> None:
+    passages = ["The mill burned in May.", "A mill burned in June."]
+    assert best_sentence("When did the mill burn?", passages) == passages[0]
+    assert best_sentence("When did the mill burn?", passages[::-1]) == passages[1]
+
+
+def test_a_rare_word_of_the_question_counts_more_than_a_frequent_one() -> None:
+    passage = "The mill is old. The mill is tall. The mill is red. A miller died in the fire."
+    assert best_sentence("What fire was at the mill?", [passage]) == "A miller died in the fire."
+
+
+@pytest.mark.parametrize("passages", [[], [""], ["Nothing here is about it."]])
+def test_the_first_draft_stays_where_no_sentence_shares_a_word(passages: list[str]) -> None:
+    assert best_sentence("Who?", passages) is None
+    assert best_supported("Who?", ["Two.", "One."], passages, 1.0) == "Two."
