@@ -45,13 +45,20 @@ def is_supported(question: str, answer: str, sentence: str, share: float) -> boo
     """Return whether an answer adds words to the question, and at least `share` of them stand in the
     sentence.
     """
-    added = set(stems(answer)) - set(stems(question)) - _SAYS_NOTHING
+    added = _adds(stems(answer), stems(question))
     return bool(added) and len(added.intersection(stems(sentence))) >= share * len(added)
 
 
+def _adds(words: Sequence[str], asked: Sequence[str]) -> set[str]:
+    """Return the words that say something and are not in the question."""
+    return set(words) - set(asked) - _SAYS_NOTHING
+
+
 def best_sentence(question: str, passages: Sequence[str]) -> str | None:
-    """Return the sentence with the highest score on one line, the first of equals; None if no sentence shares
-    a word with the question.
+    """Return the sentence with the highest score on one line, the first of equals.
+
+    A sentence without a word of the question, and a heading that says no more than the question, do not count.
+    Returns None if there is no other.
     """
     asked = stems(question)
     terms = {word for word in asked if word not in STOP_STEMS}
@@ -64,7 +71,7 @@ def best_sentence(question: str, passages: Sequence[str]) -> str | None:
     best, best_score = None, -math.inf
     for (place, text), one in zip(sentences, words, strict=True):
         shared = math.fsum(weights[term] for term in terms.intersection(one))
-        if not shared:
+        if not shared or not _adds(one, asked):
             continue
         score = shared / all_weights - _COST_OF_A_PLACE * place
         score += _WEIGHT_OF_PAIRS * len(pairs.intersection(pairwise(one))) / max(1, len(pairs))

@@ -55,6 +55,11 @@ def test_a_rare_word_of_the_question_counts_more_than_a_frequent_one() -> None:
     assert best_sentence("What fire was at the mill?", [passage]) == "A miller died in the fire."
 
 
+def test_a_heading_with_the_words_of_the_question_is_no_answer() -> None:
+    passage = "Class Names\n\nClass names should normally use the CapWords convention."
+    assert best_sentence("How should class names be written?", [passage]) == passage.splitlines()[2]
+
+
 @pytest.mark.parametrize("passages", [[], [""], ["Nothing here is about it."]])
 def test_the_first_draft_stays_where_no_sentence_shares_a_word(passages: list[str]) -> None:
     assert best_sentence("Who?", passages) is None
