@@ -21,7 +21,8 @@ from stretto.documents.stems import STOP_STEMS, stems
 
 _WEIGHT_OF_PAIRS = 0.3
 _COST_OF_A_PLACE = 0.2
-_SAYS_NOTHING = STOP_STEMS | frozenset(stems("answer question context text passage according no yes"))
+_MONTH = "may"
+_SAYS_NOTHING = STOP_STEMS - {_MONTH} | set(stems("answer question context text passage according no yes"))
 
 
 def best_supported(question: str, drafts: Sequence[str], passages: Sequence[str], share: float) -> str:
@@ -57,8 +58,8 @@ def _adds(words: Sequence[str], asked: Sequence[str]) -> set[str]:
 def best_sentence(question: str, passages: Sequence[str]) -> str | None:
     """Return the sentence with the highest score on one line, the first of equals.
 
-    A sentence without a word of the question, and a heading that says no more than the question, do not count.
-    Returns None if there is no other.
+    A sentence without a word of the question does not count, nor does a heading that says no more than the
+    question. Returns None if there is no other.
     """
     asked = stems(question)
     terms = {word for word in asked if word not in STOP_STEMS}
