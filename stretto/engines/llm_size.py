@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 _MOST_BYTES = 1_000_000_000
@@ -17,3 +18,8 @@ def is_small_llm(where: str) -> bool:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     sizes = [file.stat().st_size for file in files if file.suffix in _WEIGHTS and file.is_file()]
     return bool(sizes) and sum(sizes) < _MOST_BYTES
+
+
+def are_small_llms(wheres: Sequence[str]) -> bool:
+    """Return whether there is an LLM, and every one is small."""
+    return bool(wheres) and all(map(is_small_llm, wheres))
