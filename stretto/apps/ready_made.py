@@ -17,14 +17,13 @@ from stretto.model.tools import Tool
 
 _SMALL_CHUNKS: Mapping[str, Any] = {"tokens": 128, "overlap": 16}
 _SMALL_SYNTHESIS: Mapping[str, Any] = {
-    "mode": "refine",
-    "num_hits": 1,
+    "mode": "quote",
     "support": 1.0,
     "max_tokens": 40,
     "prompt": "answer_shortly",
 }
-"""Settings for an LLM of less than a billion parameters: it reads one short passage, is shown examples, and
-its answer counts only where the best sentence of the passages has its words. Measured: docs/answers.md."""
+"""Settings for an LLM of less than a billion parameters: it reads one sentence, is shown examples, and its
+answer counts only where that sentence has its words. Measured: docs/answers.md."""
 
 
 def naive_rag(*, named_collection: bool = False, small_llm: bool = False) -> Template:
@@ -32,7 +31,7 @@ def naive_rag(*, named_collection: bool = False, small_llm: bool = False) -> Tem
 
     It indexes the documents, searches with the question itself, answers from each of the best 3 passages, and
     combines these answers. With `named_collection`, queries bring the name of a collection to index into.
-    With `small_llm`, it answers from the best passage alone, or the best sentence of all three is quoted.
+    With `small_llm`, it finds the best sentence of the 3 passages, and shortens or quotes it.
     """
     question, files, collection = _inputs(named_collection)
     indexing = Indexing(files=files, **collection, **(_SMALL_CHUNKS if small_llm else {}))
@@ -51,19 +50,20 @@ def advanced_rag(*, named_collection: bool = False, small_llm: bool = False) -> 
 
     It indexes the documents, lets an LLM reword the question, searches with each version, reranks the hits,
     answers from the best one and refines the answer with the next two. With `named_collection`, queries bring
-    the name of a collection to index into. With `small_llm`, it answers from the best passage alone, or the
-    best sentence of all three is quoted.
+    the name of a collection to index into. With `small_llm`, the question is searched for as it is, for such
+    an LLM rewords it badly, and the best sentence is shortened or quoted.
     """
     question, files, collection = _inputs(named_collection)
     indexing = Indexing(files=files, **collection, **(_SMALL_CHUNKS if small_llm else {}))
-    expansion = QueryExpansion(question=question)
-    searching = Searching(queries=expansion["queries"], indexed=indexing["indexed"], **collection)
+    expansion = None if small_llm else QueryExpansion(question=question)
+    queries = question if expansion is None else expansion["queries"]
+    searching = Searching(queries=queries, indexed=indexing["indexed"], **collection)
     reranking = Reranking(question=question, hits=searching["hits"])
     settings = _SMALL_SYNTHESIS if small_llm else {"mode": "refine"}
     synthesis = Synthesis(question=question, hits=reranking["top"], **settings)
     return Template(
         "advanced_rag",
-        indexing >> expansion >> searching >> reranking >> synthesis,
+        (indexing if expansion is None else indexing >> expansion) >> searching >> reranking >> synthesis,
         {"answer": synthesis["answer"], "sources": reranking["top"]},
     )
 
@@ -76,7 +76,7 @@ def search_empowered(*, small_llm: bool = False) -> Template:
     `llm_small`, `web` and `llm`.
 
     With `small_llm`, no draft is made, for such an LLM knows too little to answer or judge by itself: the web
-    is always searched, and the LLM answers from the best result, or the best sentence of all is quoted.
+    is always searched, and the best sentence of the results is shortened or quoted.
     """
     question = Input("question", "text")
     if small_llm:

@@ -25,21 +25,23 @@ _MONTH = "may"
 _SAYS_NOTHING = STOP_STEMS - {_MONTH} | set(stems("answer question context text passage according no yes"))
 
 
-def best_supported(question: str, drafts: Sequence[str], passages: Sequence[str], share: float) -> str:
-    """Return the first draft of an answer that the best sentence of the passages supports; if there is none,
-    that sentence.
-
-    Without a sentence that shares a word with the question, the first draft is returned.
-
-    Args:
-        drafts: answers, the one to be preferred first; at least one.
-        share: smallest share of the words that an answer adds to the question, which must stand in the
-            sentence.
+def quote(question: str, passages: Sequence[str]) -> str:
+    """Return the sentence of the passages that answers the question best, else their first one; "" if they
+    hold no text.
     """
     found = best_sentence(question, passages)
-    if found is None:
-        return drafts[0]
-    return next((draft for draft in drafts if is_supported(question, draft, found, share)), found)
+    return next((text for _, text in _sentences(passages)), "") if found is None else found
+
+
+def best_supported(question: str, quoted: str, drafts: Sequence[str], share: float) -> str:
+    """Return the first draft of an answer that the quoted sentence supports; if there is none, the quote.
+
+    Args:
+        drafts: answers, the one to be preferred first.
+        share: smallest share of the words that an answer adds to the question, which must stand in the
+            quote.
+    """
+    return next((draft for draft in drafts if is_supported(question, draft, quoted, share)), quoted)
 
 
 def is_supported(question: str, answer: str, sentence: str, share: float) -> bool:

@@ -8,6 +8,7 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import Chunk, Hit, Input, Runtime, Template
 from stretto.apps import APPS, search_empowered
+from stretto.apps.components.rag import MODES
 from stretto.components import Synthesis
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.graph.text import print_graph
@@ -35,9 +36,13 @@ def llm(*replies: str) -> Deployment:
 
 
 async def answered(*replies: str, hits: list[Hit] = HITS, **settings: object) -> object:
+    return await answer_of(llm(*replies), hits, **settings)
+
+
+async def answer_of(deployment: Deployment, hits: list[Hit], **settings: object) -> object:
     synthesis = Synthesis(question=Input("question", "text"), hits=Input("hits", "list[hit]"), **settings)
     app = Template("t", synthesis, {"answer": synthesis["answer"]})
-    async with Runtime([llm(*replies)]) as runtime:
+    async with Runtime([deployment]) as runtime:
         return (await runtime.run(app, {"question": QUESTION, "hits": hits}))["answer"]
 
 
@@ -54,7 +59,7 @@ async def test_a_later_answer_with_support_is_taken() -> None:
     assert await answered(*replies, mode="refine", num_hits=2, support=1.0) == replies[1]
 
 
-@pytest.mark.parametrize("mode", ["one_shot", "refine", "tree"])
+@pytest.mark.parametrize("mode", MODES)
 @in_virtual_time
 async def test_without_a_supported_answer_the_best_sentence_is_quoted(mode: str) -> None:
     assert await answered("In June 1901.", mode=mode, support=1.0) == BEST
@@ -65,6 +70,19 @@ async def test_without_a_supported_answer_the_best_sentence_is_quoted(mode: str)
 async def test_an_answer_to_one_hit_stands_in_for_a_bad_combination() -> None:
     replies = ("In May 1874.", "In May 1874.", "The drafts say so.")
     assert await answered(*replies, mode="tree", num_hits=2, support=1.0) == "In May 1874."
+
+
+@in_virtual_time
+async def test_a_quote_is_all_that_the_llm_reads() -> None:
+    read: list[str] = []
+
+    def write(task: LLMTask, decode: Decode) -> str:
+        read.extend(segment.text for segment in task.prompt if segment.name == "context")
+        return "in May"
+
+    deployment = deploy("llm", lambda _: AtOnce(ScriptedLLM(write, 16)), contract="llm", runs_in="loop")
+    assert await answer_of(deployment, HITS, mode="quote") == "in May"
+    assert read == [BEST]
 
 
 @in_virtual_time
@@ -81,7 +99,6 @@ def test_support_is_a_share(share: float) -> None:
 @pytest.mark.parametrize("make", [*APPS.values(), search_empowered])
 def test_ready_made_apps_for_small_llms_ask_once_and_check_the_answer(make: type) -> None:
     graph = make(small_llm=True).lower({})
-    answering = [one.name for one in graph.primitives if one.op == "decode" and one.name != "queries"]
-    assert answering == ["draft1"]
+    assert [one.name for one in graph.primitives if one.op == "decode"] == ["answer"]
     assert dict(graph.outputs)["answer"].name == "supported"
     assert "supported(" not in print_graph(make().lower({}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.documents.support import best_sentence, best_supported, is_supported
+from stretto.documents.support import best_sentence, best_supported, is_supported, quote
 
 QUESTION = "What did the captain promise Jim every month?"
 BEST = "He promised Jim a silver fourpenny on the first of every month."
@@ -34,14 +34,15 @@ def test_a_smaller_share_takes_words_that_the_sentence_lacks() -> None:
     assert not is_supported(QUESTION, answer, BEST, 0.6)
 
 
-def test_the_first_supported_draft_is_taken() -> None:
+def test_the_first_supported_draft_is_taken_else_the_quote() -> None:
     drafts = ("A gold guinea.", "A silver fourpenny.", "The first of every month.")
-    assert best_supported(QUESTION, drafts, [INN, COIN], 1.0) == "A silver fourpenny."
+    assert best_supported(QUESTION, BEST, drafts, 1.0) == "A silver fourpenny."
+    assert best_supported(QUESTION, BEST, drafts[:1], 1.0) == BEST
+    assert best_supported(QUESTION, BEST, (), 1.0) == BEST
 
 
-def test_the_best_sentence_is_quoted_on_one_line_where_no_draft_is_supported() -> None:
-    passages = [INN, COIN.replace("silver ", "silver\n")]
-    assert best_supported(QUESTION, ["A gold guinea."], passages, 1.0) == BEST
+def test_the_best_sentence_is_quoted_on_one_line() -> None:
+    assert quote(QUESTION, [INN, COIN.replace("silver ", "silver\n")]) == BEST
 
 
 def test_of_equal_sentences_the_one_of_the_passage_found_first_is_the_best() -> None:
@@ -60,7 +61,9 @@ def test_a_heading_with_the_words_of_the_question_is_no_answer() -> None:
     assert best_sentence("How should class names be written?", [passage]) == passage.splitlines()[2]
 
 
-@pytest.mark.parametrize("passages", [[], [""], ["Nothing here is about it."]])
-def test_the_first_draft_stays_where_no_sentence_shares_a_word(passages: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("passages", "quoted"), [([], ""), ([""], ""), (["Nothing here. Or there."], "Nothing here.")]
+)
+def test_the_first_sentence_is_quoted_where_none_shares_a_word(passages: list[str], quoted: str) -> None:
     assert best_sentence("Who?", passages) is None
-    assert best_supported("Who?", ["Two.", "One."], passages, 1.0) == "Two."
+    assert quote("Who?", passages) == quoted

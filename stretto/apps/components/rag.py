@@ -19,7 +19,7 @@ from stretto.graph.types import item_type
 from stretto.model.errors import ConfigError
 
 _BATCHABLE = ("batchable",)
-MODES = ("one_shot", "tree", "refine")
+MODES = ("one_shot", "tree", "refine", "quote")
 _MAX_QUERY_CHARS = 120
 
 
@@ -238,11 +238,12 @@ class Reranking(Component):
 
 
 class Synthesis(Component):
-    """A component of an app that lets an LLM answer a question from search hits, in one of three modes.
+    """A component of an app that lets an LLM answer a question from search hits, in one of four modes.
 
     `one_shot` reads all hits in one prompt. `refine` answers from the first hit and improves the answer with
-    each further one. `tree` answers from each hit and combines the answers, `fan_in` at a time. If there are
-    fewer hits than `num_hits`, the calls for the others are skipped; without any hit there is no answer.
+    each further one. `tree` answers from each hit and combines the answers, `fan_in` at a time. `quote`
+    answers from the one sentence of the hits that answers the question best. If there are fewer hits than
+    `num_hits`, the calls for the others are skipped; without any hit there is no answer.
     """
 
     ports = (Port("question", "text"), Port("hits", "list[hit]"))
@@ -256,7 +257,7 @@ class Synthesis(Component):
         {drafts} instead of {context}.
 
         Attributes:
-            mode: "one_shot", "refine" or "tree".
+            mode: "one_shot", "refine", "tree" or "quote".
             num_hits: number of hits that `refine` and `tree` read.
             fan_in: number of answers that `tree` combines at a time.
             max_tokens: largest number of output tokens of a call.
@@ -288,17 +289,20 @@ class Synthesis(Component):
         """Add to the app's graph one LLM call, a chain of calls or a tree of calls that answers the question,
         depending on the mode.
         """
-        lower = {"one_shot": self._one_shot, "refine": self._refine, "tree": self._tree}[config.mode]
-        drafts = lower(build, config)
-        if config.support:
-            return {"answer": self._supported(build, config, drafts)}
+        quoted = None
+        if config.support or config.mode == "quote":
+            quoted = build.add("quote", "quote", (build.take("question"), build.take("hits")))
+        if quoted is not None and config.mode == "quote":
+            drafts = [self._call(build, config, "answer", config.prompt, context=quoted)]
+        else:
+            modes = {"one_shot": self._one_shot, "refine": self._refine, "tree": self._tree}
+            drafts = modes[config.mode](build, config)
+        if quoted is not None and config.support:
+            args = (build.take("question"), Arg("quote", quoted), *(Arg(str(d), d) for d in drafts))
+            return {"answer": build.add("supported", "supported", args, config={"share": config.support})}
         if config.mode != "refine" or len(drafts) == 1:
             return {"answer": drafts[0]}
         return {"answer": build.add("answer", "select", tuple(Arg(str(d), d) for d in drafts))}
-
-    def _supported(self, build: Builder, config: Config, drafts: list[Ref]) -> Ref:
-        args = (build.take("question"), build.take("hits"), *(Arg(str(d), d) for d in drafts))
-        return build.add("supported", "supported", args, config={"share": config.support})
 
     def _one_shot(self, build: Builder, config: Config) -> list[Ref]:
         hits = build.value("hits")
