@@ -73,6 +73,12 @@ _ALL = (
         (("chain of 10, then fan-out of 10", "median_us_per_node"),),
     ),
     Benchmark(
+        "answers",
+        "Quality of the ready-made apps' answers: known answers contained, F1, right first sources",
+        "benchmarks.answers.benchmark",
+        (("answers that contain the known one, F1 and right first sources (%)", "contains_percent"),),
+    ),
+    Benchmark(
         "passes",
         "Time that passes and policies save end to end: in virtual time and with the engines of this machine",
         "benchmarks.passes.benchmark",

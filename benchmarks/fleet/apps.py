@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from benchmarks.common.plain_prompts import PLAIN_PROMPTS
 from stretto.apps import advanced_rag, naive_rag
 from stretto.apps.components.component import Builder, Component, Input
-from stretto.apps.components.prompt_segments import load_prompt
 from stretto.apps.template import Template
 from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Arg, Graph, Ref
@@ -59,7 +59,10 @@ def summary_tree(build: Builder, passages: Sequence[Ref]) -> Ref:
     decode = {"max_tokens": ANSWER_TOKENS}
     return merge_tree(
         build,
-        [build.complete("summary", "summarise", {"text": p}, engine="llm", decode=decode) for p in passages],
+        [
+            build.complete("summary", PLAIN_PROMPTS["summarise"], {"text": p}, engine="llm", decode=decode)
+            for p in passages
+        ],
     )
 
 
@@ -100,10 +103,16 @@ VOCABULARY: Vocabulary = DEFAULT.with_expansion(_SUMMARISE, summarise_all)
 
 
 def _prompts(*names: str) -> dict[str, str]:
-    return {name: load_prompt(name) for name in names}
+    return {name: PLAIN_PROMPTS[name] for name in names}
 
 
-_SYNTHESIS = {"max_tokens": ANSWER_TOKENS, "num_hits": 3}
+_SYNTHESIS = {
+    "max_tokens": ANSWER_TOKENS,
+    "num_hits": 3,
+    "prompt": PLAIN_PROMPTS["answer"],
+    "refine_prompt": PLAIN_PROMPTS["refine"],
+    "combine_prompt": PLAIN_PROMPTS["combine"],
+}
 APPS: Mapping[str, FleetApp] = {
     app.name: app
     for app in (
@@ -120,7 +129,7 @@ APPS: Mapping[str, FleetApp] = {
             advanced_rag(),
             _prompts("expand", "answer", "refine"),
             {"top_k": 16, "best": 3, "num_queries": 3, "query_tokens": 200, "answer_tokens": ANSWER_TOKENS},
-            {"synthesis": _SYNTHESIS},
+            {"synthesis": _SYNTHESIS, "query_expansion": {"prompt": PLAIN_PROMPTS["expand"]}},
             4,
         ),
         FleetApp(

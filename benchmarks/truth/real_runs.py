@@ -15,12 +15,12 @@ from itertools import accumulate
 import httpx
 
 from benchmarks.common.mini_model import MINI
+from benchmarks.common.plain_prompts import PLAIN_PROMPTS
 from benchmarks.emulate.load import SentRequest, ask_all
 from benchmarks.fleet.questions import Corpus, poisson_gaps_s
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.truth.probe import Probed, ProbeSize, pooled, probe
 from benchmarks.truth.times import Times, times_of
-from stretto.apps.components.prompt_segments import load_prompt
 from stretto.emulate.llm_plan import load_tokens
 
 
@@ -133,7 +133,7 @@ def empty_cache(url: str) -> None:
 def _requests(size: TruthSize, url: str, corpus: Corpus, seed: int) -> list[SentRequest]:
     """Return requests, all at once, whose prompts are questions with a passage of their documents."""
     chance = random.Random(f"truth/{seed}")
-    tokens, template = load_tokens(str(MINI)), load_prompt("answer")
+    tokens, template = load_tokens(str(MINI)), PLAIN_PROMPTS["answer"]
     prompts = []
     for question, source in chance.sample(corpus.questions, size.num_requests):
         passage = chance.choice(corpus.documents[source].passages)

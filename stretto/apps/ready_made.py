@@ -5,7 +5,7 @@ Source: Teola Figure 2, §7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stretto.apps.components.agent import Agent
@@ -15,17 +15,29 @@ from stretto.apps.components.search import Generation, Judge, Reading, WebSearch
 from stretto.apps.template import Template
 from stretto.model.tools import Tool
 
+_SMALL_CHUNKS: Mapping[str, Any] = {"tokens": 128, "overlap": 16}
+_SMALL_SYNTHESIS: Mapping[str, Any] = {
+    "mode": "quote",
+    "support": 1.0,
+    "max_tokens": 40,
+    "prompt": "answer_shortly",
+}
+"""Settings for an LLM of less than a billion parameters: it reads one sentence, is shown examples, and its
+answer counts only where that sentence has its words. Measured: docs/answers.md."""
 
-def naive_rag(*, named_collection: bool = False) -> Template:
+
+def naive_rag(*, named_collection: bool = False, small_llm: bool = False) -> Template:
     """Return the app that answers a question from documents with a plain search.
 
     It indexes the documents, searches with the question itself, answers from each of the best 3 passages, and
     combines these answers. With `named_collection`, queries bring the name of a collection to index into.
+    With `small_llm`, it finds the best sentence of the 3 passages, and shortens or quotes it.
     """
     question, files, collection = _inputs(named_collection)
-    indexing = Indexing(files=files, **collection)
+    indexing = Indexing(files=files, **collection, **(_SMALL_CHUNKS if small_llm else {}))
     searching = Searching(queries=question, indexed=indexing["indexed"], top_k=3, **collection)
-    synthesis = Synthesis(question=question, hits=searching["hits"], mode="tree")
+    settings = _SMALL_SYNTHESIS if small_llm else {"mode": "tree"}
+    synthesis = Synthesis(question=question, hits=searching["hits"], **settings)
     return Template(
         "naive_rag",
         indexing >> searching >> synthesis,
@@ -33,34 +45,48 @@ def naive_rag(*, named_collection: bool = False) -> Template:
     )
 
 
-def advanced_rag(*, named_collection: bool = False) -> Template:
+def advanced_rag(*, named_collection: bool = False, small_llm: bool = False) -> Template:
     """Return the app that answers a question from documents with query expansion and reranking.
 
     It indexes the documents, lets an LLM reword the question, searches with each version, reranks the hits,
     answers from the best one and refines the answer with the next two. With `named_collection`, queries bring
-    the name of a collection to index into.
+    the name of a collection to index into. With `small_llm`, the question is searched for as it is, for such
+    an LLM rewords it badly, and the best sentence is shortened or quoted.
     """
     question, files, collection = _inputs(named_collection)
-    indexing = Indexing(files=files, **collection)
-    expansion = QueryExpansion(question=question)
-    searching = Searching(queries=expansion["queries"], indexed=indexing["indexed"], **collection)
+    indexing = Indexing(files=files, **collection, **(_SMALL_CHUNKS if small_llm else {}))
+    expansion = None if small_llm else QueryExpansion(question=question)
+    queries = question if expansion is None else expansion["queries"]
+    searching = Searching(queries=queries, indexed=indexing["indexed"], **collection)
     reranking = Reranking(question=question, hits=searching["hits"])
-    synthesis = Synthesis(question=question, hits=reranking["top"], mode="refine")
+    settings = _SMALL_SYNTHESIS if small_llm else {"mode": "refine"}
+    synthesis = Synthesis(question=question, hits=reranking["top"], **settings)
     return Template(
         "advanced_rag",
-        indexing >> expansion >> searching >> reranking >> synthesis,
+        (indexing if expansion is None else indexing >> expansion) >> searching >> reranking >> synthesis,
         {"answer": synthesis["answer"], "sources": reranking["top"]},
     )
 
 
-def search_empowered() -> Template:
+def search_empowered(*, small_llm: bool = False) -> Template:
     """Return the app that searches the web only if an LLM cannot answer a question by itself.
 
     A small LLM drafts an answer and judges it; if it is not good, the web is searched; then the main LLM
     answers. It reads the search results, or the draft if there was no search or nothing was found. Engines:
     `llm_small`, `web` and `llm`.
+
+    With `small_llm`, no draft is made, for such an LLM knows too little to answer or judge by itself: the web
+    is always searched, and the best sentence of the results is shortened or quoted.
     """
     question = Input("question", "text")
+    if small_llm:
+        found = WebSearch(queries=question)
+        synthesis = Synthesis(question=question, hits=found["hits"], **_SMALL_SYNTHESIS)
+        return Template(
+            "search_empowered",
+            found >> synthesis,
+            {"answer": synthesis["answer"], "sources": found["hits"]},
+        )
     proxy = Generation(name="proxy", question=question, engine="llm_small")
     judge = Judge(question=question, text=proxy["text"], engine="llm_small")
     search = WebSearch(queries=question, needed=judge["no"])

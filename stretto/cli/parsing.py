@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 MAX_QUESTION_CHARS = 4000
 
 
-def template(app: str, *, named_collection: bool = False) -> Template:
+def template(app: str, *, named_collection: bool = False, small_llm: bool = False) -> Template:
     """Return the ready-made app of this name, as a template that can be run. Raises ConfigError if there is
     none.
 
-    With `named_collection`, its queries bring the name of the collection that documents are stored in.
+    With `named_collection`, its queries bring the name of the collection that documents are stored in. With
+    `small_llm`, it has the settings for an LLM of less than a billion parameters.
     """
     from stretto.apps import APPS, search_empowered
 
     if app == SEARCH:
-        return search_empowered()
+        return search_empowered(small_llm=small_llm)
     if app not in APPS:
         raise ConfigError(f"there is no app {app!r}; there are {', '.join((*APPS, SEARCH))}")
-    return APPS[app](named_collection=named_collection)
+    return APPS[app](named_collection=named_collection, small_llm=small_llm)
 
 
 def planner(name: str) -> str:

@@ -80,6 +80,7 @@ def serve(
     from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
+    from stretto.engines.llm_size import are_small_llms
     from stretto.schema.reading import read_tables
 
     with imports_of("service", "the service"):
@@ -91,7 +92,7 @@ def serve(
     config = read_service_config(tables)
     given: dict[str, Any] = {"host": host, "port": port}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
-    apps = load_apps(app or ())
+    apps = load_apps(app or (), small_llm=engines is None and are_small_llms(llm or ()))
     machine, described = (None, ()) if tables is None else deployed(tables)
     deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
     documents = read_documents(docs or [], options.MAX_BYTES, Console(stderr=True), is_strict=False)

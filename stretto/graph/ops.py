@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from stretto.costs.tokens import num_tokens
+from stretto.documents.support import best_supported, quote
 from stretto.graph.graph import ANSWER, HINT, RECORD, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
 from stretto.model.errors import BadReply, ConfigError, GraphError
@@ -233,6 +234,21 @@ def _select(inputs: Inputs, _: Settings) -> Mapping[str, object]:
     return {"": next((value for value in inputs.values() if value is not ABSENT), ABSENT)}
 
 
+def _quote(inputs: Inputs, _: Settings) -> Mapping[str, object]:
+    """Return the sentence of the hits that answers the question best."""
+    passages = [as_text(hit) for hit in _flat_hits(inputs["hits"])]
+    return {"": quote(as_text(inputs["question"]), passages) or ABSENT}
+
+
+def _supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    """Choose the first present draft that the quote supports, else the quote."""
+    fixed = ("question", "quote")
+    drafts = [as_text(value) for name, value in inputs.items() if name not in fixed and value is not ABSENT]
+    share = settings["share"]
+    assert isinstance(share, int | float)
+    return {"": best_supported(as_text(inputs["question"]), as_text(inputs["quote"]), drafts, share)}
+
+
 def _flat_hits(value: object) -> list[Hit]:
     if isinstance(value, Hit):
         return [value]
@@ -339,6 +355,25 @@ _SPECS = (
         _first,
         runs_on=None,
         evaluate=_select,
+        passes_over_failures=True,
+    ),
+    OpSpec(
+        "quote",
+        (Port("question", "text"), Port("hits", "list[hit]")),
+        "text",
+        runs_on=None,
+        evaluate=_quote,
+    ),
+    OpSpec(
+        "supported",
+        (
+            Port("question", "text"),
+            Port("quote", "text"),
+            Port("drafts", "text", variadic=True, optional=True),
+        ),
+        "text",
+        runs_on=None,
+        evaluate=_supported,
         passes_over_failures=True,
     ),
     OpSpec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -103,12 +104,27 @@ def test_neighbouring_constants_are_one_and_no_text_is_lost(text: str) -> None:
 
 
 def test_ready_made_prompts_are_found_by_name() -> None:
-    assert prompt_names() == ["answer", "combine", "expand", "judge", "proxy", "refine", "summarise"]
+    assert prompt_names() == [
+        *("answer", "answer_shortly", "combine", "expand", "judge", "proxy", "refine", "summarise")
+    ]
     assert "{question}" in load_prompt("answer")
     assert load_prompt("{q} itself") == "{q} itself"
     for name in ("unknown", "", "../prompts/answer", "answer.txt"):
-        with pytest.raises(ConfigError, match="there are answer, combine, expand, judge"):
+        with pytest.raises(ConfigError, match="there are answer, answer_shortly, combine, expand, judge"):
             load_prompt(name)
+
+
+@pytest.mark.parametrize("name", prompt_names())
+def test_ready_made_prompts_are_messages_that_end_with_the_users_data(name: str) -> None:
+    """A chat template opens the answer by itself, and a small model repeats a cue such as "Answer:"."""
+    variables = frozenset(re.findall(r"\{(\w+)\}", load_prompt(name))) - {"num_queries"}
+    parts = parse_prompt(load_prompt(name), variables, (("num_queries", "3"),))
+    roles = [part.role for part in parts if isinstance(part, Constant) and part.role]
+    assert roles[0] == "system"
+    assert roles[-1] == "user"
+    assert isinstance(parts[-1], Slot)
+    before = [one for one, after in pairwise(parts) if isinstance(after, Slot)]
+    assert all(isinstance(one, Constant) and one.text.endswith("\n") for one in before)
 
 
 @in_virtual_time

@@ -138,7 +138,9 @@ class HandWrittenProgram:
         known = tuple((name, str(value)) for name, value in (constants or {}).items())
         parts = parse_prompt(load_prompt(prompt), frozenset(variables), known)
         segments: Prompt = tuple(
-            Segment(part.text) if isinstance(part, Constant) else Segment(variables[part.port], part.port)
+            Segment(part.text, role=part.role)
+            if isinstance(part, Constant)
+            else Segment(variables[part.port], part.port)
             for part in parts
         )
         return await self._servers.llm[engine].complete(self._query, prompt, segments, decode, self._tenant)

@@ -27,6 +27,17 @@ def at_most(maximum: int, **settings: int) -> None:
             raise ConfigError(f"{name}={value} is more than {maximum}, the largest value allowed")
 
 
+def check_share(**settings: float) -> None:
+    """Check that the given settings are from 0 to 1.
+
+    Raises:
+        ConfigError: one is not; the message names the first such setting.
+    """
+    for name, value in settings.items():
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{name}={value} is no share: it must be from 0 to 1")
+
+
 def check_chunks(tokens: int, overlap: int) -> None:
     """Check the sizes of chunks: `tokens` of each at the most, of which `overlap` may repeat the one before.
 

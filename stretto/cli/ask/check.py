@@ -17,6 +17,7 @@ from stretto.cli.documents import read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
 from stretto.engines.catalogue import check_llm_is_here, web_engine
+from stretto.engines.llm_size import are_small_llms
 from stretto.model.errors import UserError
 from stretto.model.extras import check_installed
 from stretto.model.values import Document
@@ -58,7 +59,9 @@ def check(request: AskRequest, errors: Console) -> Checked:
     if not request.searches:
         check_installed("local", "an app that reads documents", "tokenizers")
     DEFAULT.select_passes(request.passes)
-    template = parsing.template(request.app, named_collection=True)
+    llms = request.engines.llms
+    small_llm = request.engines.file is None and are_small_llms(llms)
+    template = parsing.template(request.app, named_collection=True, small_llm=small_llm)
     configuration = {component: dict(settings) for component, settings in request.settings.items()}
     template.lower(configuration)
     engines = assemble(request.engines, searches=request.searches)

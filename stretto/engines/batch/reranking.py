@@ -23,14 +23,13 @@ XQuAD's questions were written by people who saw the paragraph, so they share mo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import TypeAlias
 
 from stretto.documents.sentences import split_sentences
+from stretto.documents.stems import STOP_STEMS, stems
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.embedding import DTYPES, loading_model
 from stretto.model.errors import BadReply, ConfigError
@@ -122,45 +121,14 @@ def _score_lexically(pairs: Sequence[Pair]) -> list[float]:
 def _lexical_score(question: str, hit: Hit) -> float:
     """Score from 0 to 1 without a model; see the module's docstring."""
     text = hit.chunk.text
-    asked = _stems(question)
-    terms = set(asked) - _STOP_STEMS
-    bigrams = {pair for pair in pairwise(asked) if not _STOP_STEMS.issuperset(pair)}
-    sentences = [_stems(text[start:end]) for start, end in split_sentences(text)]
+    asked = stems(question)
+    terms = set(asked) - STOP_STEMS
+    bigrams = {pair for pair in pairwise(asked) if not STOP_STEMS.issuperset(pair)}
+    sentences = [stems(text[start:end]) for start, end in split_sentences(text)]
     found_terms = max((len(terms.intersection(sentence)) for sentence in sentences), default=0)
     found_bigrams = len(bigrams.intersection(chain.from_iterable(map(pairwise, sentences))))
     found = min(1.0, max(0.0, hit.score))
     return (3 * found + 2 * found_terms / max(1, len(terms)) + found_bigrams / max(1, len(bigrams))) / 6
-
-
-def _stems(text: str) -> list[str]:
-    return [_stem(word) for word in _WORD.findall(text.lower())]
-
-
-@lru_cache(maxsize=50_000)
-def _stem(word: str) -> str:
-    """Remove common English endings from a word, so that "leads", "leading" and "lead" become equal."""
-    for ending, instead in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 3:
-            word = word[: -len(ending)] + instead
-            break
-    if len(word) > 4 and word[-1] == word[-2] and word[-1] not in "lsz":
-        word = word[:-1]  # "stopp"
-    return word[:-1] if word.endswith("e") and len(word) > 4 else word
-
-
-_WORD = re.compile(r"[^\W_]+")
-_ENDINGS = (
-    *(("ies", "y"), ("sses", "ss"), ("ss", "ss"), ("us", "us"), ("is", "is")),
-    *(("ing", ""), ("edly", ""), ("ed", ""), ("ly", ""), ("es", ""), ("s", "")),
-)
-_STOP_STEMS = frozenset(
-    _stems(
-        "what which who whom whose when where why how is are was were be been being do does did a an the of"
-        " in on at to for from by with and or as it its that this these those there their his her he she they"
-        " we i you not have has had can could will would may might must shall should many much some any about"
-        " into than then also s t"
-    )
-)
 
 
 def _cross_encoder(config: RerankingConfig, model: str) -> Callable[[Sequence[Pair]], list[float]]:

@@ -83,10 +83,11 @@ def deploy_app(name: str, template: Template) -> DeployedApp:
     return DeployedApp(name, template, outputs)
 
 
-def load_apps(wheres: Iterable[str]) -> dict[str, DeployedApp]:
+def load_apps(wheres: Iterable[str], *, small_llm: bool = False) -> dict[str, DeployedApp]:
     """Return the apps that `wheres` name, by name: each is FILE.py:NAME, or the name of a ready-made app.
 
     NAME is a `Template` in the file, or a function without arguments that returns one. The file's code runs.
+    With `small_llm`, ready-made apps have the settings for an LLM of less than a billion parameters.
 
     Raises:
         ConfigError: there is no such file, name or app, the file raises, or two apps have one name.
@@ -98,7 +99,7 @@ def load_apps(wheres: Iterable[str]) -> dict[str, DeployedApp]:
             if where not in READY_MADE:
                 known = ", ".join(READY_MADE)
                 raise ConfigError(f"--app {where}: give FILE.py:NAME, or a ready-made app: {known}")
-            name, template = where, READY_MADE[where]()
+            name, template = where, READY_MADE[where](small_llm=small_llm)
         else:
             template = _template(where, Path(path), name)
         if name in found:

@@ -1,0 +1,1 @@
+"""How good are the answers of the ready-made apps?"""

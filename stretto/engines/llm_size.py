@@ -1,0 +1,30 @@
+"""Tells whether an LLM is small, from the size of its weights on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stretto.engines.models.store import FETCHED_MODELS
+
+_MOST_BYTES = 1_000_000_000
+_WEIGHTS = (".safetensors", ".gguf", ".bin")
+
+
+def is_small_llm(where: str) -> bool:
+    """Return whether `where` is a file or a folder with the weights of an LLM, or the name of one that is
+    fetched, and these are less than 1 GB.
+
+    A server at a URL may be of any size, so it is not small.
+    """
+    if where in FETCHED_MODELS:
+        return FETCHED_MODELS[where].num_bytes < _MOST_BYTES
+    path = Path(where)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    sizes = [file.stat().st_size for file in files if file.suffix in _WEIGHTS and file.is_file()]
+    return bool(sizes) and sum(sizes) < _MOST_BYTES
+
+
+def are_small_llms(wheres: Sequence[str]) -> bool:
+    """Return whether every one of some LLMs is small; none stands for the default model, which is."""
+    return all(map(is_small_llm, wheres))

@@ -1,0 +1,69 @@
+"""The sentence that answers a question best, the answers that it supports, and what is taken of drafts."""
+
+from __future__ import annotations
+
+import pytest
+
+from stretto.documents.support import best_sentence, best_supported, is_supported, quote
+
+QUESTION = "What did the captain promise Jim every month?"
+BEST = "He promised Jim a silver fourpenny on the first of every month."
+INN = "The captain came to the inn in the spring. The doctor never came again."
+COIN = f"{BEST} It was not always paid."
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_it"),
+    [
+        ("A silver fourpenny.", True),
+        ("The captain promised Jim a fourpenny on the first.", True),
+        ("The captain promised Jim a silver fourpenny each month.", False),  # "each" is not in it
+        ("The captain promised Jim a gold guinea.", False),
+        ("The captain promised Jim every month.", False),  # adds nothing to the question
+        ("The answer to the question is:", False),
+        ("", False),
+    ],
+)
+def test_an_answer_is_supported_by_the_words_that_it_adds(answer: str, is_it: bool) -> None:
+    assert is_supported(QUESTION, answer, BEST, 1.0) is is_it
+
+
+def test_a_smaller_share_takes_words_that_the_sentence_lacks() -> None:
+    answer = "The captain promised Jim a silver fourpenny each time."
+    assert is_supported(QUESTION, answer, BEST, 0.5)
+    assert not is_supported(QUESTION, answer, BEST, 0.6)
+
+
+def test_the_first_supported_draft_is_taken_else_the_quote() -> None:
+    drafts = ("A gold guinea.", "A silver fourpenny.", "The first of every month.")
+    assert best_supported(QUESTION, BEST, drafts, 1.0) == "A silver fourpenny."
+    assert best_supported(QUESTION, BEST, drafts[:1], 1.0) == BEST
+    assert best_supported(QUESTION, BEST, (), 1.0) == BEST
+
+
+def test_the_best_sentence_is_quoted_on_one_line() -> None:
+    assert quote(QUESTION, [INN, COIN.replace("silver ", "silver\n")]) == BEST
+
+
+def test_of_equal_sentences_the_one_of_the_passage_found_first_is_the_best() -> None:
+    passages = ["The mill burned in May.", "A mill burned in June."]
+    assert best_sentence("When did the mill burn?", passages) == passages[0]
+    assert best_sentence("When did the mill burn?", passages[::-1]) == passages[1]
+
+
+def test_a_rare_word_of_the_question_counts_more_than_a_frequent_one() -> None:
+    passage = "The mill is old. The mill is tall. The mill is red. A miller died in the fire."
+    assert best_sentence("What fire was at the mill?", [passage]) == "A miller died in the fire."
+
+
+def test_a_heading_with_the_words_of_the_question_is_no_answer() -> None:
+    passage = "Class Names\n\nClass names should normally use the CapWords convention."
+    assert best_sentence("How should class names be written?", [passage]) == passage.splitlines()[2]
+
+
+@pytest.mark.parametrize(
+    ("passages", "quoted"), [([], ""), ([""], ""), (["Nothing here. Or there."], "Nothing here.")]
+)
+def test_the_first_sentence_is_quoted_where_none_shares_a_word(passages: list[str], quoted: str) -> None:
+    assert best_sentence("Who?", passages) is None
+    assert quote("Who?", passages) == quoted
