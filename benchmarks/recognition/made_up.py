@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
-from functools import cache
-from itertools import accumulate
 from typing import Any
 
 from benchmarks.recognition.calls import CHAT, TEXT, TrueCall, chat_answer, text_answer
+from benchmarks.recognition.words import Words, shared_text
 
-_NUM_WORDS = 3000
 _NUM_HARNESSES = 8
 _GREETINGS = ("hi", "hello", "Hi, can you help me?", "test")
 _GREETED = (
@@ -32,39 +30,10 @@ _CONTINUED = (
 _SUMMARISE = "Write a summary of the conversation so far, with all that is needed to go on with the task."
 
 
-def _dictionary() -> list[str]:
-    rng = random.Random(0)
-    return ["".join(rng.choices("abcdefghijklmnoprstuvwz", k=rng.randint(2, 9))) for _ in range(_NUM_WORDS)]
-
-
-_WORDS = _dictionary()
-_WEIGHTS = list(accumulate(1 / (place + 5) for place in range(_NUM_WORDS)))
-
-
-class _Words:
-    """Makes texts of made-up words, the first ones of which are frequent."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-
-    def text(self, least: int, most: int) -> str:
-        """Return sentences of so many words."""
-        words = self.rng.choices(_WORDS, cum_weights=_WEIGHTS, k=self.rng.randint(least, most))
-        for place in range(8, len(words), 11):
-            words[place] += ".\n" if place % 3 == 0 else "."
-        return " ".join(words).capitalize()
-
-
-@cache
-def _shared(name: str, least: int, most: int) -> str:
-    """Return a text that several sessions have."""
-    return _Words(random.Random(name)).text(least, most)
-
-
 class _Session:
     """One program that makes calls, and its clock."""
 
-    def __init__(self, name: str, words: _Words, harness: int, start_s: float) -> None:
+    def __init__(self, name: str, words: Words, harness: int, start_s: float) -> None:
         self.name = name
         self.words = words
         self.rng = words.rng
@@ -76,7 +45,7 @@ class _Session:
 
     def system(self, name: str = "main") -> dict[str, str]:
         """Return the system prompt of the harness, which may hold the time."""
-        text = _shared(f"{self.harness} {name}", 150, 600)
+        text = shared_text(f"{self.harness} {name}", 150, 600)
         at = f"\nThe time is {self.now_s:.0f}." if self.harness % 3 == 0 else ""
         return {"role": "system", "content": text + at}
 
@@ -140,7 +109,7 @@ class _Session:
     def task(self) -> str:
         """Return a task: often one that other sessions of the harness have too."""
         if self.rng.random() < 0.3:
-            return _shared(f"task {self.harness} {self.rng.randrange(3)}", 30, 120)
+            return shared_text(f"task {self.harness} {self.rng.randrange(3)}", 30, 120)
         return self.words.text(20, 150)
 
 
@@ -216,7 +185,7 @@ def _sub_agent(session: _Session, task: str) -> str:
 def _twin(session: _Session) -> None:
     """Let an agent have the task, first answers and first results of others, as with temperature 0."""
     number = session.rng.randrange(4)
-    script = _Session("script", _Words(random.Random(f"twin {session.harness} {number}")), 0, 0.0)
+    script = _Session("script", Words(random.Random(f"twin {session.harness} {number}")), 0, 0.0)
     messages = [session.system(), {"role": "user", "content": script.task()}]
     session.is_spaced = session.strips = False
     for _ in range(session.rng.randint(1, 3)):
@@ -259,7 +228,7 @@ def _rag(session: _Session) -> None:
     question = session.words.text(8, 25)
     rewrite = [session.system("rewrite"), {"role": "user", "content": question}]
     query = session.ask(rewrite, session.says(12, 30), "rag")
-    documents = "\n\n".join(_shared(f"doc {session.rng.randrange(200)}", 100, 200) for _ in range(4))
+    documents = "\n\n".join(shared_text(f"doc {session.rng.randrange(200)}", 100, 200) for _ in range(4))
     text = f"{documents}\n\nQuestion: {str(query['content']).strip()}"
     answer = [session.system("answer"), {"role": "user", "content": text}]
     said = session.ask(answer, session.says(20, 120), "rag")
@@ -297,7 +266,7 @@ _KINDS: tuple[tuple[float, Callable[[_Session], object]], ...] = (
 def made_up_calls(num_sessions: int, seed: int, rate_per_s: float = 1.0) -> list[list[TrueCall]]:
     """Return the calls of sessions, of which so many begin in a second."""
     rng = random.Random(seed)
-    words = _Words(rng)
+    words = Words(rng)
     weights = [weight for weight, _ in _KINDS]
     sessions: list[list[TrueCall]] = []
     start_s = 0.0

@@ -184,6 +184,15 @@ def test_an_id_names_a_program_whatever_its_content() -> None:
     assert (found.program, found.confidence) == (one.program, "certain")
 
 
+def test_first_requests_with_an_id_that_run_at_once_are_one_program() -> None:
+    traffic = Traffic()
+    one, two = (traffic.ask([("user", text)], name="session:a") for text in ("x", "y"))
+    assert one.program == two.program
+    traffic.fail(one)
+    traffic.fail(two)
+    assert len(traffic.machine) == 0
+
+
 def test_a_child_belongs_to_the_program_of_its_parent() -> None:
     traffic = Traffic()
     one = traffic.call(TASK, FIRST, name="session:a")

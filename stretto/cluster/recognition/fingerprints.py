@@ -253,11 +253,19 @@ def pieces_of(tenant: str, text: str, given: Sequence[str]) -> list[Piece]:
     keys, places = found[0].tolist(), found[1].tolist()
     pieces: list[Piece] = []
     for begin, end, kind in spans:
-        inside = set(keys[bisect_left(places, begin) : bisect_right(places, end - _SPAN)])
-        rarest = sorted(inside, key=lambda key: (~key & _MOST_LEVEL, key))[:_NUM_ANCHORS]
-        if rarest:
+        if rarest := _rarest(keys[bisect_left(places, begin) : bisect_right(places, end - _SPAN)]):
             pieces.append((kind, *rarest))
     return pieces
+
+
+def _rarest(keys: Sequence[Key]) -> list[Key]:
+    """Return the few keys of the highest levels, the rarest first."""
+    some: set[Key] = set()
+    for level in (6, 3, 0):  # most texts have enough rare ones, so that only these are sorted
+        some = {key for key in keys if key & _MOST_LEVEL >= level}
+        if len(some) >= _NUM_ANCHORS:
+            break
+    return sorted(some, key=lambda key: (~key & _MOST_LEVEL, key))[:_NUM_ANCHORS]
 
 
 def _spans(parts: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:

@@ -29,11 +29,12 @@ class Program:
         tails: places of the ends of prompts that are one text.
         num_running: number of its requests that are not answered yet.
         num_hinted: number of programs that lean on it for a hint alone.
+        was_answered: whether one of its requests was answered.
     """
 
     __slots__ = (
         *("leans_on", "names", "num_hinted", "num_running", "number", "open", "passed", "pieces", "tails"),
-        "tenant",
+        *("tenant", "was_answered"),
     )
 
     def __init__(self, number: int, tenant: Tenant, leans_on: int) -> None:
@@ -46,11 +47,12 @@ class Program:
         self.names: tuple[Key, ...] = ()
         self.tails: tuple[tuple[Key, Tail], ...] = ()
         self.num_running = self.num_hinted = 0
+        self.was_answered = False
 
     @property
     def is_known(self) -> bool:
-        """Whether a later request can be found to be part of it."""
-        return bool(self.open or self.passed or self.names)
+        """Whether it is worth to be remembered: a later request can be found to be part of it."""
+        return self.was_answered and bool(self.open or self.passed or self.names)
 
     def open_end(self, key: Key) -> tuple[Key, Key] | None:
         """Return the end with a key, with or without its answer, that no later prompt goes on from."""

@@ -121,7 +121,6 @@ class _Running:
     """A request that is not answered yet. `own` is the anchors of its prompt, if it was searched."""
 
     program: Program
-    names: list[Key]
     end: Ending | None
     own: Anchors | None
     is_last: bool
@@ -159,12 +158,12 @@ class Recogniser:
         self._num_asked += 1
         ids, prompt = asked.ids, asked.prompt
         is_last = ids.is_final and bool(ids.name)
-        names = [_key(asked.tenant, name) for name in (ids.name, ids.parent) if name]
-        if ids.hint and (found is None or found.way != "hint"):
-            names.append(_key(asked.tenant, ids.hint))
+        hint = "" if found is not None and found.way == "hint" else ids.hint
+        for name in (ids.name, ids.parent, hint):
+            if name:
+                self._programs.name(program, _key(asked.tenant, name))
         self._running[self._num_asked] = _Running(
             program,
-            names,
             None if prompt is None else prompt.end,
             None if prompt is None else prompt.searched,
             is_last,
@@ -195,9 +194,8 @@ class Recogniser:
             if not program.num_running:
                 self._programs.forget(program)
             return
+        program.was_answered = True
         self._programs.use(program)
-        for name in running.names:
-            self._programs.name(program, name)
         if (end := running.end) is not None:
             self._programs.end(program, end, None if answer is None else end.answered(answer.turn))
         if answer is not None:
