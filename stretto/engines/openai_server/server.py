@@ -223,8 +223,8 @@ class OpenAIServer:
         )
 
     def _stopped(self, decode: Decode, facts: ServerFacts) -> Decode:
-        """Return a decode with the stop strings of this server's texts, and with the tokens that end turns of a
-        template which is applied here.
+        """Return a decode with the stop strings of this server's texts, and with the tokens that end turns of
+        a template which is applied here.
         """
         if facts.tokenizer is not None and not decode.ignore_eos:
             turns = sorted(facts.tokenizer.ending - {facts.tokenizer.eos_token_id})
