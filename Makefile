@@ -17,7 +17,7 @@ FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
 SOAK_S ?= 480
 
-.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
+.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ check-equality: env ## 200 questions with passes on and off, on real engines: ma
 
 llm-equality: env ## the in-process LLM against transformers, 1,000 prompts for each kind of model
 	$(BIN)/python -m checks.llm_equality
+
+gguf-equality: env ## GGUF files of all kinds and types against transformers; FILE=model.gguf checks a real one
+	$(BIN)/python -m checks.gguf_equality $(if $(FILE),--file $(FILE) --prompts 200)
 
 ray-check: env ## two nodes of a Ray cluster on this machine, one is killed (0.1 GB more to download)
 	$(BIN)/$(PIP_INSTALL) -e ".[ray]"

@@ -246,13 +246,15 @@ def _client(env: Environment) -> str:
 
 def _local(env: Environment) -> str:
     documents = CLONE / "examples" / "documents"
+    env.run("stretto", "models", "add", "smollm2")
     env.run("stretto", "ask", "--docs", documents, "When did the guild move in?")
-    return "stretto ask --docs examples/documents QUESTION"
+    return "stretto models add smollm2; stretto ask --docs examples/documents QUESTION"
 
 
 def _structured(env: Environment) -> str:
+    env.run("stretto", "models", "add", "smollm2")
     env.run_code(STRUCTURED)
-    return "a program with LLMCall(json_schema=...) on the small model"
+    return "a program with LLMCall(json_schema=...) on the default model"
 
 
 def _transforms(env: Environment) -> str:

@@ -80,18 +80,11 @@ async def profile_server(
 
 
 async def _answering(replica: Replica) -> AsyncLLM:
-    """Return the engine of a replica, started, in the API in which the server answers."""
-    config = replica.instance_config()
-    engine: AsyncLLM = replica.executable(config)
+    """Return the engine of a replica, started, once its server has answered."""
+    engine: AsyncLLM = replica.executable(replica.instance_config())
     try:
         await engine.start()
         await _answers(engine, [_DECODE_WORDS], 1)
-    except BadReply:
-        await engine.aclose()
-        if getattr(config, "api", None) != "completions":
-            raise
-        engine = replica.executable(replace(config, api="chat"))  # type: ignore[type-var]
-        await engine.start()
     except BaseException:
         await engine.aclose()
         raise

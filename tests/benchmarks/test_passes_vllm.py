@@ -44,7 +44,7 @@ def asked(breaks: bool = False) -> dict[str, list[AnsweredQuestion]]:
             llm = deploy(
                 "llm",
                 OpenAIServer,
-                OpenAIServerConfig(stub.url, tokenizer="none"),
+                OpenAIServerConfig(stub.url, api="completions", tokenizer="none"),
                 contract="llm",
                 runs_in="loop",
             )

@@ -58,7 +58,8 @@ def test_recorded_sessions_are_read(tmp_path: Path) -> None:
         {
             "round": "1",
             "system": "s",
-            "user": "Design:\nThe design is this: two files, a and b, of which the second one is for tests.\nWrite a.",
+            "user": "Design:\nThe design is this: two files, a and b, of which the second one is for tests."
+            "\nWrite a.",
             "response": "def a(): ...",
         },
     ]

@@ -78,7 +78,7 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
     stretto: CommandLine, tmp_path: Path, doc: Path
 ) -> None:
     def answer(request: Mapping[str, Any]) -> Reply:
-        prompt = request["prompt"]
+        prompt = request["messages"][-1]["content"]
         if "JSON" in prompt:
             return Reply(('["a captain", "an inn"]',) if "captain" in prompt else ("I know none.",))
         return Reply(("It", " is", " so."))
@@ -201,7 +201,7 @@ def test_the_small_model_is_named_right_before_its_answer(stretto: CommandLine, 
 
 def test_an_answer_is_printed_while_it_is_decoded(stretto: CommandLine, doc: Path) -> None:
     def answer(request: Mapping[str, Any]) -> Reply:
-        return Reply(("The ", "inn."), "cut" if "Draft" in request["prompt"] else "done")
+        return Reply(("The ", "inn."), "cut" if "Draft" in request["messages"][-1]["content"] else "done")
 
     with serving(answer) as url:
         args = ("--docs", doc, "--llm", url, "--app", "naive", "--set", "synthesis.num_hits=1")
@@ -342,7 +342,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         ),
         (
             docs(doc, "--llm", "localhost:80"),
-            "ConfigError: --llm 'localhost:80' is neither a URL nor a direct",
+            "ConfigError: --llm 'localhost:80' is neither a URL, nor a direct",
         ),
         (
             docs(doc, "--set", "indexing.tokens=257"),

@@ -51,7 +51,7 @@ def test_only_unanswered_questions_are_asked_again(
     asked: set[str] = set()
 
     def answer(request: Mapping[str, Any]) -> Reply:
-        number = next(at for at in range(NUM_QUESTIONS) if f"captain {at}" in request["prompt"])
+        number = next(at for at in range(NUM_QUESTIONS) if f"captain {at}" in str(request["messages"]))
         asked.add(str(number))
         return Reply((f"In house {number}.",))
 
@@ -80,7 +80,9 @@ def test_appended_and_changed_questions_alone_are_asked(
     asked: list[str] = []
 
     def answer(request: Mapping[str, Any]) -> Reply:
-        asked.append(next(name for name in ("harbour", "mayor", "captain") if name in request["prompt"]))
+        asked.append(
+            next(name for name in ("harbour", "mayor", "captain") if name in str(request["messages"]))
+        )
         return Reply(("There.",))
 
     journal = tmp_path / "journal"
@@ -99,7 +101,7 @@ def test_a_journal_without_checksums_is_gone_on_with(
     stretto: CommandLine, tmp_path: Path, doc: Path, questions: Path
 ) -> None:
     def answer(request: Mapping[str, Any]) -> Reply:
-        asked.append(request["prompt"])
+        asked.append(str(request["messages"]))
         return Reply(("There.",))
 
     def note(self: JournalFile, path: Path, work: str, work_before: Callable[[], str]) -> None:
@@ -130,7 +132,7 @@ def test_an_interrupted_batch_goes_on(
         os.kill(os.getpid(), signal.SIGINT)
 
     def answer(request: Mapping[str, Any]) -> Reply:
-        if "captain 4" in request["prompt"] and waiting:
+        if "captain 4" in str(request["messages"]) and waiting:
             waiting.pop().start()
             return Reply(ending="hang")
         return Reply(("There.",))
@@ -160,7 +162,7 @@ def test_a_failed_question_is_asked_again(
     stretto: CommandLine, tmp_path: Path, doc: Path, questions: Path
 ) -> None:
     def answer(request: Mapping[str, Any]) -> Reply:
-        if fails and "captain 2" in request["prompt"]:
+        if fails and "captain 2" in str(request["messages"]):
             return Reply(status=400)
         return Reply(("There.",))
 

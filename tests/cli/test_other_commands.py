@@ -213,7 +213,7 @@ def test_no_command_is_help(stretto: CommandLine) -> None:
 
 def test_help_speaks_of_paths_and_seconds_and_gives_examples(stretto: CommandLine) -> None:
     text = stretto("ask", "--help").out
-    for shown in ("PATH", "SECONDS", "DIR|URL", "C.S=VALUE", "Examples:", 'stretto ask "When'):
+    for shown in ("PATH", "SECONDS", "DIR|FILE|URL", "C.S=VALUE", "Examples:", 'stretto ask "When'):
         assert shown in text
     for command in ("ask", "explain", "profile", "collections", "bench"):
         text = stretto(command, "--help").out
@@ -323,7 +323,7 @@ def test_a_collection_outlives_its_process(stretto: CommandLine, tmp_path: Path,
     assert "already" not in ask("--docs", doc, "--set", "indexing.tokens=128")[1], "made otherwise"
 
     environment = {**os.environ, "TERM": "dumb"}
-    command = [*MAIN, "ask", "Who drank rum?", "--collection", "[books]", "--json"]
+    command = [*MAIN, "ask", "Who drank rum?", "--collection", "[books]", "--json", "--llm", "stand-in"]
     elsewhere = subprocess.run(
         command, capture_output=True, text=True, env=environment, timeout=800, check=True
     )
@@ -405,7 +405,8 @@ def test_ctrl_c_ends_a_command_promptly(tmp_path: Path) -> None:
     trace = tmp_path / "t.html"
     start = "import sys; from stretto.cli.main import main; print('go', file=sys.stderr, flush=True); main()"
     start = f"{HEARS_CTRL_C}; {start}"
-    command = [sys.executable, "-c", start, "ask", QUESTION, "--docs", str(long), "--trace", str(trace)]
+    command = [sys.executable, "-c", start, "ask", QUESTION, "--docs", str(long), "--llm", "stand-in"]
+    command += ["--trace", str(trace)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = process.stderr.readline()

@@ -32,7 +32,7 @@ def test_a_server_is_profiled_and_the_profile_is_used(stretto: CommandLine, tmp_
     prompts: list[str] = []
 
     def answer(request: Mapping[str, Any]) -> Reply:
-        prompts.append(request["prompt"])
+        prompts.append(request["messages"][0]["content"])
         return Reply(
             tuple(" so"[: request["max_tokens"] and 3] for _ in range(min(8, request["max_tokens"])))
         )

@@ -125,7 +125,7 @@ def test_a_wrong_app_is_refused_before_any_file_is_made(
             "--serve local is planned for the cores of this machine",
         ),
         (("--serve", "emulated", "--machine", "cpu"), "--serve emulated is planned for GPUs"),
-        (("--machine", "cpu"), "node 'writer': model 'stand-in' is no directory of a checkpoint"),
+        (("--machine", "cpu"), "node 'writer': model 'stand-in' is no checkpoint"),
         (("--vllm", sys.executable), "--vllm: has no use with --serve local"),
         (("--speed", 2), "--speed: has no use with --serve local"),
         (("--planner", "stretto"), "--planner: has no use with --serve local without --machine; leave"),

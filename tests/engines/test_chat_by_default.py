@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.openai_stub import MODEL, OpenAIStub, Reply
+from support.tiny_checkpoint import BOS
 
 from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
@@ -150,3 +151,17 @@ def test_token_ids_have_the_tokenizers_template(
     assert body["prompt"] == ours.encode(PROMPT) + ours.end_of(PROMPT)
     assert tuple(body.get("stop", ())) == (() if has_template else PLAIN_STOP)
     assert values(ends) == ["Hello"]
+
+
+def test_the_end_of_a_turn_is_sent_where_it_is_not_the_eos_token(
+    tiny_chat_checkpoint: Path, tmp_path: Path
+) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((tiny_chat_checkpoint / name).read_bytes())
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": BOS}))
+    ours = PromptTokenizer(tmp_path)
+    for folder, turns in ((tmp_path, ours.ending - {ours.eos_token_id}), (tiny_chat_checkpoint, set())):
+        _, (body,) = asked(lambda _: HELLO, tokenizer=str(folder))
+        assert set(body.get("stop_token_ids", ())) == turns
+    assert len(ours.ending) == 2

@@ -75,7 +75,9 @@ def graph(text: str) -> ExecutionGraph:
 def llm(urls: Sequence[str], placement: str, **settings: Any) -> Deployment:
     """An LLM engine of servers that are declared by their URLs alone, as on the command line."""
     retries = {"max_retries": settings.pop("max_retries")} if "max_retries" in settings else {}
-    configs = [OpenAIServerConfig(url, timeout_s=1.5, backoff_s=0.05, **retries) for url in urls]
+    configs = [
+        OpenAIServerConfig(url, api="completions", timeout_s=1.5, backoff_s=0.05, **retries) for url in urls
+    ]
     replicas = [Replica(OpenAIServer, one, runs_in="loop", profile=PROFILES["llm-server"]) for one in configs]
     return Deployment(Engine("llm", "llm", placement=placement, **settings), tuple(replicas))
 

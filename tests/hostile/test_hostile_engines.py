@@ -78,7 +78,9 @@ def test_every_fault_of_a_server_ends_its_query_and_no_other(capsys: pytest.Capt
             return mode if isinstance(body, dict) and "bad" in str(body["prompt"]) else good
 
         async with OpenAIStub(answer) as stub:
-            config = OpenAIServerConfig(stub.url, timeout_s=0.3, backoff_s=0.01, max_backoff_s=0.05)
+            config = OpenAIServerConfig(
+                stub.url, api="completions", timeout_s=0.3, backoff_s=0.01, max_backoff_s=0.05
+            )
             engine = deploy("llm", OpenAIServer, config, contract="llm", runs_in="loop")
             async with asyncio.timeout(100), Runtime([engine]) as runtime:
                 bad = await runtime.submit(COMPLETE, {"text": "bad"}, deadline_s=10)

@@ -69,8 +69,8 @@ def test_a_replica_has_the_costs_of_the_plan() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("stand-in", "node 'node0': model 'stand-in' is no directory of a checkpoint"),
-        ("no/such/folder", "node 'node0': model 'no/such/folder' is no directory"),
+        ("stand-in", "node 'node0': model 'stand-in' is no checkpoint"),
+        ("no/such/folder", "node 'node0': model 'no/such/folder' is no checkpoint"),
     ],
 )
 def test_models_that_cannot_run_on_cores_are_refused(model: str, message: str) -> None:

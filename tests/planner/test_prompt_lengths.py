@@ -75,7 +75,7 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
         check(app_of(NODE), request_of(text))
     assert refusal.value.message == (
         "request '1': its prompt for node 'writer' has 4089 tokens, and its answer up to 8; "
-        "the context of mini is 4096 tokens"
+        f"the context of {MINI} is 4096 tokens"
     )
     check(app_of(NODE), request_of(text, decode={"max_tokens": 7}))
 

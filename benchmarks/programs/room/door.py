@@ -73,7 +73,7 @@ class RoutedServers(Servers):
             on_reply=door.on_reply,
         )
         door.driver = driver
-        agents.attach(door)  # type: ignore[arg-type]
+        agents.attach(door)
         driver.run()
         return agents.measured
 

