@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from stretto.engines.catalogue import DEFAULT_LLM
+
 _MOST_BYTES = 1_000_000_000
 _WEIGHTS = (".safetensors", ".gguf", ".bin")
 
 
 def is_small_llm(where: str) -> bool:
-    """Return whether `where` is a file or a folder with the weights of an LLM, and these are less than 1 GB.
+    """Return whether `where` is the default LLM, or a file or a folder with weights of less than 1 GB.
 
     A server at a URL may be of any size, so it is not small.
     """
+    if where == DEFAULT_LLM:
+        return True
     path = Path(where)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     sizes = [file.stat().st_size for file in files if file.suffix in _WEIGHTS and file.is_file()]
@@ -21,5 +25,5 @@ def is_small_llm(where: str) -> bool:
 
 
 def are_small_llms(wheres: Sequence[str]) -> bool:
-    """Return whether there is an LLM, and every one is small."""
-    return bool(wheres) and all(map(is_small_llm, wheres))
+    """Return whether every LLM of the option `--llm` is small. Without any, it is the default one."""
+    return all(map(is_small_llm, wheres or (DEFAULT_LLM,)))
