@@ -21,6 +21,7 @@ from stretto.documents.stems import STOP_STEMS, stems
 
 _WEIGHT_OF_PAIRS = 0.3
 _COST_OF_A_PLACE = 0.2
+_REPEATED = 3
 _MONTH = "may"
 _SAYS_NOTHING = STOP_STEMS - {_MONTH} | set(stems("answer question context text passage according no yes"))
 
@@ -46,9 +47,12 @@ def best_supported(question: str, quoted: str, drafts: Sequence[str], share: flo
 
 def is_supported(question: str, answer: str, sentence: str, share: float) -> bool:
     """Return whether an answer adds words to the question, and at least `share` of them stand in the
-    sentence.
+    sentence. An answer that begins as the question does says it again, and is not supported.
     """
-    added = _adds(stems(answer), stems(question))
+    said, asked = stems(answer), stems(question)
+    added = _adds(said, asked)
+    if said[:_REPEATED] == asked[:_REPEATED]:
+        return False
     return bool(added) and len(added.intersection(stems(sentence))) >= share * len(added)
 
 

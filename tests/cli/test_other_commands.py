@@ -243,7 +243,7 @@ def test_explain_lists_what_can_be_set(stretto: CommandLine) -> None:
 def test_explain_shortens_constants_where_it_shows_changes(stretto: CommandLine) -> None:
     out = stretto("explain", "--passes", "all").out
     changes = out[out.index("\nsplit_prefill\n") : out.index("\ne-graph\n")]
-    assert 'c"Answer the question from…"' in changes
+    assert 'system"Answer the question from…"' in changes
     assert "If the context does not answer it" not in changes
     assert "If the context does not answer it" in out
 

@@ -20,6 +20,7 @@ COIN = f"{BEST} It was not always paid."
         ("The captain promised Jim a silver fourpenny each month.", False),  # "each" is not in it
         ("The captain promised Jim a gold guinea.", False),
         ("The captain promised Jim every month.", False),  # adds nothing to the question
+        ("What did the captain promise is a silver fourpenny.", False),  # says the question again
         ("The answer to the question is:", False),
         ("", False),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stretto.engines.catalogue import DEFAULT_LLM
 from stretto.engines.llm_size import are_small_llms, is_small_llm
 
 
@@ -30,7 +31,7 @@ def test_a_single_file_is_an_llm_too(tmp_path: Path) -> None:
 
 
 def test_servers_and_what_is_not_there_are_not_small(tmp_path: Path) -> None:
-    for where in ("http://127.0.0.1:8000", "mini", str(tmp_path / "nothing"), str(tmp_path)):
+    for where in ("http://127.0.0.1:8000", "stand-in", str(tmp_path / "nothing"), str(tmp_path)):
         assert not is_small_llm(where)
 
 
@@ -38,5 +39,13 @@ def test_all_llms_must_be_small(tmp_path: Path) -> None:
     small = str(weights(tmp_path / "small.gguf", 98_000_000))
     assert are_small_llms((small, small))
     assert not are_small_llms((small, "http://127.0.0.1:8000"))
+<<<<<<< HEAD
     assert are_small_llms(()), "the default model"
     assert is_small_llm("smollm2")
+=======
+
+
+def test_the_default_llm_is_small() -> None:
+    assert is_small_llm(DEFAULT_LLM)
+    assert are_small_llms(())
+>>>>>>> answers
