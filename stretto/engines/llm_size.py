@@ -5,33 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-<<<<<<< HEAD
-from stretto.engines.models.store import FETCHED_MODELS
-=======
 from stretto.engines.catalogue import DEFAULT_LLM
->>>>>>> answers
 
 _MOST_BYTES = 1_000_000_000
 _WEIGHTS = (".safetensors", ".gguf", ".bin")
 
 
 def is_small_llm(where: str) -> bool:
-<<<<<<< HEAD
-    """Return whether `where` is a file or a folder with the weights of an LLM, or the name of one that is
-    fetched, and these are less than 1 GB.
-
-    A server at a URL may be of any size, so it is not small.
-    """
-    if where in FETCHED_MODELS:
-        return FETCHED_MODELS[where].num_bytes < _MOST_BYTES
-=======
     """Return whether `where` is the default LLM, or a file or a folder with weights of less than 1 GB.
 
     A server at a URL may be of any size, so it is not small.
     """
     if where == DEFAULT_LLM:
         return True
->>>>>>> answers
     path = Path(where)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     sizes = [file.stat().st_size for file in files if file.suffix in _WEIGHTS and file.is_file()]
@@ -39,10 +25,5 @@ def is_small_llm(where: str) -> bool:
 
 
 def are_small_llms(wheres: Sequence[str]) -> bool:
-<<<<<<< HEAD
-    """Return whether every one of some LLMs is small; none stands for the default model, which is."""
-    return all(map(is_small_llm, wheres))
-=======
     """Return whether every LLM of the option `--llm` is small. Without any, it is the default one."""
     return all(map(is_small_llm, wheres or (DEFAULT_LLM,)))
->>>>>>> answers

@@ -39,13 +39,8 @@ def test_all_llms_must_be_small(tmp_path: Path) -> None:
     small = str(weights(tmp_path / "small.gguf", 98_000_000))
     assert are_small_llms((small, small))
     assert not are_small_llms((small, "http://127.0.0.1:8000"))
-<<<<<<< HEAD
-    assert are_small_llms(()), "the default model"
-    assert is_small_llm("smollm2")
-=======
 
 
 def test_the_default_llm_is_small() -> None:
     assert is_small_llm(DEFAULT_LLM)
     assert are_small_llms(())
->>>>>>> answers
