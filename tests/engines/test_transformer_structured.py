@@ -210,3 +210,10 @@ def test_white_space_between_parts_of_json_has_an_end(mini: TransformerLLM) -> N
     assert json.loads(str(ended.value)).keys() == {"place", "sure"}
     assert "  " not in str(ended.value)
     assert "\n" not in str(ended.value)
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"type": "integer", "minimum": 5, "maximum": 3}])
+def test_a_schema_that_nothing_fits_is_refused_at_once(mini: TransformerLLM, schema: object) -> None:
+    ended = run(mini, PROMPT, Decode(max_tokens=8, json_schema=json.dumps(schema)))
+    assert isinstance(ended, Failed)
+    assert isinstance(ended.error, ConfigError)

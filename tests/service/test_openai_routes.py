@@ -202,6 +202,9 @@ def test_failures_have_statuses_that_clients_know(http: httpx.Client) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
     error = refused(http.post(CHAT, json={"messages": HI, "response_format": schema}))
     assert "json_schema" in error["message"], "this engine has no model that could be held to one"
+    assert error["param"] == "response_format"
+    error = refused(http.post(CHAT, json={"messages": HI, "tools": [WEATHER], "stream": True}))
+    assert error["param"] == "tools"
 
 
 def tool_answer(http: httpx.Client, desk: Desk, text: str, **body: Any) -> tuple[Any, Any]:

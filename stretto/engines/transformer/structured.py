@@ -79,7 +79,9 @@ class Structures:
             grammar = LLMatcher.grammar_from_lark(_OPTIONS + _rule(decode))
             matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
             _check(matcher)
-        return Structure(matcher, self._texts)
+        structure = Structure(matcher, self._texts)
+        structure.check_begin()
+        return structure
 
 
 class Structure:
@@ -110,6 +112,22 @@ class Structure:
         from torch import from_numpy
 
         return from_numpy(allowed)
+
+    def check_begin(self) -> None:
+        """Check that an output can begin.
+
+        Raises:
+            ConfigError: nothing fits, as where a schema is made of itself.
+            EngineFailure: the library failed.
+        """
+        try:
+            is_any = bool(self._allowed().any())
+        except ValueError as error:
+            if str(error).startswith("panic"):
+                raise EngineFailure(f"the output's structure cannot be followed: {error}") from error
+            is_any = False
+        if not is_any:
+            raise ConfigError("unusable structure: no text fits it")
 
     def _allowed(self) -> NDArray[np.bool_]:
         texts = self._texts

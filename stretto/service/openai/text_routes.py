@@ -10,12 +10,14 @@ from typing import Any
 
 from stretto.http import ClientLeft
 from stretto.http.refusals import over_limit
+from stretto.model.errors import ConfigError
 from stretto.model.values import Document
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import in_thread, read_json
 from stretto.service.openai.app_chat import AppChat
+from stretto.service.openai.errors import unsupported
 from stretto.service.openai.generation import Caller, Generator, finish_of
 from stretto.service.openai.program_of import program_of
 from stretto.service.openai.replies import Reply, TextReply
@@ -30,6 +32,7 @@ from stretto.wire.requests import ChatRequest, CompletionRequest
 _LONG_BYTES = 64_000
 """Number of bytes of a body from which on it is read in a thread. Shorter ones take some ms at most."""
 _CHARS_PER_TOKEN = 4
+_MAX_CHARS = 500
 _RETRY_S = 1.0
 
 
@@ -83,7 +86,7 @@ class TextRoutes:
         wanted = wanted.limited(request.tenant.limits.output_tokens)
         caller = Caller(request.tenant.name, program_of(request), wanted.objective)
         reply = TextReply(wanted, request.id, model)
-        with self._claimed(request.tenant, wanted):
+        with self._claimed(request.tenant, wanted), _naming(wanted.form_field):
             if wanted.stream:
                 await request.unless_left(self._stream(request, engine, wanted, caller, reply))
                 return
@@ -162,6 +165,17 @@ class TextRoutes:
         if has_usage:
             await request.send_event(reply.usage(_counts(started)))
         await request.end_events()
+
+
+@contextlib.contextmanager
+def _naming(field: str | None) -> Iterator[None]:
+    """Raise Refused in place of an engine's error about the form of an answer, which comes of `field`."""
+    try:
+        yield
+    except ConfigError as error:
+        if field is None:
+            raise
+        raise unsupported(field, error.message[:_MAX_CHARS]) from error
 
 
 async def _send(request: ServiceRequest, events: Sequence[dict[str, object]]) -> None:

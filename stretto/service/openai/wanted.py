@@ -74,6 +74,15 @@ class WantedText:
         return int(self.decode["max_tokens"])
 
     @property
+    def form_field(self) -> str | None:
+        """Name of the field that the form of the answers comes of; None for a plain text."""
+        if self.tools is not None:
+            return "tools"
+        if "json_schema" in self.decode:
+            return "response_format"
+        return "structured_outputs" if "regex" in self.decode else None
+
+    @property
     def num_choices(self) -> int:
         """Number of answers."""
         return len(self.prompts) * self.n
