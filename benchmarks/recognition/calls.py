@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.cluster.recognition.ids import read_ids
-from stretto.cluster.recognition.recogniser import AskedProgram, Recogniser
+from stretto.cluster.recognition.messages import AskedProgram
+from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.wire.answer_start import AnswerStart
 from stretto.wire.turns import read_prompt
 

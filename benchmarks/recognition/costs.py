@@ -11,7 +11,8 @@ from time import process_time
 from benchmarks.report import Row, spread
 from stretto.cluster.recognition.fingerprints import ChatPrint, PromptPrint, TextPrint, Turn
 from stretto.cluster.recognition.ids import ProgramIds
-from stretto.cluster.recognition.recogniser import AnswerTexts, AskedProgram, Recogniser
+from stretto.cluster.recognition.messages import AnswerTexts, AskedProgram
+from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.wire.answer_start import AnswerStart
 
 TIMES = "processor time of recognition"

@@ -11,7 +11,8 @@ from functools import partial
 from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.cluster.recognition.recogniser import AskedProgram, Recogniser
+from stretto.cluster.recognition.messages import AskedProgram
+from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.http.byte_budget import ByteBudget
 from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.connection import ClientConnection

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from stretto.cluster.placement import Choice, PromptKey
-from stretto.cluster.recognition.recogniser import AskedProgram
+from stretto.cluster.recognition.messages import AskedProgram
 from stretto.model.record import record
 
 WorkerId: TypeAlias = int

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.cluster.recognition.ids import ProgramIds, read_ids
-from stretto.cluster.recognition.recogniser import AskedProgram, Recognised, Recogniser
+from stretto.cluster.recognition.messages import AskedProgram, Recognised
+from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.http.client.headers import Headers
 from stretto.router.messages import NamedProgram
 from stretto.wire.answer_start import AnswerStart

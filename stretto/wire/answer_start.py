@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.cluster.recognition.recogniser import AnswerTexts
+from stretto.cluster.recognition.messages import AnswerTexts
 from stretto.wire.turns import Call, given_texts, model_turn, said_by
 
 _MOST_TEXT = 4096
@@ -21,6 +21,8 @@ _MOST_WHOLE = 131_072
 """Bytes of an answer that comes whole, or of the last event of OpenAI's newer API; more are not read."""
 _MOST_EVENTS = 32
 """Parts of a stream that are searched at once."""
+_MOST_HELD = 32_768
+"""Bytes of a stream that are kept until they are searched."""
 _COMPLETED = b'"response.completed"'
 
 
@@ -50,7 +52,7 @@ class AnswerStart:
         self._parts: list[bytes] = []
         self._text: list[bytes] = []
         self._calls: list[tuple[bytes, list[bytes]]] = []
-        self._num_bytes = 0
+        self._num_bytes = self._num_held = 0
         self._completed: bytes | None = None
         self._whole = b""
 
@@ -63,7 +65,8 @@ class AnswerStart:
                 self._completed = events
             return
         self._parts.append(events)
-        if len(self._parts) >= _MOST_EVENTS:
+        self._num_held += len(events)
+        if len(self._parts) >= _MOST_EVENTS or self._num_held > _MOST_HELD:
             self._search(self._pattern)
 
     def take_whole(self, body: bytes) -> None:
@@ -88,7 +91,7 @@ class AnswerStart:
 
     def _search(self, pattern: re.Pattern[bytes]) -> None:
         """Find texts in the events that have come since the last search."""
-        data, self._parts = b"".join(self._parts), []
+        data, self._parts, self._num_held = b"".join(self._parts), [], 0
         for name, value in pattern.findall(data):
             self._num_bytes += len(value)
             if name in (b"content", b"text"):

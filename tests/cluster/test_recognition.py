@@ -9,7 +9,8 @@ import pytest
 
 from stretto.cluster.recognition.fingerprints import ChatPrint, TextPrint, Turn
 from stretto.cluster.recognition.ids import ProgramIds
-from stretto.cluster.recognition.recogniser import AnswerTexts, AskedProgram, Recognised, Recogniser
+from stretto.cluster.recognition.messages import AnswerTexts, AskedProgram, Recognised
+from stretto.cluster.recognition.recogniser import Recogniser
 
 TASK: list[Turn] = [("user", "Write a parser for the configuration files of the old system.")]
 FIRST = "I shall read the old parser first, and then write tests for the new one."

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from stretto.cluster.recognition.fingerprints import ChatPrint, TextPrint, anchors_of, pieces_of
 from stretto.cluster.recognition.ids import ProgramIds
-from stretto.cluster.recognition.recogniser import AnswerTexts, AskedProgram, Recogniser
+from stretto.cluster.recognition.messages import AnswerTexts, AskedProgram
+from stretto.cluster.recognition.recogniser import Recogniser
 
 TENANTS = ("a", "b", "c")
 turns = st.lists(

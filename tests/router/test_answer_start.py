@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from stretto.cluster.recognition.ids import ProgramIds
-from stretto.cluster.recognition.recogniser import AnswerTexts, AskedProgram, Recognised, Recogniser
+from stretto.cluster.recognition.messages import AnswerTexts, AskedProgram, Recognised
+from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.wire.answer_start import AnswerStart
 from stretto.wire.turns import read_prompt
 

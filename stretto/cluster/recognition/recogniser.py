@@ -22,9 +22,7 @@ ago are forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from stretto.cluster.recognition.fingerprints import (
     WHOLE,
@@ -34,12 +32,15 @@ from stretto.cluster.recognition.fingerprints import (
     PromptPrint,
     pieces_of,
 )
-from stretto.cluster.recognition.ids import ProgramIds
+from stretto.cluster.recognition.messages import (
+    AnswerTexts,
+    AskedProgram,
+    Confidence,
+    Recognised,
+    Way,
+)
 from stretto.cluster.recognition.programs import Program, Programs
 from stretto.model.record import record
-
-Confidence: TypeAlias = Literal["certain", "sure", "doubtful", "new"]
-Way: TypeAlias = Literal["id", "hint", "continues", "forks", "answer_inside", "opening"]
 
 _SURE_ANCHORS = 2
 """Anchors of a program's texts that must stand in a prompt before their program is sure."""
@@ -52,58 +53,6 @@ _MOST_TWINS = 2
 was forgotten may be meant."""
 _MOST_HINTED = 4
 """Programs that lean on one for a hint; from then on the hint is taken for that of a whole app."""
-
-
-@record
-class AskedProgram:
-    """What is known of a request when it arrives.
-
-    Attributes:
-        tenant: owner of the request, or a digest of its key. Nothing is shared with other tenants.
-        prompt: fingerprint of its prompt; None if it has none, or several.
-    """
-
-    tenant: str
-    ids: ProgramIds
-    prompt: PromptPrint | None = None
-
-
-@record
-class AnswerTexts:
-    """What is known of an answer.
-
-    Attributes:
-        turn: what a later prompt would have as its turn, at least the first 512 characters.
-        text: what it says, without calls of tools.
-        given: texts that it gives to tools, at least 40 characters each.
-        response_id: id under which the server has stored it; "" if it has not.
-    """
-
-    turn: str
-    text: str = ""
-    given: Sequence[str] = ()
-    response_id: str = ""
-
-
-@record
-class Recognised:
-    """The program of a request.
-
-    Attributes:
-        key: number of the request, for `answered` and `failed`.
-        program: number of its program, to which it surely belongs.
-        ordered_as: number of the program with which it is one in the order of service: another one than
-            `program` if that is doubtful.
-        way: how the program was found.
-        is_last: whether its client says that the program makes no other request.
-    """
-
-    key: int
-    program: int
-    ordered_as: int
-    confidence: Confidence
-    way: Way
-    is_last: bool = False
 
 
 @record
