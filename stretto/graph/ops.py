@@ -16,6 +16,7 @@ from stretto.documents.support import best_supported, quote
 from stretto.graph.graph import ANSWER, HINT, RECORD, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
 from stretto.model.errors import BadReply, ConfigError, GraphError
+from stretto.model.tools import AgentRun, RunEnd, ToolResult
 from stretto.model.values import ABSENT, Hit, as_text, document_order
 
 Inputs: TypeAlias = Mapping[str, object]
@@ -292,6 +293,14 @@ def _joined(items: Sequence[object], separator: str) -> str:
         raise BadReply(f"{error}; the transform to_json makes one") from error
 
 
+def _agent_run(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    """Make the record of an agent's run of its answer and the results of its turns."""
+    turns = [value for port, value in inputs.items() if port != "answer" and isinstance(value, list)]
+    calls = tuple(tuple(one for one in turn if isinstance(one, ToolResult)) for turn in turns)
+    ended: RunEnd = "max_turns" if settings.get("ended") == "max_turns" else "answered"
+    return {"": AgentRun(str(inputs["answer"]), ended, calls)}
+
+
 def _num_hits(inputs: Inputs) -> int:
     hits = inputs["hits"]
     return max(1, len(hits)) if isinstance(hits, Sequence) else 1
@@ -382,6 +391,13 @@ _SPECS = (
         _aggregated,
         runs_on=None,
         evaluate=_aggregate,
+    ),
+    OpSpec(
+        "agent_run",
+        (Port("answer", "text"), Port("turns", variadic=True)),
+        "record",
+        runs_on=None,
+        evaluate=_agent_run,
     ),
     OpSpec(
         "expand",

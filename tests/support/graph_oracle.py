@@ -10,7 +10,7 @@ from zlib import crc32
 
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import decode_of
-from stretto.graph.graph import Constant, Graph, Primitive, Ref
+from stretto.graph.graph import RECORD, Constant, Graph, Primitive, Ref
 from stretto.graph.ops import OPS
 from stretto.model.errors import BadReply
 from stretto.model.tasks import Done, LLMTask, Task
@@ -49,6 +49,8 @@ class _Interpreter:
             ports = OPS[primitive.op].outputs
             results = self._primitive(primitive, values)
             values.update({(primitive.name, port): results[port] for port in ports})
+            if primitive.op == "expand":
+                values[primitive.name, RECORD] = results.get(RECORD, results[""])
         return {name: _read(values, ref) for name, ref in graph.outputs}
 
     def _primitive(
@@ -107,7 +109,7 @@ class _Interpreter:
         if primitive.op == "expand":
             sub = expand_body(str(config["body"]), {**config, **inputs})
             outputs = self.run(sub, inputs)
-            return {"": outputs[sub.outputs[0][0]]}
+            return dict(zip(("", RECORD), (outputs[name] for name, _ in sub.outputs), strict=False))
         if primitive.op == "prefill":
             return {
                 "": KV(

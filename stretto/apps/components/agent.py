@@ -20,9 +20,9 @@ from stretto.apps.components.bounds import at_least
 from stretto.apps.components.component import Builder, Component
 from stretto.apps.components.tool_prompts import calls_schema, signature_of
 from stretto.graph.graph import RECORD, Arg, Graph, Ref
-from stretto.graph.ops import OpSpec, Port
+from stretto.graph.ops import Port
 from stretto.model.errors import ConfigError
-from stretto.model.tools import AgentRun, RunEnd, Tool, ToolOffer, ToolResult
+from stretto.model.tools import Tool, ToolOffer, ToolResult
 from stretto.transforms.function_tools import as_tools
 
 AGENT = "agent_turn"
@@ -172,26 +172,11 @@ def agent_turn(inputs: Mapping[str, object]) -> Graph:
             answer = _complete(build, inputs, "answer", refs, _ASK_ANSWER, decode)
         args = (Arg("answer", answer), *(Arg(name, Ref(name)) for name in done))
         config = {"ended": "max_turns" if has_called else "answered"}
-        record = build.add("run", RUN_RECORD.name, args, config=config)
+        record = build.add("run", "agent_run", args, config=config)
     types = [(name, "text" if name == "question" else "list[any]") for name in known]
     types += [("run_name", "text")] if run is not None else []
     outputs = (("answer", answer), ("run", record))
     return Graph(AGENT, tuple(types), tuple(build.primitives), (), outputs)
-
-
-def _run_record(inputs: Mapping[str, object], settings: Mapping[str, object]) -> Mapping[str, object]:
-    turns = [value for port, value in inputs.items() if port != "answer"]
-    calls = tuple(
-        tuple(one for one in turn if isinstance(one, ToolResult)) for turn in turns if isinstance(turn, list)
-    )
-    ended: RunEnd = "max_turns" if settings["ended"] == "max_turns" else "answered"
-    return {"": AgentRun(str(inputs["answer"]), ended, calls)}
-
-
-RUN_RECORD = OpSpec(
-    "agent_run", (Port("values", variadic=True),), "record", runs_on=None, evaluate=_run_record
-)
-"""Op that makes the record of an agent's run of its answer and the results of its turns."""
 
 
 def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref], run: Ref | None) -> Ref:
