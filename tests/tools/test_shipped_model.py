@@ -41,7 +41,7 @@ PROMPTS = (
 def _prompt(name: str, values: dict[str, str]) -> Prompt:
     known = (("num_queries", "3"),) if name == "expand" else ()
     return tuple(
-        Segment(part.text, role=part.role) if isinstance(part, Constant) else Segment(values[part.port], part.port)
+        Segment(part.text) if isinstance(part, Constant) else Segment(values[part.port], part.port)
         for part in parse_prompt(load_prompt(name), frozenset(values), known)
     )
 

@@ -17,7 +17,6 @@ from stretto.cli.documents import read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
 from stretto.engines.catalogue import SMALL_MODEL, web_engine
-from stretto.engines.llm_size import are_small_llms
 from stretto.model.errors import UserError
 from stretto.model.extras import check_installed
 from stretto.model.values import Document
@@ -59,8 +58,7 @@ def check(request: AskRequest, errors: Console) -> Checked:
     if not request.searches:
         check_installed("local", "an app that reads documents", "tokenizers")
     DEFAULT.select_passes(request.passes)
-    llms = request.engines.llms
-    small_llm = request.engines.file is None and are_small_llms(llms)
+    small_llm = request.engines.has_small_llm
     template = parsing.template(request.app, named_collection=True, small_llm=small_llm)
     configuration = {component: dict(settings) for component, settings in request.settings.items()}
     template.lower(configuration)
@@ -73,7 +71,8 @@ def check(request: AskRequest, errors: Console) -> Checked:
     documents = read_documents(request.docs, request.max_bytes, errors, is_strict=request.is_strict)
     if request.searches and documents:
         engines, documents = engines.with_engine(web_engine(None, documents)), []
-    says_small_model = "llm" not in engines.from_file and SMALL_MODEL in (llms or (SMALL_MODEL,))
+    llms = request.engines.llms or (SMALL_MODEL,)
+    says_small_model = "llm" not in engines.from_file and SMALL_MODEL in llms
     return Checked(request, template, configuration, engines, documents, made_by, says_small_model)
 
 
