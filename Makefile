@@ -160,6 +160,7 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(BIN)/stretto bench parrot --json runs/parrot.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench rag --json runs/rag.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench twin --json runs/twin.json $(if $(DATA),--data $(DATA))
+	$(if $(DATA),$(BIN)/stretto bench answers --json runs/answers.json --data $(DATA))
 	$(if $(DATA),$(BIN)/stretto bench costs --json runs/costs.json --data $(DATA))
 	$(if $(DATA),$(BIN)/stretto bench fleet --json runs/fleet.json --data $(DATA))
 

@@ -169,8 +169,8 @@ def _read(path: Path) -> Iterator[tuple[Asked, Answer]]:
         path.write_text(f"{whole}\n" if whole else "", "utf-8")
     for line in whole.split("\n") if whole else ():
         row = json.loads(line)
-        *names, known = row["asked"]
-        yield Asked(*names, tuple(known)), Answer(*row["answer"])
+        of, question, collection, source, known = row["asked"]
+        yield Asked(of, question, collection, source, tuple(known)), Answer(*row["answer"])
 
 
 def _inputs(template: Template, asked: Asked) -> dict[str, object]:

@@ -18,7 +18,7 @@ from benchmarks.answers.questions import SETS, Asked, Half, QuestionSets, read_s
 from benchmarks.answers.scores import contains, token_f1
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
-from stretto.engines.catalogue import SMALL_MODEL
+from stretto.engines.catalogue import DEFAULT_LLM
 
 QUALITY = "answers that contain the known one, F1 and right first sources (%)"
 BASELINE = "BM25's best sentence"
@@ -46,7 +46,7 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
 def measure(size: AnswersSize, options: BenchmarkOptions) -> Report:
     """Ask as many questions as `size` says."""
     sets = read_sets(options.data, size.counts, size.half, options.seed)
-    llm = SMALL_MODEL if options.checkpoint is None else str(options.checkpoint)
+    llm = DEFAULT_LLM if options.checkpoint is None else str(options.checkpoint)
     answers = {BASELINE: best_sentences(sets)}
     answers |= Asking(sets, llm, options.cells or _CELLS).answers(size.apps, options.say)
     rows = [row for name, given in answers.items() for row in _rows(name, sets.questions, given)]

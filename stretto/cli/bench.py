@@ -41,7 +41,7 @@ def bench(
         Path | None,
         typer.Option(
             "--checkpoint",
-            help="Folder of an LLM to use instead of the benchmark's own (vllm only).",
+            help="Folder of an LLM to use instead of the benchmark's own (vllm, answers).",
             metavar="DIR",
         ),
     ] = None,
@@ -50,7 +50,7 @@ def bench(
         typer.Option(
             "--cells",
             help="Folder that keeps finished runs, so that an interrupted benchmark goes on (fleet, "
-            "placement, parrot, programs). Default: runs/NAME.",
+            "placement, parrot, programs, answers). Default: runs/NAME.",
             metavar="DIR",
         ),
     ] = None,

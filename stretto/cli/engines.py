@@ -24,6 +24,7 @@ from stretto.engines.catalogue import (
     server_replica,
 )
 from stretto.engines.executables import EXECUTABLES
+from stretto.engines.llm_size import are_small_llms
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError
 from stretto.runtime.devices import detect_machine
@@ -53,6 +54,14 @@ class EngineOptions:
     embedder: str | None = None
     reranker: str | None = None
     search: str | None = None
+
+    @property
+    def has_small_llm(self) -> bool:
+        """Whether each LLM has so few parameters that ready-made apps need other settings for it.
+
+        An engines file may describe any LLM, so with one the answer is no.
+        """
+        return self.file is None and are_small_llms(self.llms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from stretto.cli.documents import read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
 from stretto.engines.catalogue import check_llm_is_here, web_engine
-from stretto.engines.llm_size import are_small_llms
 from stretto.model.errors import UserError
 from stretto.model.extras import check_installed
 from stretto.model.values import Document
@@ -59,8 +58,7 @@ def check(request: AskRequest, errors: Console) -> Checked:
     if not request.searches:
         check_installed("local", "an app that reads documents", "tokenizers")
     DEFAULT.select_passes(request.passes)
-    llms = request.engines.llms
-    small_llm = request.engines.file is None and are_small_llms(llms)
+    small_llm = request.engines.has_small_llm
     template = parsing.template(request.app, named_collection=True, small_llm=small_llm)
     configuration = {component: dict(settings) for component, settings in request.settings.items()}
     template.lower(configuration)
