@@ -53,12 +53,12 @@ def test_recorded_sessions_are_read(tmp_path: Path) -> None:
             "round": "0",
             "system": "s",
             "user": "Design it.",
-            "response": "The design is this: two files, a and b, of which the second one is for tests.",
+            "response": "The design is this: two files, a and b, of which one is for tests.",
         },
         {
             "round": "1",
             "system": "s",
-            "user": "Design:\nThe design is this: two files, a and b, of which the second one is for tests.\nWrite a.",
+            "user": "Design:\nThe design is this: two files, a and b, of which one is for tests.\nWrite a.",
             "response": "def a(): ...",
         },
     ]
