@@ -53,13 +53,12 @@ def test_recorded_sessions_are_read(tmp_path: Path) -> None:
             "round": "0",
             "system": "s",
             "user": "Design it.",
-            "response": "The design is this: two files, a and b, of which the second one is for tests.",
+            "response": "The design is this: two files, a and b, of which one is for tests.",
         },
         {
             "round": "1",
             "system": "s",
-            "user": "Design:\nThe design is this: two files, a and b, of which the second one is for tests."
-            "\nWrite a.",
+            "user": "Design:\nThe design is this: two files, a and b, of which one is for tests.\nWrite a.",
             "response": "def a(): ...",
         },
     ]
@@ -84,4 +83,5 @@ def test_recorded_sessions_are_read(tmp_path: Path) -> None:
     (tmp_path / "hotpotqa" / "react_traces_100.jsonl").write_text(line + "\n")
     for sessions in recorded_calls(tmp_path, 0).values():
         seen = recognise(interleaved(sessions))
-        assert seen.later == seen.right > 0
+        assert not seen.wrong
+        assert 0.9 * seen.later <= seen.right > 0, "a short text of one agent may have no anchor"
