@@ -16,19 +16,21 @@ Ticket: TypeAlias = int
 
 @record
 class NamedProgram:
-    """The program that a request belongs to, as its client names it.
+    """The program that a request belongs to, as its client names it or as it was recognised.
 
     Attributes:
-        name: name of the program, among those of the same client; "" if the client names none, so that the
-            request is a program by itself.
+        name: name of the program, among those of the same client; "" if it has none, so that the request is
+            a program by itself.
         parent: name of the program that has started this one, such as the agent of a sub-agent; "" if none
             has.
         is_final: whether it makes no request after this one.
+        has_returned: whether further requests are likely: the client names it, or it has made one before.
     """
 
     name: str = ""
     parent: str = ""
     is_final: bool = False
+    has_returned: bool = True
 
 
 NO_PROGRAM = NamedProgram()

@@ -47,7 +47,9 @@ class RoutedProgram:
     @property
     def named(self) -> NamedProgram:
         """The program as the queues and the room know it. A doubtful join counts for neither."""
-        return NamedProgram(str(self.recognised.program), is_final=self.recognised.is_last)
+        found = self.recognised
+        is_known = found.confidence in ("certain", "sure")
+        return NamedProgram(str(found.program), is_final=found.is_last, has_returned=is_known)
 
     @property
     def header(self) -> bytes:

@@ -186,7 +186,7 @@ class RoomAtWorkers:
             () if key is None else key.blocks,
             1 if key is None else key.block_tokens,
             pool.scaled(num_output),
-            bool(program),
+            bool(program) and request.program.has_returned,
             not program or request.program.is_final,
         )
         self._of_ticket[ticket] = pool
