@@ -225,8 +225,8 @@ def test_expansions_are_remembered_by_the_graph_they_make() -> None:
     assert plan_cache.expand("one_step", {"text": "abc"}, ()) is not plan
     with pytest.raises(
         ConfigError,
-        match="there is no expansion 'two_steps'; there are reduce_tree, agent_turn, ask_again, "
-        "one_step, none, broken",
+        match="there is no expansion 'two_steps'; there are reduce_tree, agent_turn, ask_again, one_step, "
+        "none, broken",
     ):
         plan_cache.expand("two_steps", {}, ALL)
     with pytest.raises(ConfigError, match="expansion 'none' made a graph with 0 outputs"):
