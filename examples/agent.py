@@ -4,8 +4,8 @@ python examples/agent.py "What is 79 - 72, and what may be 72 characters long?" 
 python examples/agent.py "…" examples/documents --llm http://127.0.0.1:8000   (any OpenAI-compatible server)
 
 The default model is too small to be an agent. Without a server, the rule below stands in for the model: it
-writes the calls that a model might write, and quotes the answer. So this shows the turns, the tools side by side
-and the streaming, and no intelligence.
+writes the calls that a model might write, and quotes the answer. So this shows the turns, the tools side by
+side and the streaming, and no intelligence.
 """
 
 import argparse
