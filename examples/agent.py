@@ -3,9 +3,9 @@
 python examples/agent.py "What is 79 - 72, and what may be 72 characters long?" examples/documents
 python examples/agent.py "…" examples/documents --llm http://127.0.0.1:8000   (any OpenAI-compatible server)
 
-The small model that ships with Stretto cannot be an agent: it only quotes, and has learned no prompt with
-tools. Without a server, the rule below stands in for the model: it writes the calls that a model might write,
-and quotes the answer. So this shows the turns, the tools side by side and the streaming, and no intelligence.
+The default model is too small to be an agent. Without a server, the rule below stands in for the model: it
+writes the calls that a model might write, and quotes the answer. So this shows the turns, the tools side by
+side and the streaming, and no intelligence.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 python examples/llm_call.py "Where did the captain live?" "The captain lived at the inn." "It was a cold day."
 
-The prompt's words are those that the shipped small model has learned. With a real model, write your own.
+The prompt is an example; write your own in its place.
 """
 
 import asyncio

@@ -196,7 +196,7 @@ def test_chunks_that_are_only_referred_to_are_counted_too() -> None:
 
 def test_the_small_model_is_named_right_before_its_answer(stretto: CommandLine, doc: Path) -> None:
     assert stretto("ask", QUESTION, "--docs", doc).err.startswith("The LLM is SmolLM2-135M-Instruct")
-    assert "small model" not in stretto("ask", QUESTION, "--docs", doc / "nowhere").err
+    assert "The LLM is SmolLM2" not in stretto("ask", QUESTION, "--docs", doc / "nowhere").err
 
 
 def test_an_answer_is_printed_while_it_is_decoded(stretto: CommandLine, doc: Path) -> None:
@@ -210,7 +210,7 @@ def test_an_answer_is_printed_while_it_is_decoded(stretto: CommandLine, doc: Pat
         0,
         f"The inn.\n  1. {doc}, lines 1–2: “The captain lived at the inn with his sea chest.”\n",
     )
-    assert "small model" not in ended.err
+    assert "The LLM is SmolLM2" not in ended.err
 
 
 def test_a_trace_is_a_page_and_a_file_for_chrome(stretto: CommandLine, tmp_path: Path, doc: Path) -> None:

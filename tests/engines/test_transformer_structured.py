@@ -41,7 +41,7 @@ MARK = "\N{WORD JOINER}"
 
 @pytest.fixture(scope="module")
 def mini() -> TransformerLLM:
-    """The model that ships with Stretto: its tokenizer normalises, and has a mark that is not read."""
+    """The small model of the tests: its tokenizer normalises, and has a mark that is not read."""
     return TransformerLLM(TransformerConfig(MINI))
 
 

@@ -69,7 +69,7 @@ class Printer:
 
     Attributes:
         errors: console on stderr.
-        is_small_model: whether to say on stderr, with the first answer, that Stretto's small model gave it.
+        is_small_model: whether to say on stderr, with the first answer, that the default model gave it.
         names: names to print for sources, by source; another source is printed as its path.
     """
 
