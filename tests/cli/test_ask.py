@@ -360,7 +360,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (docs(doc, "--set", "synthesis.num_hits=257"), "ConfigError: synthesis: num_hits=257 is more than"),
         (docs(doc, "--set", "synthesis.fan_in=257"), "ConfigError: synthesis: fan_in=257 is more than"),
         (
-            docs(doc, "--set", "query_expansion.num_queries=65"),
+            docs(doc, "--llm", "http://127.0.0.1:9", "--set", "query_expansion.num_queries=65"),
             "ConfigError: query_expansion: num_queries=65 ",
         ),
         (
