@@ -78,7 +78,7 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
     stretto: CommandLine, tmp_path: Path, doc: Path
 ) -> None:
     def answer(request: Mapping[str, Any]) -> Reply:
-        prompt = request["messages"][-1]["content"]
+        prompt = " ".join(message["content"] for message in request["messages"])
         if "JSON" in prompt:
             return Reply(('["a captain", "an inn"]',) if "captain" in prompt else ("I know none.",))
         return Reply(("It", " is", " so."))
