@@ -240,6 +240,15 @@ def test_an_end_that_is_claimed_ends_the_claimers_program_alone() -> None:
     assert not traffic.ask(TASK, is_final=True).is_last, "it names no program"
 
 
+def test_the_end_of_a_child_does_not_end_the_program() -> None:
+    traffic = Traffic()
+    one = traffic.call(TASK, FIRST, name="session:a")
+    child = traffic.call([("user", "x")], "y", name="session:b", parent="session:a", is_final=True)
+    assert child.program == one.program
+    assert not child.is_last
+    assert traffic.ask([*TASK, said(FIRST), NEXT], name="session:a").program == one.program
+
+
 def test_what_fails_leaves_nothing() -> None:
     traffic = Traffic()
     traffic.fail(traffic.ask(TASK, name="session:a"))

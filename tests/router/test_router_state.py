@@ -412,7 +412,6 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                     client_key=choices.choice(["", "", "k1", "k2"]),
                     program=NamedProgram(
                         choices.choice(["", "a", "b", "c", "d"]),
-                        choices.choice(["", "", "", "e"]),
                         is_final=choices.random() < 0.1,
                     ),
                 )

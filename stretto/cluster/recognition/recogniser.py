@@ -106,7 +106,7 @@ class Recogniser:
         program.num_running += 1
         self._num_asked += 1
         ids, prompt = asked.ids, asked.prompt
-        is_last = ids.is_final and bool(ids.name)
+        is_last = ids.is_final and bool(ids.name) and not ids.parent  # a child's end is not the program's
         hint = "" if found is not None and found.way == "hint" else ids.hint
         for name in (ids.name, ids.parent, hint):
             if name:
