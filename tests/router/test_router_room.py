@@ -60,10 +60,9 @@ class At:
         *,
         model: str = "m",
         client: str = "",
-        parent: str = "",
         is_final: bool = False,
     ) -> Ticket:
-        named = NamedProgram(program, parent, is_final)
+        named = NamedProgram(program, is_final)
         request = RoutedRequest(
             model=model, num_tokens=SCALE * num_tokens, max_tokens=100, client_key=client, program=named
         )
@@ -200,14 +199,6 @@ def test_an_end_is_said_by_its_own_client_alone() -> None:
     assert held not in at.at
     at.turn("a", 4600, client="one", is_final=True)
     assert held in at.at
-
-
-def test_a_sub_agent_enters_beside_its_agent() -> None:
-    at = At()
-    at.turn("a", 4500)
-    at.turn("b", 4000)
-    assert at.call("other", 900) not in at.at
-    assert at.call("sub", 900, parent="a") in at.at
 
 
 def test_memory_is_counted_as_the_workers_count_tokens() -> None:
