@@ -345,7 +345,8 @@ class RouterState:
         self._workers.passed(found, now_s)
         self._loads.join(found)
         self._room.join(found)
-        return [self._next_check(found, now_s), *self._fill(worker, now_s)]
+        actions = [self._next_check(found, now_s), *self._fill(worker, now_s)]
+        return actions + self._release_held(now_s)
 
     def check_failed(
         self, worker: WorkerId, reason: str, now_s: float, *, is_gone: bool = False

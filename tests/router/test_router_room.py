@@ -231,6 +231,16 @@ def test_what_is_held_goes_out_when_no_worker_serves() -> None:
     assert held in at.at
 
 
+def test_what_is_held_goes_out_when_a_worker_joins() -> None:
+    at = At()
+    assert at.call("a", 8000) in at.at
+    held = at.call("b", 8000)
+    assert held not in at.at
+    other = at.state.add_worker(WorkerConfig(url="http://other"))
+    at.do(at.state.check_passed(other.id, {"m": {}}, KV, at.now_s))
+    assert at.at.get(held) == other.id
+
+
 def test_a_removed_worker_frees_what_was_held_for_it() -> None:
     at = At("m", "m")
     for name in "abcd":
