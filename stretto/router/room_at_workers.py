@@ -252,7 +252,7 @@ class RoomAtWorkers:
         dues += [one.since_s + limit_s for one in oldest]
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
-    def claimed(self, worker: WorkerId) -> tuple[int, int | None]:
+    def claimed(self, worker: WorkerId, now_s: float) -> tuple[int, int | None]:
         """Return how many tokens programs take of a worker's memory, and how many it is believed to hold;
         None if that is not known.
         """
@@ -260,6 +260,7 @@ class RoomAtWorkers:
         room = None if pool is None else pool.room.instances.get(worker)
         if pool is None or room is None:
             return 0, None
+        pool.room.look(now_s)
         size = room.belief.tokens * pool.ratio
         return round(pool.room.claimed()[worker] * pool.ratio), None if size > 1e15 else round(size)
 

@@ -342,7 +342,8 @@ class RouterState:
         self._workers.passed(found, now_s)
         self._loads.join(found)
         self._room.join(found)
-        return [self._next_check(found, now_s), *self._fill(worker, now_s)]
+        actions = [self._next_check(found, now_s), *self._fill(worker, now_s)]
+        return actions + self._release_held(now_s)
 
     def check_failed(
         self, worker: WorkerId, reason: str, now_s: float, *, is_gone: bool = False
@@ -429,11 +430,11 @@ class RouterState:
         """Number of requests that wait in the router, for room or for their turn."""
         return len(self._waiting) + len(self._room)
 
-    def claimed(self, worker: WorkerId) -> tuple[int, int | None]:
+    def claimed(self, worker: WorkerId, now_s: float) -> tuple[int, int | None]:
         """Return how many tokens programs take of a worker's KV memory, and how many it is believed to hold;
         None if that is not known.
         """
-        return self._room.claimed(worker)
+        return self._room.claimed(worker, now_s)
 
     def waiting(self, limit: int) -> list[WaitingPicture]:
         """Return what is shown of the requests that wait, at most `limit`: those that are held first."""

@@ -202,6 +202,20 @@ def test_a_child_belongs_to_the_program_of_its_parent() -> None:
     assert child.program == grandchild.program == one.program
 
 
+@pytest.mark.parametrize("is_root_first", [True, False])
+def test_a_program_keeps_the_id_of_its_root_however_many_children_its_children_have(
+    is_root_first: bool,
+) -> None:
+    traffic = Traffic()
+    root = traffic.call(TASK, FIRST, name="root").program if is_root_first else None
+    child = traffic.call(TASK, FIRST, name="child", parent="root").program
+    for number in range(20):
+        named = traffic.call(TASK, FIRST, name=f"grandchild {number}", parent="child")
+        assert named.program == child
+    assert traffic.call(TASK, FIRST, name="root").program == child
+    assert root in (None, child)
+
+
 def test_a_stored_answer_names_its_program() -> None:
     traffic = Traffic()
     one = traffic.ask(TASK)

@@ -108,7 +108,7 @@ class Recogniser:
         ids, prompt = asked.ids, asked.prompt
         is_last = ids.is_final and bool(ids.name) and not ids.parent  # a child's end is not the program's
         hint = "" if found is not None and found.way == "hint" else ids.hint
-        for name in (ids.name, ids.parent, hint):
+        for name in (ids.parent, ids.name, hint):  # the root first
             if name:
                 self._programs.name(program, _key(asked.tenant, name))
         self._running[self._num_asked] = _Running(
