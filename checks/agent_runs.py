@@ -129,7 +129,7 @@ async def run_all(url: str, folder: Path, num_runs: int) -> None:
     tools = tools_of(folder)
     ended = {row["run"] for row in read_rows(folder / "ended")}
     chats = llm_engine(url, api="chat")
-    words = llm_engine(url).changed(name="words")
+    words = llm_engine(url, api="completions").changed(name="words")
     engines = [chats, words, tools_engine(tools, records=ToolJournal(folder / "journal"))]
     slots = asyncio.Semaphore(_SIDE_BY_SIDE)
     settings: dict[str, Any] = {

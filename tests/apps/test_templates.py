@@ -293,7 +293,7 @@ def test_a_template_that_cannot_be_is_refused_when_it_is_built(
         ({"searching": {"top_k": 0}}, "searching: top_k=0 is less than 1"),
         (
             {"synthesis": {"mode": "guess"}},
-            "synthesis: mode must be one of one_shot, tree, refine, got 'guess'",
+            "synthesis: mode must be one of one_shot, tree, refine, quote, got 'guess'",
         ),
         ({"synthesis": {"fan_in": 1}}, "synthesis: fan_in=1 is less than 2"),
         ({"synthesis": {"prompt": "none"}}, "synthesis: there is no prompt 'none'"),

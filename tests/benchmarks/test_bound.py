@@ -42,10 +42,9 @@ def test_the_critical_path_of_one_chunk_is_the_sum_of_its_steps() -> None:
     searched_s = indexed_s + p["vectors"].batch_s(1)
     decode_s = 4 * p["llm"].per_output_s
     context_tokens = 400 // 4 + 1
-    behind = len("\nAnswer:") // 4 + 1
-    leaf_s = searched_s + p["llm"].batch_s(context_tokens + behind) + decode_s
+    leaf_s = searched_s + p["llm"].batch_s(context_tokens) + decode_s
     drafts = len("ab cd ef gh") // 4 + 1
-    root_s = leaf_s + p["llm"].batch_s(drafts + behind) + decode_s
+    root_s = leaf_s + p["llm"].batch_s(drafts) + decode_s
     assert bound.critical_path_s == pytest.approx(root_s, abs=0.001)
 
 

@@ -78,7 +78,7 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
     stretto: CommandLine, tmp_path: Path, doc: Path
 ) -> None:
     def answer(request: Mapping[str, Any]) -> Reply:
-        prompt = request["messages"][-1]["content"]
+        prompt = " ".join(message["content"] for message in request["messages"])
         if "JSON" in prompt:
             return Reply(('["a captain", "an inn"]',) if "captain" in prompt else ("I know none.",))
         return Reply(("It", " is", " so."))
@@ -360,7 +360,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (docs(doc, "--set", "synthesis.num_hits=257"), "ConfigError: synthesis: num_hits=257 is more than"),
         (docs(doc, "--set", "synthesis.fan_in=257"), "ConfigError: synthesis: fan_in=257 is more than"),
         (
-            docs(doc, "--set", "query_expansion.num_queries=65"),
+            docs(doc, "--llm", "http://127.0.0.1:9", "--set", "query_expansion.num_queries=65"),
             "ConfigError: query_expansion: num_queries=65 ",
         ),
         (

@@ -320,7 +320,7 @@ def test_a_collection_outlives_its_process(stretto: CommandLine, tmp_path: Path,
     assert "The captain lived on an island." in answer
     assert ANSWER not in answer
     assert "already" not in said
-    assert "already" not in ask("--docs", doc, "--set", "indexing.tokens=128")[1], "made otherwise"
+    assert "already" not in ask("--docs", doc, "--set", "indexing.tokens=96")[1], "made otherwise"
 
     environment = {**os.environ, "TERM": "dumb"}
     command = [*MAIN, "ask", "Who drank rum?", "--collection", "[books]", "--json", "--llm", "stand-in"]

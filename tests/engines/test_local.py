@@ -60,7 +60,8 @@ def test_completions_of_a_server_stop_at_a_further_question() -> None:
         assert (config.api, config.stop) == (api, stop)
 
 
-def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path) -> None:
+def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stretto.engines.catalogue.DEFAULT_LLM", DEFAULT_LLM)  # others have a stand-in
     names = [engine_and_model(engine).removesuffix("@bfloat16") for engine in local_engines()]
     assert names == [
         "chunking:all-MiniLM-L6-v2",

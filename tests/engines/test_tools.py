@@ -55,10 +55,12 @@ def test_documents_are_searched_by_words() -> None:
     engine = Tools(ToolsConfig((search,)))
     calls = ["search: masts", "search: dragons"]
     task = Task(1, "q", "step", "call", {"call": calls}, {"result": "text"}, 2, ("call",))
-    assert engine.run([task]) == [["search: masts\nA ship has masts.", "search: dragons\nNothing was found."]]
+    (results,) = engine.run([task])
+    assert [result.text for result in results] == ["A ship has masts.", "Nothing was found."]
 
 
 def test_a_long_result_is_cut_off() -> None:
     engine = Tools(ToolsConfig((Tool("say", "say it", lambda text: text * 9),), max_chars=10))
     task = Task(1, "q", "step", "call", {"call": "say: abc"}, {"result": "text"})
-    assert engine.run([task]) == ["say: abc\nabcabcabca"]
+    (result,) = engine.run([task])
+    assert result.text == "abcabcabca\n[Cut: these are the first 10 of 27 characters.]"

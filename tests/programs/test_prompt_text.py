@@ -118,7 +118,7 @@ def test_prompts_that_do_not_fit_are_refused(doc: str | None, names: tuple[str, 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_token": 1}, "f: generation has no setting 'max_token'; it has max_tokens, stop"),
+        ({"max_token": 1}, "f: generation has no setting 'max_token'; it has max_tokens, fits_context, stop"),
         ({"max_tokens": 0}, "f: max_tokens must be at least 1, got 0"),
         ({"max_tokens": True}, "f: max_tokens must be at least 1, got True"),
         ({"max_tokens": -5}, "at least 1"),

@@ -156,7 +156,12 @@ def test_most_random_applications_are_changed_by_each_pass() -> None:
     assert changed["examples"] >= 150
     for name in PASSES:
         assert changed[name] > changed["examples"] / 2, (name, changed)
-    elsewhere = {"transform", "agent_run"}  # in random programs, and in what agents become
+    elsewhere = {
+        "transform",
+        "agent_run",
+        "quote",
+        "supported",
+    }  # in random programs, agents, supported answers
     for op in {*OPS, "mapped decode", "guard"} - elsewhere:
         assert ops[op] > changed["examples"] / 12, (op, ops)
 

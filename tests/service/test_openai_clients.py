@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pytest
 
 import stretto
+from benchmarks.common.mini_model import MINI
 from stretto.engines.catalogue import llm_engine
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.run_request import PromptMessage
@@ -41,7 +42,7 @@ WEATHER = {
 def url() -> Iterator[str]:
     command = [sys.executable, "-m", "stretto.cli.main", "serve", "--port", "0", "--app", "advanced"]
     server = subprocess.Popen(
-        [*command, "--docs", str(BOOK)],
+        [*command, "--llm", str(MINI), "--docs", str(BOOK)],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -66,7 +67,7 @@ def client(url: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[Runtime]:
-    with Runtime([llm_engine(None)]) as found:
+    with Runtime([llm_engine(str(MINI))]) as found:
         yield found
 
 

@@ -37,13 +37,17 @@ def brought_by(extra: str | None) -> set[str]:
             found.add(name)
             wanted += metadata.requires(name) or []
         for other in requirement.extras:
-            wanted += [line for line in metadata.requires(name) or [] if _is_of(line, other)]
+            wanted += [_unmarked(line) for line in metadata.requires(name) or [] if _is_of(line, other)]
     return found
 
 
 def _is_of(line: str, extra: str) -> bool:
     marker = Requirement(line).marker
     return marker is not None and not marker.evaluate({"extra": ""}) and marker.evaluate({"extra": extra})
+
+
+def _unmarked(line: str) -> str:
+    return line.partition(";")[0]
 
 
 def run_with(extra: str | None, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -62,7 +62,13 @@ def engines(work: Work) -> list[Deployment]:
         Replica(
             OpenAIServer,
             OpenAIServerConfig(
-                url, model=work.model, tokenizer="none", priorities=True, max_connections=1000, timeout_s=600
+                url,
+                model=work.model,
+                api="completions",
+                tokenizer="none",
+                priorities=True,
+                max_connections=1000,
+                timeout_s=600,
             ),
             runs_in="loop",
             profile=profiles["llm"],

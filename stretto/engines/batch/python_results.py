@@ -57,13 +57,25 @@ def result_text(result: object) -> str:
         return ""
     if isinstance(result, bytes | bytearray):
         return bytes(result).decode(errors="replace")
+    if _holds_data(result):
+        return whole_characters(_as_json(result))
     try:
         text = as_text(result)
     except TypeError:
-        if not isinstance(result, Mapping | Set | list | tuple) and not _is_record(result):
+        if not isinstance(result, Set | list | tuple) and not _is_record(result):
             raise
-        text = json.dumps(_plain(result), ensure_ascii=False)
+        text = _as_json(result)
     return whole_characters(text)
+
+
+def _holds_data(result: object) -> bool:
+    """Return whether a result is a mapping or a list with one, which a prompt would show otherwise."""
+    is_list = isinstance(result, list | tuple)
+    return isinstance(result, Mapping) or (is_list and any(isinstance(one, Mapping) for one in result))
+
+
+def _as_json(result: object) -> str:
+    return json.dumps(_plain(result), ensure_ascii=False)
 
 
 def _plain(value: object) -> object:
