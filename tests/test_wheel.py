@@ -14,7 +14,7 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 SCRIPTS = ("benchmarks", "checks", "tools")
 DATA = {
-    "stretto/apps/components/prompts/": 7,
+    "stretto/apps/components/prompts/": 8,
     "stretto/costs/presets/": 7,
     "stretto/trace/": 3,
 }

@@ -31,7 +31,9 @@ def explain(
     max_bytes: options.MaxBytes = options.MAX_BYTES,
     strict: options.Strict = False,
 ) -> None:
-    """Show an app's graph before, between and after the passes, and what these are predicted to save."""
+    """Show an app's graph before, between and after the passes, and what these are predicted to save. The
+    app is as for a large LLM.
+    """
     if question is not None:
         parsing.checked_question(question)
     if html is not None:
