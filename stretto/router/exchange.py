@@ -120,12 +120,12 @@ class RoutedExchange:
         register(self)
         self._act(actions)
 
-    def fail(self, message: str) -> None:
-        """End everything after a bug of the router, with status 500. Nothing happens if it has ended."""
+    def fail(self, message: str, status: int = 500) -> None:
+        """End everything with an error of the router. Nothing happens if it has ended."""
         if self.has_ended:
             return
         self.stop()
-        self.refuse(500, message, None)
+        self.refuse(status, message, None)
         self._act(self._router_state.left(self.ticket, monotonic()))
 
     # --- actions of the state machine

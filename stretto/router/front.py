@@ -145,6 +145,13 @@ class Front:
         if self.router_state.worker(worker) is not None:
             self.act(self.router_state.remove(worker, now_s))
 
+    def end_all(self, message: str) -> None:
+        """End all requests with status 503, or by cutting their answers: first those that wait, so that none
+        of them is sent.
+        """
+        for exchange in sorted(self._exchanges.values(), key=lambda one: one.attempt is not None):
+            exchange.fail(message, 503)
+
     def sweep(self) -> None:
         """End attempts that bring nothing; called each second."""
         now_s = monotonic()

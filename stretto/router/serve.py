@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _SWEEP_S = 1.0
 _GRACE_S = 25.0
+_LAST_S = 1.0
+"""Seconds in which clients may take what ends their requests, when the router ends."""
 """Seconds that requests may still take after an interrupt; Kubernetes kills after 30 s."""
 
 
@@ -104,9 +106,11 @@ class RunningRouter:
 
     async def finish(self, grace_s: float) -> None:
         """Take no more connections, and wait until the requests that run or wait are answered, at most
-        `grace_s` seconds.
+        `grace_s` seconds. What is left is refused or cut then, with an error that says so.
         """
         await self.front.server.finish(grace_s)
+        self.front.end_all("the router is being ended")
+        await self.front.server.finish(_LAST_S)
 
     def _restore_held(self) -> None:
         """Believe what the snapshot says of the workers that serve. Raises ConfigError."""
