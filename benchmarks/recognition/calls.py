@@ -91,7 +91,7 @@ def recognise(
         prompt = read_prompt(call.path, call.fields, "")
         found = recogniser.arrive(AskedProgram("", read_ids((), call.fields), prompt))
         heapq.heappush(running, (call.end_s, number, call, found.key))
-        joined = truth.get(found.ordered_as)
+        joined = truth.get(found.told_as)
         _count(counts, call, joined, is_first=call.program not in seen, confidence=found.confidence)
         truth.setdefault(found.program, joined or call.program)
         seen.add(call.program)

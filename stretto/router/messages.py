@@ -16,19 +16,16 @@ Ticket: TypeAlias = int
 
 @record
 class NamedProgram:
-    """The program that a request belongs to, as its client names it or as it was recognised.
+    """The program that a request belongs to, as it was recognised. A sub-agent belongs to that of its agent.
 
     Attributes:
         name: name of the program, among those of the same client; "" if it has none, so that the request is
             a program by itself.
-        parent: name of the program that has started this one, such as the agent of a sub-agent; "" if none
-            has.
         is_final: whether it makes no request after this one.
         has_returned: whether further requests are likely: the client names it, or it has made one before.
     """
 
     name: str = ""
-    parent: str = ""
     is_final: bool = False
     has_returned: bool = True
 

@@ -109,7 +109,7 @@ class OwnRoutes:
         try:
             match request.method, number, verb:
                 case b"GET" | b"HEAD", "", "":
-                    return self._listing(partial(_workers_json, self._pictures()))
+                    return self._listing(partial(_workers_json, self._pictures(now_s)))
                 case b"POST", "", "":
                     return self._add(request.body)
                 case b"POST", _, "drain":
@@ -137,7 +137,7 @@ class OwnRoutes:
         config = WorkerConfig(**{**fields, "models": tuple(names)})
         return 202, JSON_HEADERS, json_body({"worker": self._checks.add(config)})
 
-    def _pictures(self) -> list[dict[str, object]]:
+    def _pictures(self, now_s: float) -> list[dict[str, object]]:
         """Return what is shown of each worker, with its models as they are kept."""
         num_running, claimed = self._front.router_state.num_running, self._front.router_state.claimed
         return [
@@ -149,7 +149,7 @@ class OwnRoutes:
                 "running": num_running(worker.id),
                 "models": worker.models,
                 "kv_tokens": worker.kv_tokens,
-                **dict(zip(("claimed_tokens", "believed_tokens"), claimed(worker.id), strict=True)),
+                **dict(zip(("claimed_tokens", "believed_tokens"), claimed(worker.id, now_s), strict=True)),
                 **({"reason": worker.reason} if worker.state in ("suspect", "starting") else {}),
             }
             for worker in self._front.router_state.workers()

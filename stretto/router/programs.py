@@ -55,7 +55,7 @@ class RoutedProgram:
     def header(self) -> bytes:
         """The program and how it was found, as the header of the answer says them: "12;continues;sure"."""
         found = self.recognised
-        return f"{found.ordered_as};{found.way};{found.confidence}".encode()
+        return f"{found.told_as};{found.way};{found.confidence}".encode()
 
     def end(self, *, was_answered: bool) -> None:
         """Note the end of the request; `was_answered` is whether at least a part of an answer has passed."""

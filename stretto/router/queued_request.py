@@ -39,9 +39,7 @@ def query_of(ticket: Ticket) -> str:
     return str(ticket)
 
 
-def step_of(
-    ticket: Ticket, request: RoutedRequest, num_tokens: int, program: str, now_s: float
-) -> StepRequest:
+def step_of(ticket: Ticket, request: RoutedRequest, num_tokens: int, now_s: float) -> StepRequest:
     """Return a request that has arrived as the only step of its query.
 
     Requests for one model resemble each other. The tenant is the client that a key tells.
@@ -53,7 +51,9 @@ def step_of(
         0,
         1,
         _NOTHING,
-        record=QueryRecord(tenant=request.client_key, arrival_s=now_s, program=program, kind=request.model),
+        record=QueryRecord(
+            tenant=request.client_key, arrival_s=now_s, program=request.program.name, kind=request.model
+        ),
         units=(num_tokens,),
     )
 

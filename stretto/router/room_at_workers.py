@@ -11,7 +11,6 @@ counts in its answers, are divided by the tokens that its pool's prompts have fo
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,8 +24,6 @@ from stretto.router.workers import Worker
 
 _MOST_NAMES = 1000
 """Models of a worker by which its pool is found."""
-_MOST_PARENTS = 100_000
-"""Programs of which it is remembered by which one they were started."""
 _MOST_COUNTED = 1e6
 """Estimated tokens from which on all counts are halved, so that new prompts tell more than old ones."""
 _LEAST_COUNTED = 1000
@@ -94,7 +91,6 @@ class RoomAtWorkers:
         self._serving: set[WorkerId] = set()
         self._of_ticket: dict[Ticket, _Pool] = {}
         self._held: dict[Ticket, RoomRequest] = {}
-        self._parents: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def __len__(self) -> int:
         """Return how many requests are held."""
@@ -153,25 +149,9 @@ class RoomAtWorkers:
 
     # --- requests
 
-    def program(self, request: RoutedRequest) -> str:
-        """Return the name of the program that a request counts for: the one that began all others of its
-        kin, so that sub-agents have their turn and their room with their agent.
-        """
-        name, parent, client = request.program.name, request.program.parent, request.client_key
-        if not parent:
-            return self._parents.get((client, name), name)
-        root = self._parents.get((client, parent), parent)
-        self._parents[client, name] = root
-        self._parents.move_to_end((client, name))
-        if len(self._parents) > _MOST_PARENTS:
-            self._parents.popitem(last=False)
-        return root
-
-    def arrive(
-        self, ticket: Ticket, request: RoutedRequest, program: str, num_output: int, now_s: float
-    ) -> Entered | None:
+    def arrive(self, ticket: Ticket, request: RoutedRequest, num_output: int, now_s: float) -> Entered | None:
         """Take note of a request that arrives. Return it if it may go out now; if not, it is held."""
-        pool, key = self._pool_of(request.model), request.key
+        pool, key, program = self._pool_of(request.model), request.key, request.program.name
         if pool is None or not (program or pool.room.is_guarded):
             return Entered(ticket)
         if not (is_sized := pool.is_sized) and key is None:
@@ -215,7 +195,6 @@ class RoomAtWorkers:
         self,
         ticket: Ticket,
         request: RoutedRequest,
-        program: str,
         usage: Usage | None,
         now_s: float,
         *,
@@ -233,8 +212,8 @@ class RoomAtWorkers:
             counts = usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_output_tokens
             usage = Usage(*map(pool.scaled, counts))
         pool.room.ended(ticket, now_s, usage, was_refused=was_refused)
-        if request.program.is_final and not request.program.parent:
-            pool.room.finished((request.client_key, program))
+        if request.program.is_final:
+            pool.room.finished((request.client_key, request.program.name))
         self._drop_empty(pool)
 
     def since_s(self, ticket: Ticket) -> float:
@@ -273,7 +252,7 @@ class RoomAtWorkers:
         dues += [one.since_s + limit_s for one in oldest]
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
-    def claimed(self, worker: WorkerId) -> tuple[int, int | None]:
+    def claimed(self, worker: WorkerId, now_s: float) -> tuple[int, int | None]:
         """Return how many tokens programs take of a worker's memory, and how many it is believed to hold;
         None if that is not known.
         """
@@ -281,6 +260,7 @@ class RoomAtWorkers:
         room = None if pool is None else pool.room.instances.get(worker)
         if pool is None or room is None:
             return 0, None
+        pool.room.look(now_s)
         size = room.belief.tokens * pool.ratio
         return round(pool.room.claimed()[worker] * pool.ratio), None if size > 1e15 else round(size)
 

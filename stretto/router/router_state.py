@@ -80,7 +80,6 @@ class _Client:
     """A client's request while it is at the router.
 
     Attributes:
-        program: name of the program that it counts for; "" if it is one by itself.
         since_s: time from which it waits for its turn.
         step: the request as queues and accounts know it; None while these need not know it.
         room_at: worker where its program has room; None for any.
@@ -93,7 +92,6 @@ class _Client:
 
     request: RoutedRequest
     placed: PlacementRequest
-    program: str
     arrived_s: float
     since_s: float
     step: StepRequest | None = None
@@ -143,11 +141,10 @@ class RouterState:
         )
         if request.ids or request.text:  # long, and looked up above
             request = replace(request, ids=(), text="")
-        program = self._room.program(request) if request.program.name else ""
-        self._clients[ticket] = client = _Client(request, placed, program, now_s, now_s)
-        if program:
+        self._clients[ticket] = client = _Client(request, placed, now_s, now_s)
+        if request.program.name:
             self._step_of(ticket)
-        entered = self._room.arrive(ticket, request, program, placed.expected_output, now_s)
+        entered = self._room.arrive(ticket, request, placed.expected_output, now_s)
         actions: list[RouterAction] = []
         if entered is not None:
             client.room_at = entered.instance
@@ -345,7 +342,8 @@ class RouterState:
         self._workers.passed(found, now_s)
         self._loads.join(found)
         self._room.join(found)
-        return [self._next_check(found, now_s), *self._fill(worker, now_s)]
+        actions = [self._next_check(found, now_s), *self._fill(worker, now_s)]
+        return actions + self._release_held(now_s)
 
     def check_failed(
         self, worker: WorkerId, reason: str, now_s: float, *, is_gone: bool = False
@@ -432,11 +430,11 @@ class RouterState:
         """Number of requests that wait in the router, for room or for their turn."""
         return len(self._waiting) + len(self._room)
 
-    def claimed(self, worker: WorkerId) -> tuple[int, int | None]:
+    def claimed(self, worker: WorkerId, now_s: float) -> tuple[int, int | None]:
         """Return how many tokens programs take of a worker's KV memory, and how many it is believed to hold;
         None if that is not known.
         """
-        return self._room.claimed(worker)
+        return self._room.claimed(worker, now_s)
 
     def waiting(self, limit: int) -> list[WaitingPicture]:
         """Return what is shown of the requests that wait, at most `limit`: those that are held first."""
@@ -446,7 +444,9 @@ class RouterState:
             is_held = ticket in self._room
             why = self._room.reason(ticket) if is_held else _TURN
             since_s = client.arrived_s if is_held else client.since_s
-            found.append(WaitingPicture(ticket, client.request.model, client.program, since_s, why))
+            found.append(
+                WaitingPicture(ticket, client.request.model, client.request.program.name, since_s, why)
+            )
         return found
 
     @property
@@ -506,7 +506,7 @@ class RouterState:
         client = self._clients[ticket]
         if client.step is None:
             num_tokens, since_s = client.placed.num_tokens, client.arrived_s
-            client.step = step_of(ticket, client.request, num_tokens, client.program, since_s)
+            client.step = step_of(ticket, client.request, num_tokens, since_s)
             self._account.arrived(client.step, client.placed.expected_output, since_s)
         return client.step
 
@@ -808,16 +808,15 @@ class RouterState:
         client = self._clients.pop(ticket)
         counts = step_usage(usage)
         if (step := client.step) is not None:
-            account, named = self._account, client.request.program
+            account = self._account
             if usage.num_output is not None:
                 account.answered(step, counts or Usage(), usage.num_output, now_s)
             else:
                 account.withdrawn(step.query, step.node.id)
             account.query_ended(step.query)
-            if named.is_final and not named.parent:
-                account.program_ended(client.program, step.record.tenant)
-        request, program = client.request, client.program
-        self._room.ended(ticket, request, program, counts, now_s, was_refused=was_refused)
+            if client.request.program.is_final:
+                account.program_ended(client.request.program.name, step.record.tenant)
+        self._room.ended(ticket, client.request, counts, now_s, was_refused=was_refused)
 
     def _release(
         self,

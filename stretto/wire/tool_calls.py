@@ -1,8 +1,8 @@
 """Calls of tools in answers of a chat: whole ones, or in a stream pieces of them.
 
 A stream names a call once, in the piece that opens it; the JSON text of its arguments comes in any number of
-further pieces of the same index. Servers differ: some leave out the index or the id, and some write arguments
-as an object.
+further pieces of the same index. Servers differ: some leave out the index or the id, some give all calls the
+same index, and some write arguments as an object.
 """
 
 from __future__ import annotations
@@ -57,16 +57,22 @@ def read_calls(value: Any) -> tuple[CallPart, ...]:
 
 def joined_calls(parts: Iterable[CallPart]) -> list[CallPart]:
     """Return the whole calls that pieces make, in their order. A piece without an index belongs to the call
-    before it, unless it has a name.
+    before it, unless it has a name. One with another id than the call of its index is a new call.
     """
     calls: dict[int, CallPart] = {}
+    of_index: dict[int, int] = {}
     last = -1
     for part in parts:
         if part.index is not None:
-            last = part.index
+            last = of_index.setdefault(part.index, part.index)
         elif part.name or last < 0:
             last = max(calls, default=-1) + 1
         known = calls.get(last, CallPart(last))
+        if part.name and part.id and known.id and part.id != known.id:
+            last = max(calls) + 1
+            known = CallPart(last)
+            if part.index is not None:
+                of_index[part.index] = last
         calls[last] = CallPart(
             last, known.id or part.id, known.name or part.name, known.arguments + part.arguments
         )

@@ -109,7 +109,8 @@ def said_by(message: Mapping[str, Any]) -> tuple[str, list[Call]]:
     if message.get("type") == "function_call":
         return "", [_call(message.get("name"), message.get("arguments"))]
     calls: list[Call] = []
-    for one in message.get("tool_calls") or ():
+    made = message.get("tool_calls")
+    for one in made if isinstance(made, list) else ():
         function = one.get("function") if isinstance(one, dict) else None
         if isinstance(function, dict):
             calls.append(_call(function.get("name"), function.get("arguments")))

@@ -36,6 +36,5 @@ def test_without_the_default_model_ask_names_the_command(
 def test_without_the_default_model_serve_names_the_command(
     stretto: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("uvicorn")
     monkeypatch.setattr(catalogue, "DEFAULT_LLM", "smollm2")
     assert "`stretto models add smollm2` fetches it (98 MB)" in stretto.refuses("serve", "--port", "0")

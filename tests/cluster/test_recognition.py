@@ -85,7 +85,7 @@ def test_of_twins_that_wait_at_the_same_point_none_is_taken() -> None:
     traffic = Traffic()
     twins = [traffic.call(TASK, FIRST) for _ in range(2)]
     found = traffic.call([*TASK, said(FIRST), NEXT], OTHER)
-    assert found.ordered_as not in {one.program for one in twins}
+    assert found.told_as not in {one.program for one in twins}
     assert traffic.ask([*TASK, said(FIRST), NEXT, said(OTHER), NEXT]).program == found.program
 
 
@@ -128,7 +128,7 @@ def test_a_sub_agent_is_known_by_its_task(is_plan: bool) -> None:
     plan = "\n".join(f"{number}. {task}" for number, task in enumerate(tasks))
     one = traffic.call(TASK, *([f"My plan is this:\n{plan}"] if is_plan else ["I ask others.", *tasks]))
     for task in tasks:
-        assert traffic.ask([("user", task)]).ordered_as == one.program
+        assert traffic.ask([("user", task)]).told_as == one.program
 
 
 def test_a_text_that_everybody_generates_joins_nobody() -> None:
@@ -149,10 +149,10 @@ def test_after_a_doubtful_join_only_the_order_is_that_of_the_other_program() -> 
     traffic = Traffic()
     one = traffic.call(TASK, FIRST)
     found = traffic.call([*TASK, said("The client has changed this answer."), NEXT], OTHER)
-    assert (found.confidence, found.ordered_as) == ("doubtful", one.program)
+    assert (found.confidence, found.told_as) == ("doubtful", one.program)
     assert found.program != one.program
     later = traffic.ask([*TASK, said("The client has changed this answer."), NEXT, said(OTHER), NEXT])
-    assert (later.program, later.ordered_as, later.confidence) == (found.program, one.program, "doubtful")
+    assert (later.program, later.told_as, later.confidence) == (found.program, one.program, "doubtful")
 
 
 def test_without_the_texts_of_answers_prompts_are_compared_alone() -> None:
@@ -202,6 +202,20 @@ def test_a_child_belongs_to_the_program_of_its_parent() -> None:
     assert child.program == grandchild.program == one.program
 
 
+@pytest.mark.parametrize("is_root_first", [True, False])
+def test_a_program_keeps_the_id_of_its_root_however_many_children_its_children_have(
+    is_root_first: bool,
+) -> None:
+    traffic = Traffic()
+    root = traffic.call(TASK, FIRST, name="root").program if is_root_first else None
+    child = traffic.call(TASK, FIRST, name="child", parent="root").program
+    for number in range(20):
+        named = traffic.call(TASK, FIRST, name=f"grandchild {number}", parent="child")
+        assert named.program == child
+    assert traffic.call(TASK, FIRST, name="root").program == child
+    assert root in (None, child)
+
+
 def test_a_stored_answer_names_its_program() -> None:
     traffic = Traffic()
     one = traffic.ask(TASK)
@@ -213,9 +227,7 @@ def test_a_stored_answer_names_its_program() -> None:
 def test_a_hint_joins_a_few_openings_and_never_a_whole_app() -> None:
     traffic = Traffic()
     one = traffic.call(TASK, FIRST, hint="cache-key:k")
-    joined = [
-        traffic.call([("user", f"{number}")], "yes", hint="cache-key:k").ordered_as for number in range(9)
-    ]
+    joined = [traffic.call([("user", f"{number}")], "yes", hint="cache-key:k").told_as for number in range(9)]
     assert joined[0] == one.program
     assert len(set(joined)) > 4
 
@@ -226,7 +238,7 @@ def test_tenants_share_neither_ids_nor_texts() -> None:
     prompts: list[list[Turn]] = [[*TASK, said(FIRST), NEXT], [("user", f"Summary: {FIRST}")]]
     for prompt in prompts:
         for ids in ({}, {"name": "session:a"}):
-            assert traffic.call(prompt, OTHER, tenant="other", **ids).ordered_as != one.program
+            assert traffic.call(prompt, OTHER, tenant="other", **ids).told_as != one.program
 
 
 def test_an_end_that_is_claimed_ends_the_claimers_program_alone() -> None:
@@ -238,6 +250,15 @@ def test_an_end_that_is_claimed_ends_the_claimers_program_alone() -> None:
     assert last.is_last
     assert traffic.ask([*TASK, said(FIRST), NEXT]).program == one.program, "a request of it still runs"
     assert not traffic.ask(TASK, is_final=True).is_last, "it names no program"
+
+
+def test_the_end_of_a_child_does_not_end_the_program() -> None:
+    traffic = Traffic()
+    one = traffic.call(TASK, FIRST, name="session:a")
+    child = traffic.call([("user", "x")], "y", name="session:b", parent="session:a", is_final=True)
+    assert child.program == one.program
+    assert not child.is_last
+    assert traffic.ask([*TASK, said(FIRST), NEXT], name="session:a").program == one.program
 
 
 def test_what_fails_leaves_nothing() -> None:

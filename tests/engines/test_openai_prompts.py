@@ -140,6 +140,15 @@ def test_a_prompt_beyond_the_context_is_not_sent(tiny_checkpoint: Path) -> None:
     assert isinstance(ending, Done)
 
 
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_a_limit_above_the_context_is_lowered_for_a_text(api: str) -> None:
+    config = {"tokenizer": "none", "api": api, "model": {"max_model_len": 100}}
+    _, request = generate(**config, decode=Decode(max_tokens=4096, fits_context=True))
+    assert request["max_tokens"] == 100
+    _, request = generate(**config, decode=Decode(max_tokens=4096))
+    assert request["max_tokens"] == 4096  # the server refuses it
+
+
 def test_chat_is_one_message_of_the_user() -> None:
     ending, request = generate(reply=Reply((" Hello", " you"), finish="stop"), api="chat")
     assert isinstance(ending, Done)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.openai_stub import EVENT_STREAM, MODEL, OpenAIStub, Reply
 
+from stretto.engines.chat_markup import RAW
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.priority import priority_of
 from stretto.model.errors import (
@@ -27,7 +28,7 @@ from stretto.model.errors import (
     StrettoError,
 )
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
-from stretto.model.values import Segment
+from stretto.model.values import Prompt, Segment
 from stretto.wire.errors import unknown_model
 
 OK = Reply((" Hello", " wor", "ld", "\n"))
@@ -45,6 +46,7 @@ def generate(
     rank: tuple[float, ...] = (),
     *,
     others_serve: bool = False,
+    prompt: Prompt | None = None,
     **config: Any,
 ) -> tuple[list[LLMEvent], OpenAIStub]:
     """Return the events of one task whose requests are answered by `replies` in turn."""
@@ -60,6 +62,7 @@ def generate(
                 )
             )
             asked = replace(task(decode or Decode()), others_serve=others_serve)
+            asked = asked if prompt is None else replace(asked, prompt=prompt)
             await server.generate(asked, events.append, rank)
             if isinstance(events[-1], Done) and decode == LIST:
                 await asyncio.wait_for(stub.aborted.wait(), 60)
@@ -300,7 +303,8 @@ def test_an_answer_without_a_choice_is_a_bad_reply(raw: bytes) -> None:
     assert "no choice" in str(failure(events))
 
 
-def test_the_name_of_the_model_is_asked_again_when_the_server_does_not_know_it() -> None:
+@pytest.mark.parametrize("role", [None, RAW])
+def test_the_name_of_the_model_is_asked_again_when_the_server_does_not_know_it(role: str | None) -> None:
     """The server was restarted with another model."""
     names = ["old"]
 
@@ -317,7 +321,7 @@ def test_the_name_of_the_model_is_asked_again_when_the_server_does_not_know_it()
             server = OpenAIServer(OpenAIServerConfig(stub.url, warms_prefixes=False))
             for number, name in enumerate(("old", "new", "new")):
                 names[0] = name
-                prompt = (Segment("x"),)
+                prompt = (Segment("x", role=role),)
                 await server.generate(LLMTask(number, "q", "answer", prompt, Decode()), events.append)
             names[0] = "gone"
             server_of_old = OpenAIServer(OpenAIServerConfig(stub.url, model="old", warms_prefixes=False))
@@ -329,6 +333,12 @@ def test_the_name_of_the_model_is_asked_again_when_the_server_does_not_know_it()
     events = asyncio.run(main())
     assert [event.task for event in events if isinstance(event, Done)] == [0, 1, 2]
     assert isinstance(failure(events[-2:]), NotFound)
+
+
+def test_a_raw_prompt_is_sent_once_to_a_server_that_only_chats() -> None:
+    events, stub = generate([Reply(status=404)] * 5, prompt=(Segment("x", role=RAW),), api="auto")
+    assert isinstance(failure(events), NotFound)
+    assert len(stub.requests) == 1
 
 
 def test_server_that_stays_broken_is_unavailable() -> None:

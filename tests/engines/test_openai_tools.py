@@ -196,6 +196,13 @@ def test_pieces_of_calls_are_joined_whatever_a_server_leaves_out() -> None:
         CallPart(None, "b", "g", "{}"),
     ]
     assert joined_calls(bare) == whole
+    alike = [
+        CallPart(0, "a", "f", '{"x"'),
+        CallPart(0, arguments=": 1}"),
+        CallPart(0, "b", "g", "{"),
+        CallPart(0, "b", arguments="}"),
+    ]
+    assert joined_calls(alike) == whole
     listed = [
         {"id": "a", "function": {"name": "f", "arguments": {"x": 1}}},
         None,

@@ -131,6 +131,15 @@ def test_a_structure_that_no_token_can_follow_fails_alone(mini: TransformerLLM) 
     assert isinstance(done, Done)
 
 
+def test_a_structure_that_is_too_large_to_be_followed_is_an_error_of_the_user() -> None:
+    tokenizer = Tokenizer.from_file(str(MINI / "tokenizer.json"))
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(1000)}}
+    decode = Decode(json_schema=json.dumps(schema))
+    structure = structured.Structures(MINI, tokenizer.get_vocab_size()).make(decode)
+    with pytest.raises(ConfigError, match=r"^unusable structure: too large: .*; max is [0-9]+[^\n]*$"):
+        structure.allowed([tokenizer.token_to_id("{")])
+
+
 def test_a_panic_of_the_library_fails_alone(mini: TransformerLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library panics when it must force tokens, because our vocabulary cannot tokenise."""
     monkeypatch.setattr(structured, "_OPTIONS", "")

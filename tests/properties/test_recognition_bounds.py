@@ -44,7 +44,7 @@ def test_programs_of_tenants_never_meet_and_are_bounded(
         )
         found = recogniser.arrive(AskedProgram(tenant, named, prompt))
         assert owners.setdefault(found.program, tenant) == tenant
-        assert owners[found.ordered_as] == tenant
+        assert owners[found.told_as] == tenant
         recogniser.check_invariants()
         if number % 5 == 4:
             recogniser.failed(found.key)

@@ -107,6 +107,16 @@ def test_other_apis_have_keys_too() -> None:
     assert read("/v1/completions", keys=False, prompt=LONG).key is None
 
 
+@pytest.mark.parametrize("calls", [7, {"function": 1}, "f", [7, {"function": 7}], True])
+def test_calls_that_are_none_are_the_workers_to_refuse(calls: object) -> None:
+    said = {"model": "m", "messages": [{"role": "assistant", "tool_calls": calls}]}
+    body = json.dumps(said).encode()
+    routed = read_request(
+        "/v1/chat/completions", "application/json", body, uses_keys=True, is_repeatable=True, headers=[]
+    )
+    assert routed.asked is not None
+
+
 def test_limits_of_the_output_are_read() -> None:
     assert read("/v1/completions", prompt="a", max_tokens=7).max_tokens == 7
     assert read("/v1/chat/completions", messages=[], max_tokens=7, max_completion_tokens=5).max_tokens == 5

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
-from support.routing import Routing, routing, run
+from support.routing import Routing, routing, run, until
 
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig
@@ -65,6 +66,43 @@ def test_what_is_refused_is_not_remembered() -> None:
             for number in range(20):
                 await program(at, f"{number}", {"x-session-id": f"{number}"})
             assert len(at.router.front.programs) == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize(("mode", "settings"), [("closes", {}), ("silent", {}), ("silent", {"num_slots": 1})])
+def test_a_request_that_ends_without_an_answer_is_not_remembered(mode: str, settings: dict[str, int]) -> None:
+    """Requests that fail, and those whose clients leave, also while they wait for a worker."""
+
+    async def main() -> None:
+        async with routing("well", max_attempts=2, **settings) as at:
+            await until(lambda: at.router_state.worker(0).state == "serving")
+            at.servers[0].mode = mode
+            asking = [asyncio.create_task(at.ask(prompt=f"Hello {number}")) for number in range(3)]
+            if mode == "silent":
+                await until(lambda: len(at.router.front.programs) == 3)
+                for one in asking:
+                    one.cancel()
+            await asyncio.wait(asking)
+            await until(lambda: len(at.router.front.programs) == 0)
+            at.router.front.programs.check_invariants()
+
+    run(main())
+
+
+def test_a_request_that_is_refused_for_those_that_wait_is_not_remembered() -> None:
+    async def main() -> None:
+        async with routing("well", num_slots=1, max_waiting=1) as at:
+            await until(lambda: at.router_state.worker(0).state == "serving")
+            at.servers[0].mode = "silent"
+            asking = [asyncio.create_task(at.ask(prompt=f"Hello {number}")) for number in range(2)]
+            await until(lambda: len(at.router.front.programs) == 2)
+            assert (await at.ask(prompt="One more")).status_code == 429
+            await until(lambda: len(at.router.front.programs) == 2)
+            for one in asking:
+                one.cancel()
+            await asyncio.wait(asking)
+            await until(lambda: len(at.router.front.programs) == 0)
 
     run(main())
 

@@ -60,10 +60,9 @@ class At:
         *,
         model: str = "m",
         client: str = "",
-        parent: str = "",
         is_final: bool = False,
     ) -> Ticket:
-        named = NamedProgram(program, parent, is_final)
+        named = NamedProgram(program, is_final)
         request = RoutedRequest(
             model=model, num_tokens=SCALE * num_tokens, max_tokens=100, client_key=client, program=named
         )
@@ -166,6 +165,14 @@ def test_held_requests_count_among_those_that_wait() -> None:
     assert at.state.num_waiting == 0
 
 
+def test_what_programs_take_is_shown_as_it_is_now_though_nothing_happens() -> None:
+    at = At()
+    at.turn("a", 4500)
+    assert at.state.claimed(0, at.now_s)[0] > 4000 * SCALE
+    assert at.state.claimed(0, at.now_s + 36_000.0)[0] == 0
+    at.state.check_invariants()
+
+
 def test_a_silent_program_leaves_its_room_in_the_end() -> None:
     at = At(max_hold_s=1e5)
     for name in "ab":
@@ -202,20 +209,12 @@ def test_an_end_is_said_by_its_own_client_alone() -> None:
     assert held in at.at
 
 
-def test_a_sub_agent_enters_beside_its_agent() -> None:
-    at = At()
-    at.turn("a", 4500)
-    at.turn("b", 4000)
-    assert at.call("other", 900) not in at.at
-    assert at.call("sub", 900, parent="a") in at.at
-
-
 def test_memory_is_counted_as_the_workers_count_tokens() -> None:
     at = At()
     for _ in range(3):
         ticket = at.call("a", 2000, is_final=True)
         at.answer(ticket, 4000)  # two tokens for each that the router has estimated
-    assert at.state.claimed(0)[1] == pytest.approx(KV, rel=0.01)
+    assert at.state.claimed(0, at.now_s)[1] == pytest.approx(KV, rel=0.01)
     for name in "bc":
         assert at.call(name, 2000) in at.at
     assert at.call("d", 1000) not in at.at
@@ -229,6 +228,16 @@ def test_what_is_held_goes_out_when_no_worker_serves() -> None:
     at.do(at.state.check_failed(0, "refused", at.now_s))
     at.do(at.state.check_passed(0, {"m": {}}, KV, at.now_s + 1.0))
     assert held in at.at
+
+
+def test_what_is_held_goes_out_when_a_worker_joins() -> None:
+    at = At()
+    assert at.call("a", 8000) in at.at
+    held = at.call("b", 8000)
+    assert held not in at.at
+    other = at.state.add_worker(WorkerConfig(url="http://other"))
+    at.do(at.state.check_passed(other.id, {"m": {}}, KV, at.now_s))
+    assert at.at.get(held) == other.id
 
 
 def test_a_removed_worker_frees_what_was_held_for_it() -> None:
@@ -293,7 +302,7 @@ def test_a_refused_request_keeps_no_room() -> None:
     again = at.call("c", 4600)
     at.answer(held, 4500)
     at.do(at.state.answered(again, 400, WorkerUsage(), at.now_s))
-    assert at.state.claimed(0)[0] > 4000 * SCALE, "what was computed before is still there"
+    assert at.state.claimed(0, at.now_s)[0] > 4000 * SCALE, "what was computed before is still there"
 
 
 def test_a_policy_that_reads_no_keys_gets_them_where_memory_is_short() -> None:

@@ -412,8 +412,8 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                     client_key=choices.choice(["", "", "k1", "k2"]),
                     program=NamedProgram(
                         choices.choice(["", "a", "b", "c", "d"]),
-                        choices.choice(["", "", "", "e"]),
                         is_final=choices.random() < 0.1,
+                        has_returned=choices.random() < 0.7,
                     ),
                 )
                 ticket, actions = router_state.arrive(request, now_s)

@@ -265,9 +265,29 @@ def test_an_answer_that_was_cut_shows_what_there_is(http: httpx.Client, desk: De
 
 
 @pytest.mark.usefixtures("able")
-def test_an_answer_in_no_form_is_a_text(http: httpx.Client, desk: Desk) -> None:
-    whole, (content, calls, _) = tool_answer(http, desk, "It rains.")
-    assert (whole["message"]["content"], content, calls) == ("It rains.", "It rains.", [])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It rains.",
+        "{rain} falls on {place}.",
+        '{"name": "weather", "arguments": {}}',
+        '{"tool_calls": [null, 3]}',
+        '{"tool_calls": {"name": "weather"}}',
+        '["rain"]',
+        "3",
+    ],
+)
+def test_an_answer_in_no_form_is_a_text(http: httpx.Client, desk: Desk, text: str) -> None:
+    whole, (content, calls, _) = tool_answer(http, desk, text)
+    assert (whole["message"]["content"], content, calls) == (text, text, [])
+
+
+@pytest.mark.usefixtures("able")
+def test_arguments_of_calls_may_be_the_text_of_an_object(http: httpx.Client, desk: Desk) -> None:
+    text = json.dumps({"tool_calls": [{"name": "weather", "arguments": '{"city": "Oslo"}'}]})
+    whole, _ = tool_answer(http, desk, text)
+    (call,) = whole["message"]["tool_calls"]
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
 
 
 @pytest.mark.usefixtures("able")

@@ -51,15 +51,15 @@ class Recognised:
     Attributes:
         key: number of the request, for `answered` and `failed`.
         program: number of its program, to which it surely belongs.
-        ordered_as: number of the program with which it is one in the order of service: another one than
-            `program` if that is doubtful.
+        told_as: number of the program that its client is told: another one than `program` if it may belong to
+            that, which is not sure.
         way: how the program was found.
         is_last: whether its client says that the program makes no other request.
     """
 
     key: int
     program: int
-    ordered_as: int
+    told_as: int
     confidence: Confidence
     way: Way
     is_last: bool = False

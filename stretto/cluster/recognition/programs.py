@@ -171,13 +171,15 @@ class Programs:
     # --- what is known of one program
 
     def name(self, program: Program, key: Key) -> None:
-        """Let the key of an id lead to a program."""
+        """Let the key of an id lead to a program: the first one, that of its root, and those named last."""
         if key not in program.names:
             program.names = (*program.names, key)
             self._link(key, program)
             if len(program.names) > _MOST_NAMES:
-                self._unlink(program.names[0], program)
-                program.names = program.names[1:]
+                self._unlink(program.names[1], program)
+                program.names = (program.names[0], *program.names[2:])
+        elif key != program.names[0]:
+            program.names = (*(one for one in program.names if one != key), key)
 
     def end(self, program: Program, plain: Ending, answered: Ending | None) -> None:
         """Note where a prompt of a program ended, and where with its answer if that is known."""

@@ -12,8 +12,8 @@
   whose task stands in an earlier answer or in its call of a tool, belongs to the program of that answer: its
   history was rewritten, or it is a sub-agent. Only a prompt that nothing else is known of is searched.
 - **Confidence.** A join is certain (an id), sure, or doubtful. After a doubtful join the request is a new
-  program, which *leans on* the other one: the two are one in the order of service, but not in shares, room
-  and ends, where a wrong join would do harm.
+  program, which *leans on* the other one: the two are told as one, but not served as one, because a wrong
+  join would do harm in turns, shares, room and ends.
 - **Only what was answered is remembered.** So an invented id costs an answer of a server.
 
 The machine is pure. It knows no time: of the programs of the largest tenants, those that were used longest
@@ -106,9 +106,9 @@ class Recogniser:
         program.num_running += 1
         self._num_asked += 1
         ids, prompt = asked.ids, asked.prompt
-        is_last = ids.is_final and bool(ids.name)
+        is_last = ids.is_final and bool(ids.name) and not ids.parent  # a child's end is not the program's
         hint = "" if found is not None and found.way == "hint" else ids.hint
-        for name in (ids.name, ids.parent, hint):
+        for name in (ids.parent, ids.name, hint):  # the root first
             if name:
                 self._programs.name(program, _key(asked.tenant, name))
         self._running[self._num_asked] = _Running(

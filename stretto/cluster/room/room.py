@@ -279,6 +279,13 @@ class Room:
         """Return how many tokens the contexts inside take of each instance's memory."""
         return self._rooms.claimed()
 
+    def look(self, now_s: float) -> None:
+        """Let contexts leave that have been silent for too long, so that `claimed` is that of now. While
+        something is held `admit` does so, at the time that `due_s` says.
+        """
+        if not self.held:
+            self._leave_overdue(now_s)
+
     def wait_s(self, now_s: float) -> float:
         """Return the predicted seconds until a request that would be held now has room: until as many tokens
         have entered as those that are held need, at the rate at which they entered lately. At least a second.

@@ -219,10 +219,9 @@ class OpenAIServer:
         """
         if self._config.api == "chat" and is_raw(task.prompt):
             raise ConfigError("the server takes chats, and no prompt to go on with as it is")
-        facts = await self._known(others_serve=task.others_serve)
+        known = await self._known(others_serve=task.others_serve)
         for num_left in reversed(range(_MAX_ASKED)):
-            if is_raw(task.prompt):
-                facts = replace(facts, api="completions")
+            facts = _facts_for(task, known)
             offer = offered if facts.api == "chat" else None
             is_turn = offer is not None and wanted.items is not None
             decode = wanted if offer is None else asked_with(wanted, offer)
@@ -247,7 +246,7 @@ class OpenAIServer:
             except BadReply as error:
                 if num_left == 0:
                     raise
-                facts = await self._facts_after(error, facts)
+                known = await self._facts_after(error, known, facts.api)
         self._has_chatted = self._has_chatted or facts.api == "chat"
         last, value = output.finish(reader.finish)
         if is_turn and offer is not None:
@@ -277,11 +276,12 @@ class OpenAIServer:
         plain = PLAIN_STOP if self._config.api == "auto" and facts.is_plain else ()
         return replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop, *plain))))
 
-    async def _facts_after(self, error: BadReply, asked: ServerFacts) -> ServerFacts:
+    async def _facts_after(self, error: BadReply, asked: ServerFacts, api: Api) -> ServerFacts:
         """Return other facts about the server, by which a request may be taken that was refused.
 
         Args:
             asked: facts by which it was sent.
+            api: API by which it was sent, which may be another one than theirs.
 
         Raises:
             BadReply: nothing else is known; this is `error`.
@@ -289,9 +289,9 @@ class OpenAIServer:
         facts = asked
         if isinstance(error, NotFound):  # perhaps the server was restarted
             facts = await self._known(but_not=asked)
-            if (facts.model, facts.api) != (asked.model, asked.api):
+            if facts.model != asked.model or (api == asked.api != facts.api):
                 return facts
-        if facts.api != "chat":
+        if api != "chat":
             raise error
         if facts.takes_system and says_no_system(error):
             return self._learn(asked, replace(facts, takes_system=False))
@@ -315,7 +315,7 @@ class OpenAIServer:
         if not self._config.warms_prefixes:
             return Usage()
         try:
-            facts = await self._known()
+            facts = _facts_for(task, await self._known())
             if self._slots.locked():
                 return Usage()
             prompt = encode(facts, task)
@@ -531,6 +531,11 @@ class OpenAIServer:
             self._report([AllBlocksCleared()])
 
 
+def _facts_for(task: LLMTask, known: ServerFacts) -> ServerFacts:
+    """Return the facts by which a task is sent to a server: a prompt to go on with as it is is no chat."""
+    return replace(known, api="completions") if is_raw(task.prompt) else known
+
+
 def _unseen(event: LLMEvent) -> None:
     """Drop an event."""
 
@@ -548,13 +553,16 @@ def _feeder(task: LLMTask, output: DecodeOutput, emit: Callable[[LLMEvent], None
 
 
 def _fitted(prompt: SentPrompt, decode: Decode, facts: ServerFacts) -> Decode:
-    """Return a decode whose answer fits the model's context behind a prompt, as far as tokens are known.
+    """Return a decode whose answer fits the model's context behind a prompt, as far as tokens are known. How
+    many a text has is for the server to say, which takes no limit above the context.
 
     Raises:
         CapacityError: they are longer together than the context.
     """
-    if not isinstance(prompt.content, tuple) or facts.max_model_tokens is None:
+    if facts.max_model_tokens is None:
         return decode
+    if not isinstance(prompt.content, tuple):
+        return replace(decode, max_tokens=max_new_tokens(decode, 0, facts.max_model_tokens))
     decode = replace(decode, max_tokens=max_new_tokens(decode, len(prompt.content), facts.max_model_tokens))
     if len(prompt.content) + decode.max_tokens > facts.max_model_tokens:
         raise CapacityError(

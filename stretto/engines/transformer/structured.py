@@ -8,6 +8,7 @@ reproduce it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,9 @@ _SETTINGS = "x-guidance"
 """Key of a schema under which the library finds settings of its own."""
 _WHITE_SPACE = " ?"
 """White space between the parts of JSON. Small models write it without an end where they may."""
+_LIMITS = re.compile(r"items; max is |Too many items \(limit |fuel")
+"""Errors of the library by which a schema, such as that of an object with a thousand properties, is too large
+to be followed."""
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
@@ -101,6 +105,7 @@ class Structure:
         If the output is complete, only the end of sequence may follow.
 
         Raises:
+            ConfigError: the structure is too large to be followed.
             EngineFailure: the library failed, or no token may follow.
         """
         with _failing_as(EngineFailure, "the output's structure cannot be followed"):
@@ -117,7 +122,7 @@ class Structure:
         """Check that an output can begin.
 
         Raises:
-            ConfigError: nothing fits, as where a schema is made of itself.
+            ConfigError: nothing fits, as where a schema is made of itself, or the structure is too large.
             EngineFailure: the library failed.
         """
         try:
@@ -186,9 +191,16 @@ def _rule(decode: Decode) -> str:
 
 
 def _check(matcher: Any) -> None:
-    """Raise ValueError if the library reports an error or a panic of its own; it does not raise them."""
-    if matcher.is_error():
-        raise ValueError(matcher.get_error().partition("\n<backtrace>")[0])
+    """Raise ValueError if the library reports an error or a panic of its own; it does not raise them.
+
+    Raises ConfigError if the structure is beyond the library's limits.
+    """
+    if not matcher.is_error():
+        return
+    problem = matcher.get_error().partition("\n<backtrace>")[0]
+    if not problem.startswith("panic") and _LIMITS.search(problem):
+        raise ConfigError(f"unusable structure: too large: {problem.partition(chr(10))[0]}")
+    raise ValueError(problem)
 
 
 @contextmanager
@@ -196,6 +208,8 @@ def _failing_as(kind: type[StrettoError], problem: str) -> Iterator[None]:
     """Context that turns all errors of the library into `kind`, even panics of its Rust code."""
     try:
         yield
+    except StrettoError:
+        raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise

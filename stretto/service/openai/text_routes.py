@@ -106,7 +106,7 @@ class TextRoutes:
 
     @contextlib.contextmanager
     def _claimed(self, tenant: Tenant, wanted: WantedText) -> Iterator[None]:
-        """Run the calls of a tenant within the block. Its tokens are spent, unless nothing was generated.
+        """Run the calls of a tenant within the block. The most tokens that they may take are spent.
 
         Raises:
             Refused: the tenant has too much running, or has spent its tokens.

@@ -16,6 +16,7 @@ from stretto.wire.tool_calls import CallPart
 
 _BEGIN = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
 _CALLS = re.compile(r'\s*\{\s*"tool_calls"\s*:\s*\[\s*')
+_FORMS = ('{"answer":', '{"tool_calls":[')
 _BETWEEN = re.compile(r"\s*,\s*")
 _STRING = re.compile(r'(?:[^"\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u]|'
                      r"\\u(?![dD][89abAB])[0-9a-fA-F]{4})*")  # fmt: skip
@@ -63,20 +64,25 @@ class ToolAnswer:
 
         The answer of a server that does not hold it to the schema is a text as it stands.
         """
-        if not self._received.lstrip().startswith("{"):
-            return self._received, ()
         try:
             value: Any = json.loads(self._received, strict=False)
         except (ValueError, RecursionError):
-            return "", tuple(self._call(number, call) for number, call in enumerate(self._whole_calls()))
-        if not isinstance(value, dict):
-            return "", ()
-        if isinstance(calls := value.get("tool_calls"), list):
-            return "", tuple(self._call(number, call) for number, call in enumerate(calls))
-        answer = value.get("answer")
+            calls = tuple(self._call(number, call) for number, call in enumerate(self._whole_calls()))
+            return ("" if calls or self._is_shown or self._is_in_form() else self._received), calls
+        listed = value.get("tool_calls") if isinstance(value, dict) else None
+        if isinstance(listed, list) and all(map(_is_call, listed)):
+            return "", tuple(self._call(number, call) for number, call in enumerate(listed))
+        if not isinstance(value, dict) or "answer" not in value:
+            return self._received, ()
+        answer = value["answer"]
         if isinstance(answer, str) and self._is_text:
             return whole_characters(answer)[self._num_shown :], ()
         return json.dumps(answer, ensure_ascii=False), ()
+
+    def _is_in_form(self) -> bool:
+        """Return whether an answer that was cut begins as one in the form of the schema."""
+        begin = "".join(self._received.split())
+        return any(begin.startswith(form) or form.startswith(begin) for form in _FORMS)
 
     def _whole_calls(self) -> Iterator[Any]:
         """Iterate over the calls that are complete in an answer that was cut."""
@@ -87,13 +93,20 @@ class ToolAnswer:
                 call, end = json.JSONDecoder(strict=False).raw_decode(self._received, at)
             except (ValueError, RecursionError):
                 return
+            if not _is_call(call):
+                return
             yield call
             between = _BETWEEN.match(self._received, end)
             at = None if between is None else between.end()
 
     def _call(self, number: int, call: Any) -> CallPart:
-        arguments = json.dumps(call.get("arguments", {}), ensure_ascii=False)
-        return CallPart(number, f"call_{self._prefix}_{number}", str(call.get("name", "")), arguments)
+        given = call.get("arguments", {})  # an object, or as OpenAI writes it the text of one
+        arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        return CallPart(number, f"call_{self._prefix}_{number}", call["name"], arguments)
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str)
 
 
 def _decoded(inner: str) -> str:
