@@ -27,11 +27,14 @@ _SAYS_NOTHING = STOP_STEMS - {_MONTH} | set(stems("answer question context text 
 
 
 def quote(question: str, passages: Sequence[str]) -> str:
-    """Return the sentence of the passages that answers the question best, else their first one; "" if they
-    hold no text.
+    """Return the sentence of the passages that answers the question best, else their first one with a letter
+    (no bare number of a list); "" if they hold no text.
     """
     found = best_sentence(question, passages)
-    return next((text for _, text in _sentences(passages)), "") if found is None else found
+    if found is not None:
+        return found
+    texts = [text for _, text in _sentences(passages)]
+    return next((text for text in texts if any(map(str.isalpha, text))), "".join(texts[:1]))
 
 
 def best_supported(question: str, quoted: str, drafts: Sequence[str], share: float) -> str:

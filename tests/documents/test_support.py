@@ -68,3 +68,8 @@ def test_a_heading_with_the_words_of_the_question_is_no_answer() -> None:
 def test_the_first_sentence_is_quoted_where_none_shares_a_word(passages: list[str], quoted: str) -> None:
     assert best_sentence("Who?", passages) is None
     assert quote("Who?", passages) == quoted
+
+
+def test_a_number_of_a_list_is_not_quoted() -> None:
+    assert quote("Who?", ["6. Future skills\nMore."]) != "6."
+    assert quote("Who?", ["6."]) == "6."
