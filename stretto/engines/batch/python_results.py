@@ -70,8 +70,9 @@ def result_text(result: object) -> str:
 
 def _holds_data(result: object) -> bool:
     """Return whether a result is a mapping or a list with one, which a prompt would show otherwise."""
-    is_list = isinstance(result, list | tuple)
-    return isinstance(result, Mapping) or (is_list and any(isinstance(one, Mapping) for one in result))
+    if isinstance(result, list | tuple):
+        return any(isinstance(one, Mapping) for one in result)
+    return isinstance(result, Mapping)
 
 
 def _as_json(result: object) -> str:
