@@ -132,12 +132,11 @@ def _run(size: DoorSize, arm: Arm, number: int, sessions: Sequence[Session], see
             begun = servers.spent()
             measured = _measured(arm, servers.urls, load, sessions, seed)
             lag = _lag(servers, begun.late_s, begun.waited_s)
-    firsts = sorted(measured.call_first_s) or [0.0]
+    firsts = sorted(measured.call_first_s)
     row = measured.row()
     return {
         **{name: row[name] for name in _COLUMNS},
-        "call_first_p50_s": quantile(firsts, 0.5),
-        "call_first_p99_s": quantile(firsts, 0.99),
+        **({f"call_first_p{part}_s": quantile(firsts, part / 100) for part in (50, 99)} if firsts else {}),
         "worst_session_s": max(measured.session_s, default=0.0),
         "lag": lag,
     }
