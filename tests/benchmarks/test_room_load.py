@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.programs.room.door import RoutedServers
 from benchmarks.programs.room.load import Load, Measured
+from benchmarks.programs.room.routed import RoutedServers
 from benchmarks.programs.room.scenes import closed_loop, door, errors, open_loop, others
 from benchmarks.programs.room.servers import Servers
 from benchmarks.programs.room.sessions import Opened, Session, Turn, recorded_sessions

@@ -53,7 +53,7 @@ SCRIPT = [
 
 @pytest.mark.parametrize("takes_calls", [True, False])
 def test_an_agent_answers_with_the_emulators_scripted_calls(tmp_path: Path, *, takes_calls: bool) -> None:
-    """With tools, or with calls in words where the server has none."""
+    """A chat has tools, or calls in words where the server takes none."""
     file = tmp_path / "replies.json"
     file.write_text(json.dumps(SCRIPT))
     with emulating(fleet_of(replies=file)) as (url,):

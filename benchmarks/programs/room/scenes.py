@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmarks.programs.room.door import RoutedServers
 from benchmarks.programs.room.load import Load
+from benchmarks.programs.room.routed import RoutedServers
 from benchmarks.programs.room.servers import Servers
 
 NOTHING, OURS, ENDLESS = "nothing", "ours", "8 x memory"

@@ -215,7 +215,7 @@ class GraphScheduler:
         return outcome
 
     def made_by(self, node_id: int) -> list[str]:
-        """Return the watched values, by name, that come of what an LLM answers to a node (step), without a
+        """Return the watched values, by name, that come of what an LLM answers to a node, without a
         further request and without another watched value in between.
         """
         node = self.nodes.get(node_id)
