@@ -1,15 +1,17 @@
-"""Bodies of the type multipart/form-data: the question and settings as JSON, with files beside them.
+"""Parts of a `multipart/form-data` body.
 
-Source: RFC 7578; RFC 2046 §5.1. Differs: parts without a name are refused.
+Source: RFC 7578; RFC 2046 §5.1. Differs: parts without a name are refused; `filename*` is read, as some
+clients (.NET's, older ones of Python) send it.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from email.message import Message
 
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser
 
 from stretto.service.refusals import Misplaced
 
@@ -44,15 +46,17 @@ def read_parts(content_type: str, body: bytes | bytearray) -> list[BodyPart]:
     Raises:
         Misplaced: the body is not of that form, or has too many parts.
     """
+    boundary = _header("body", content_type).get_param("boundary", header="content-disposition")
+    if not isinstance(boundary, str) or not 0 < len(boundary) <= _MAX_BOUNDARY or not boundary.isascii():
+        raise Misplaced("body", "multipart/form-data needs a boundary of at most 70 ASCII characters")
     reading = _Reading()
     parser = MultipartParser(
-        _boundary(content_type),
+        boundary,
         {
             "on_part_begin": reading.begin,
             "on_header_field": reading.add_name,
             "on_header_value": reading.add_value,
             "on_header_end": reading.end_header,
-            "on_headers_finished": reading.end_headers,
             "on_part_data": reading.add_data,
             "on_part_end": reading.end,
             "on_end": reading.end_body,
@@ -70,71 +74,58 @@ def read_parts(content_type: str, body: bytes | bytearray) -> list[BodyPart]:
     return reading.parts
 
 
-def _boundary(content_type: str) -> bytes:
-    if content_type.count(";") > _MAX_SEMICOLONS:
-        raise Misplaced("body", f"has a content type with more than {_MAX_SEMICOLONS} parameters")
-    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
-    if not 0 < len(boundary) <= _MAX_BOUNDARY or not boundary.isascii():
-        raise Misplaced("body", "multipart/form-data needs a boundary of at most 70 ASCII characters")
-    return boundary
+def _header(place: str, value: str) -> Message:
+    """Return a message whose only header, with parameters to be read, has this value."""
+    if value.count(";") > _MAX_SEMICOLONS:
+        raise Misplaced(place, f"has a header with more than {_MAX_SEMICOLONS} parameters")
+    message = Message()
+    message["content-disposition"] = value
+    return message
 
 
 class _Reading:
-    """What the parser has found of a body so far; its methods are the parser's callbacks."""
+    """What the parser has found of a body so far; its methods are the parser's callbacks.
+
+    Attributes:
+        place: where the parser is, for errors.
+        is_complete: whether the last boundary has come.
+    """
 
     def __init__(self) -> None:
         self.parts: list[BodyPart] = []
         self.place = "body"
         self.is_complete = False
-        self._header, self._value = b"", b""
-        self._disposition = b""
-        self._name = ""
-        self._filename: str | None = None
-        self._data: list[bytes] = []
+        self._name, self._value, self._disposition, self._data = b"", b"", b"", bytearray()
 
     def begin(self) -> None:
-        """Begin a part."""
         if len(self.parts) == _MAX_PARTS:
             raise Misplaced("body", f"has more than {_MAX_PARTS} parts")
         self.place = f"body, part {len(self.parts) + 1}"
-        self._disposition, self._data = b"", []
+        self._disposition, self._data = b"", bytearray()
 
     def add_name(self, data: bytes, start: int, end: int) -> None:
-        """Take (a part of) the name of a header."""
-        self._header += data[start:end]
+        self._name += data[start:end]
 
     def add_value(self, data: bytes, start: int, end: int) -> None:
-        """Take (a part of) the value of a header."""
         self._value += data[start:end]
 
     def end_header(self) -> None:
-        """Keep a header if it is the one that names the part."""
-        if self._header.lower() == b"content-disposition":
+        if self._name.lower() == b"content-disposition":
             self._disposition = self._value
-        self._header, self._value = b"", b""
-
-    def end_headers(self) -> None:
-        """Read the name of the part."""
-        if self._disposition.count(b";") > _MAX_SEMICOLONS:
-            raise Misplaced(self.place, "has too long headers")
-        _, options = parse_options_header(self._disposition)
-        try:
-            self._name = options.get(b"name", b"").decode()
-            filename = options.get(b"filename")
-            self._filename = None if filename is None else filename.decode()
-        except UnicodeDecodeError as error:
-            raise Misplaced(self.place, f"has headers that are not UTF-8: {error}") from error
+        self._name, self._value = b"", b""
 
     def add_data(self, data: bytes, start: int, end: int) -> None:
-        """Take (a part of) the content of the part."""
-        self._data.append(data[start:end])
+        self._data += data[start:end]
 
     def end(self) -> None:
-        """Keep the part, if it has a name."""
-        if not self._name:
+        try:
+            header = _header(self.place, self._disposition.decode())
+        except UnicodeDecodeError as error:
+            raise Misplaced(self.place, f"has headers that are not UTF-8: {error}") from error
+        name = header.get_param("name", header="content-disposition")
+        if not isinstance(name, str) or not name:
             raise Misplaced(self.place, "has no name")
-        self.parts.append(BodyPart(self._name, self._filename, b"".join(self._data)))
+        self.parts.append(BodyPart(name, header.get_filename(), bytes(self._data)))
 
     def end_body(self) -> None:
-        """Note that the last boundary has come."""
         self.is_complete = True
