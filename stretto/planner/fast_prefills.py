@@ -26,29 +26,31 @@ def prefill_step(state: FastState, numbers: Numbers, room: int, is_short: bool) 
         room: available blocks that no running request needs for its prompt and its next tokens.
         is_short: whether requests were preempted in this step. Then none starts.
     """
-    log = state.log
-    step = numbers.step
+    log, back, step, is_whole = state.log, state.back, numbers.step, numbers.is_whole
     budget, num_decodes = numbers.max_batch_tokens, 0
-    if not numbers.is_whole:
+    if not is_whole:
         num_decodes = numbers.decoding
         budget -= num_decodes
         if not is_short:
             numbers.acquired = state.counts[(step - 1) % numbers.block_tokens]
     tick = (step + numbers.num_prefill_steps) << TICK_BITS
     state.slices.clear()
-    num_preemptions = numbers.num_preemptions
     if state.begun:
+        num_preemptions = numbers.num_preemptions
         budget = go_on(state, numbers, budget)
-    if not is_short and num_preemptions == numbers.num_preemptions:
+        is_short = is_short or num_preemptions < numbers.num_preemptions
+    if not is_short:
         most = min(numbers.max_running - numbers.running, numbers.lookahead)
-        if state.back:
+        if back:
             most, budget, room = resume(state, numbers, tick, most, budget, room)
-        if not state.back and numbers.upcoming < numbers.num_requests:
+        if not back and numbers.upcoming < numbers.num_requests:
             admit(state, numbers, most, budget, room)
-    acquire(state, numbers)
+    state.trail.append(-numbers.acquired)
+    numbers.available -= numbers.acquired
+    numbers.acquired = 0
     log.first.append(step)
     log.num_decodes.append(num_decodes)
-    if numbers.is_whole:
+    if is_whole:
         end_prefills(state, numbers, tick, step)
         log.repeats.append(1)
         numbers.num_prefill_steps += 1
@@ -71,13 +73,13 @@ def put(state: FastState, numbers: Numbers, request: int, budget: int) -> int:
     end = length
     if length - start > budget:
         if not numbers.is_whole:
-            end = start + budget
+            end = numbers.cut_at = start + budget
+            numbers.cut = request
         elif state.slices:
             state.begun.append(request)
             numbers.outstanding += length // size + 1 + -start // size
             return budget
     state.slices.append(request)
-    state.until[request] = end
     numbers.acquired += -start // size - -end // size
     return budget - end + start
 
@@ -138,7 +140,7 @@ def resume(
 def admit(state: FastState, numbers: Numbers, most: int, budget: int, room: int) -> None:
     """Start requests that were never started while they fit, at most so many."""
     size, is_whole = numbers.block_tokens, numbers.is_whole
-    prompts, stack, slices, until = state.prompts, state.stack, state.slices, state.until
+    prompts, stack, slices = state.prompts, state.stack, state.slices
     first = upcoming = numbers.upcoming
     last, running, num_acquired = min(numbers.num_requests, upcoming + most), numbers.running, 0
     while upcoming < last and budget > 0:
@@ -150,7 +152,6 @@ def admit(state: FastState, numbers: Numbers, most: int, budget: int, room: int)
         stack.append(upcoming)
         if length <= budget or (is_whole and not slices):
             slices.append(upcoming)
-            until[upcoming] = length
             budget -= length
             num_acquired += -(-length // size)
         elif is_whole:
@@ -158,7 +159,7 @@ def admit(state: FastState, numbers: Numbers, most: int, budget: int, room: int)
             numbers.outstanding += num_blocks
         else:
             slices.append(upcoming)
-            until[upcoming] = budget
+            numbers.cut, numbers.cut_at = upcoming, budget
             num_acquired += -(-budget // size)
             budget = 0
         upcoming += 1
@@ -172,7 +173,7 @@ def end_prefills(state: FastState, numbers: Numbers, tick: int, step: int) -> No
     whose only token the prefill has chosen have ended.
     """
     log, prompts = state.log, state.prompts
-    outputs, generated, start, until = state.outputs, state.generated, state.start, state.until
+    outputs, generated, start, cut = state.outputs, state.generated, state.start, numbers.cut
     used, stay_of, last_steps = state.used, state.stay_of, state.last_steps
     counts, due = state.counts, state.due
     requests, begins, ends, offsets = log.requests, log.begins, log.ends, log.offsets
@@ -180,9 +181,11 @@ def end_prefills(state: FastState, numbers: Numbers, tick: int, step: int) -> No
     first_stay = stay = len(requests)
     num_prompts = num_tokens = longest = num_pairs = 0
     for request in state.slices:
-        begin, end = start[request], until[request]
-        num_computed, prompt, num_before = end - begin, prompts[request], generated[request]
-        if num_computed == 1 and begin >= prompt:
+        begin, num_before = start[request], generated[request]
+        length = prompts[request] + num_before
+        end = length if request != cut else numbers.cut_at
+        num_computed = end - begin
+        if num_computed == 1 and begin >= prompts[request]:
             log.single.append(interval)
             log.single.append(end)
         else:
@@ -193,10 +196,11 @@ def end_prefills(state: FastState, numbers: Numbers, tick: int, step: int) -> No
             num_pairs += num_computed * (begin + end + 1) // 2
         if end // size > begin // size:
             used[request] = stored | request
-        if end < prompt + num_before:
+        if end < length:
             start[request] = end
             state.begun.append(request)
-            numbers.outstanding += (prompt + num_before) // size + 1 + -end // size
+            numbers.outstanding += length // size + 1 + -end // size
+            numbers.cut = -1
             continue
         num_more = outputs[request] - num_before - 1
         if not num_more:

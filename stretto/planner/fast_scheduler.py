@@ -87,7 +87,7 @@ class FastScheduler:
 
     def advance(self, max_steps: int) -> None:
         """Simulate the next step, or up to `max_steps` decode steps between which nothing is decided."""
-        advance(self._state, self._numbers, max_steps, 1)
+        advance(self._state, self._numbers, max_steps, -1)
 
 
 def numbers_of(config: SchedulerConfig) -> Numbers:
@@ -129,9 +129,7 @@ def simulate(prompts: Column, outputs: Column, previous: Column, numbers: Number
         advance(state, numbers, maxsize, maxsize)
     coming, num_seen = column(), 0
     while has_work(state, numbers):
-        advance(state, numbers, maxsize, 1)
-        if num_seen == len(ended):
-            continue
+        advance(state, numbers, maxsize, num_seen)
         coming.clear()
         while num_seen < len(ended):
             call = follower[order[ended[num_seen]]]
@@ -174,55 +172,58 @@ def has_work(state: FastState, numbers: Numbers) -> bool:
     return numbers.running > 0 or len(state.back) > 0 or numbers.upcoming < len(state.prompts)
 
 
-def advance(state: FastState, numbers: Numbers, most_steps: int, num_intervals: int) -> None:
-    """Simulate up to so many intervals: each is a step with prefills, or decode steps between which nothing
-    is decided, at most `most_steps`.
+def advance(state: FastState, numbers: Numbers, most_steps: int, most_ended: int) -> None:
+    """Simulate until all requests have ended, interval by interval: each is a step with prefills, or decode
+    steps between which nothing is decided.
+
+    Args:
+        most_steps: most decode steps of an interval.
+        most_ended: length of `log.ended` that, once it is exceeded, no further interval follows.
     """
-    log = state.log
+    log, counts, due, last_steps = state.log, state.counts, state.due, state.last_steps
     prompts, generated, back, begun = state.prompts, state.generated, state.back, state.begun
-    counts, due, last_steps = state.counts, state.due, state.last_steps
-    first_steps, repeats, num_decodes = log.first, log.repeats, log.num_decodes
+    first_steps, repeats, num_decodes, ended = log.first, log.repeats, log.num_decodes, log.ended
     size, max_running, is_whole = numbers.block_tokens, numbers.max_running, numbers.is_whole
     num = len(prompts)
     if numbers.num_requests < num:
         make_room(state, numbers)
-    while num_intervals and (numbers.running or back or numbers.upcoming < num):
-        num_intervals -= 1
-        step, running, available = numbers.step, numbers.running, numbers.available
+    while numbers.running or back or numbers.upcoming < num:
+        step, available = numbers.step, numbers.available
         num_needed = counts[(step - 1) % size]
-        room = available - counts[step % size] - num_needed - numbers.outstanding
-        is_prefill = len(begun) > 0
-        if not is_prefill and running < max_running and (back or numbers.upcoming < num):
+        is_prefill, room = len(begun) > 0, available - counts[step % size] - num_needed - numbers.outstanding
+        if not is_prefill and numbers.running < max_running and (back or numbers.upcoming < num):
             request = back[-1] if back else numbers.upcoming
-            is_prefill = running == 0 or (prompts[request] + generated[request]) // size < room
+            is_prefill = numbers.running == 0 or (prompts[request] + generated[request]) // size < room
         is_short = num_needed > available and not (is_prefill and is_whole)
         if is_short:
             preempt(state, numbers)
         if is_prefill and (not is_short or begun):
             prefill_step(state, numbers, room, is_short)
-            continue
-        num_steps = 1
-        if not is_short:
-            last = due[0]
-            while last_steps[last & REQUEST_MASK] != last >> REQUEST_BITS:  # this stay was cut
-                heappop(due)
+        else:
+            num_steps = 1
+            if not is_short:
                 last = due[0]
-            num_steps = (last >> REQUEST_BITS) - step + 1
-            if num_steps > most_steps:
-                num_steps = most_steps
-            if num_steps > 1:
-                num_steps, num_needed = steps_that_fit(
-                    counts, (step - 1) % size, numbers.decoding, num_steps, available
-                )
-            numbers.available = available - num_needed
-            state.trail.append(-num_needed)
-        first_steps.append(step)
-        repeats.append(num_steps)
-        num_decodes.append(numbers.decoding)
-        state.prefills_before.extend([numbers.num_prefill_steps] * num_steps)
-        numbers.step = step = step + num_steps
-        if due and due[0] >> REQUEST_BITS < step:
-            finish(state, numbers)
+                while last_steps[last & REQUEST_MASK] != last >> REQUEST_BITS:  # this stay was cut
+                    heappop(due)
+                    last = due[0]
+                num_steps = (last >> REQUEST_BITS) - step + 1
+                if num_steps > most_steps:
+                    num_steps = most_steps
+                if num_steps > 1:
+                    num_steps, num_needed = steps_that_fit(
+                        counts, (step - 1) % size, numbers.decoding, num_steps, available
+                    )
+                numbers.available = available - num_needed
+                state.trail.append(-num_needed)
+            first_steps.append(step)
+            repeats.append(num_steps)
+            num_decodes.append(numbers.decoding)
+            state.prefills_before.extend([numbers.num_prefill_steps] * num_steps)
+            numbers.step = step = step + num_steps
+            if due and due[0] >> REQUEST_BITS < step:
+                finish(state, numbers)
+        if len(ended) > most_ended:
+            return
 
 
 PARTS = (*fast_state.PARTS, *fast_decodes.PARTS, *fast_prefills.PARTS, followers, has_work, advance)

@@ -41,6 +41,8 @@ class Numbers:
         available: KV blocks that running requests do not use.
         acquired: blocks acquired in this step, not yet taken off the available ones.
         free: blocks without content, as it was before the trail.
+        cut: request whose prompt this step does not compute to its end; -1 for none. It is the last in `slices`.
+        cut_at: tokens of it that are computed, or were found in the cache, after the step.
         outstanding: blocks that begun prefills need for the rest of their prompts and their first tokens.
         num_preemptions: preemptions so far.
     """
@@ -60,6 +62,8 @@ class Numbers:
     available: int = 0
     acquired: int = 0
     free: int = 0
+    cut: int = -1
+    cut_at: int = 0
     outstanding: int = 0
     num_preemptions: int = 0
 
@@ -78,7 +82,6 @@ class FastState:
         prompts, outputs: tokens of each prompt and of each answer.
         generated: tokens that each request had generated when it was last preempted.
         start: tokens of each request that its prefill has computed or found in the cache.
-        until: the same after the present step, for requests in `slices`.
         stay_of: number of each request's stay while it decodes, else `NO_STAY` or `ENDED`.
         last_steps: last decode step of each request's stay.
         kept: full blocks that each request has left in the cache.
@@ -98,7 +101,6 @@ class FastState:
     outputs: Column
     generated: Column
     start: Column
-    until: Column
     stay_of: Column
     last_steps: Column
     kept: Column
@@ -148,7 +150,6 @@ def new_state(numbers: Numbers) -> FastState:
         column(),
         column(),
         column(),
-        column(),
         [0] * numbers.block_tokens,
         column(),
         new_log(),
@@ -162,7 +163,6 @@ def make_room(state: FastState, numbers: Numbers) -> None:
     nothing = [0] * num_new
     state.generated.extend(nothing)
     state.start.extend(nothing)
-    state.until.extend(nothing)
     state.kept.extend(nothing)
     state.used.extend(nothing)
     state.stay_of.extend([NO_STAY] * num_new)
