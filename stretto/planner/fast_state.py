@@ -41,7 +41,7 @@ class Numbers:
         available: KV blocks that running requests do not use.
         acquired: blocks acquired in this step, not yet taken off the available ones.
         free: blocks without content, as it was before the trail.
-        cut: request whose prompt this step does not compute to its end; -1 for none. It is the last in `slices`.
+        cut: the last request in `slices`, if this step does not compute its prompt to the end; else -1.
         cut_at: tokens of it that are computed, or were found in the cache, after the step.
         outstanding: blocks that begun prefills need for the rest of their prompts and their first tokens.
         num_preemptions: preemptions so far.
