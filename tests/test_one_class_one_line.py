@@ -15,6 +15,7 @@ from support.own_engines import Backwards, BackwardsConfig, Loud, Shouting, Shou
 from support.runtime_engines import COMPLETE, AtOnce
 from support.virtual_loop import in_virtual_time
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import DEFAULT, Component, Input, Runtime, Template
 from stretto.apps.components.component import Builder
 from stretto.apps.plan_cache import PlanCache
@@ -22,7 +23,6 @@ from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
 from stretto.engines.executables import EXECUTABLES, Executable
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Ref, config_items
 from stretto.graph.ops import Ops, OpSpec, Port

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, LLMTask

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.costs.per_batch_lines import fit_per_batch_lines
 from benchmarks.costs.roofline import fit_roofline
 from benchmarks.costs.runs import replay_goals, replay_rows
 from benchmarks.costs.step_profiles import STEPS, StepProfile, load_profiles
@@ -18,7 +19,6 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.fit import PARTS, MeasuredStep, fit_shared_costs, fit_step_cost, parts_s
 from stretto.costs.nnls import Floats
-from stretto.costs.per_batch_lines import fit_per_batch_lines
 from stretto.costs.step import NUMBERS
 from stretto.costs.steps_file import sample_steps
 from stretto.model.errors import ConfigError

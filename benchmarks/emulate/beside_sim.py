@@ -12,11 +12,11 @@ from itertools import islice
 import httpx
 import uvloop
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.emulate.servers import MODEL
 from stretto.emulate.fleet import PlannedFleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Engine, Replica

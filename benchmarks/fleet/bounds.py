@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.common.latency_bound import least_mean_s
 from benchmarks.fleet.apps import APPS, summary_tree
 from benchmarks.fleet.layout import Planned
 from benchmarks.fleet.schemes import SIMULATED_OURS
@@ -13,7 +14,6 @@ from benchmarks.teola.costs import ModelClass
 from stretto.apps.components.component import Builder
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.model.deployment import Deployment
-from stretto.sim.latency_bound import least_mean_s
 from stretto.sim.query_bound import QueryBound, lower_bound
 
 

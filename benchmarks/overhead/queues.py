@@ -6,8 +6,8 @@ import gc
 import time
 from collections.abc import Sequence
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.report import Row, spread
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import deploy

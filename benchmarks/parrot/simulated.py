@@ -12,12 +12,12 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.baselines import VOCABULARY
+from benchmarks.common.fake_engines import FakeLLM
 from benchmarks.parrot.clients import CallClient, Client, GraphClient, number_of
 from benchmarks.parrot.contestants import Contestant
 from benchmarks.parrot.machines import Machine
 from benchmarks.parrot.workflows import ENGINE, Arrival
 from stretto.apps.plan_cache import PlanCache
-from stretto.engines.scripted.fake import FakeLLM
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Done, Piece, Started

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
+from benchmarks.common.latency_bound import least_mean_s
 from benchmarks.fleet.cells import CellKey, Cells
 from benchmarks.placement.contestants import new_policy, num_groups
 from benchmarks.placement.machines import Machine
@@ -16,7 +17,6 @@ from benchmarks.placement.simulated import simulate
 from benchmarks.placement.workloads import Request, make_trace, study
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row, Value
-from stretto.sim.latency_bound import least_mean_s
 from stretto.sim.query_bound import EngineWork, QueryBound
 from stretto.trace.agents.requests import AgentTrace
 from stretto.trace.agents.sharing import SharedParts

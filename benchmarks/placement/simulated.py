@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.common.fake_engines import FakeLLM
 from benchmarks.placement.machines import Machine, Slower
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.placement import Placement
-from stretto.engines.scripted.fake import FakeLLM
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.sched.messages import Action, Admit

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, repeat
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, spread
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import blake2b
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from benchmarks.common.virtual_engines import two_letter_words
 from benchmarks.teola.costs import (
     PAPER,
@@ -24,7 +25,6 @@ from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.workload import QueryArrival, templates
 from stretto.apps.plan_cache import PlanCache
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile

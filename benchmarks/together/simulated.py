@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.together.load import Call
 from stretto.costs.kv_room import check_fits
 from stretto.costs.offline import OfflineLimits, offline_limits
 from stretto.costs.presets import load_preset
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.scheduler_config import SchedulerConfig

@@ -2,7 +2,7 @@
 
 Every engine runs in a separate single-threaded process. Costs are measured with each engine alone
 (`measuring.py`), on the batches and requests of other queries of the same apps. From these costs, and no time
-of a whole query, the simulation predicts how long each query takes (`stretto/sim/shared_cores.py`). Then the
+of a whole query, the simulation predicts how long each query takes (`shared_cores.py`). Then the
 same queries run on the real engines (`runs.py`), several times, and under different schemes: ours, and two of
 the Teola paper's baselines. Results and outputs must be the same in both, which is checked.
 

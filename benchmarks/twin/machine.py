@@ -12,6 +12,7 @@ from benchmarks.teola.schemes import SCHEMES, Scheme
 from benchmarks.teola.workload import templates
 from benchmarks.twin.compare import TwinRun
 from benchmarks.twin.costs import MachineCosts
+from benchmarks.twin.shared_cores import SharedCoresDriver, own_vectors, remembering
 from stretto.apps.plan_cache import PlanCache
 from stretto.costs.step import StepCost
 from stretto.graph.compile import ExecutionGraph
@@ -22,7 +23,6 @@ from stretto.model.values import Document
 from stretto.sched.messages import Admit, StartBatch
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.shared_cores import SharedCoresDriver, own_vectors, remembering
 from stretto.sim.step_times import ProfileCost
 
 ALONE, TOGETHER = "alone", "together"

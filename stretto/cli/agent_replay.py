@@ -11,7 +11,7 @@ from stretto.cli.names import DEVICE, MODEL
 from stretto.cluster.placements.table import check_placement
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, Replica, deploy
 from stretto.model.errors import ConfigError
@@ -81,8 +81,8 @@ def _llm(instances: int, policy: str | None, placement: str | None, kv_tokens: i
     settings = {name: value for name, value in chosen.items() if value is not None}
     return deploy(
         _ENGINE,
-        FakeLLM,
-        FakeLLMConfig(),
+        StandIn,
+        StandInConfig(),
         instances=instances,
         contract="llm",
         max_running=_MAX_RUNNING,

@@ -19,9 +19,9 @@ from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
 from stretto.costs.step_arrays import Floats, Ints, steps_s
 from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.planner.fast_scheduler import FastScheduler
 from stretto.planner.simulate import check_requests, simulate_steps
 from stretto.planner.step_log import StepColumns, StepLog
-from stretto.planner.stepwise import stepwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def run_replica(load: ReplicaLoad, config: SchedulerConfig, cost: StepCost, begi
     """
     can_run = np.isfinite(load.ready_s)
     follows = load.previous >= 0
-    is_closed = config.policy == "prefill_first" and np.all(can_run[load.previous[follows & can_run]])
-    if np.all(load.ready_s[can_run] <= begin_s) and (is_closed or not np.any(follows & can_run)):
+    is_closed = np.all(can_run[load.previous[follows & can_run]])
+    if np.all(load.ready_s[can_run] <= begin_s) and is_closed:
         return _run_at_once(load, np.flatnonzero(can_run), config, cost, begin_s)
     return _Arrivals(load, config, cost, begin_s).run()
 
@@ -127,7 +127,7 @@ class _Arrivals:
         self._load = load
         self._cost = cost
         self._now_s = begin_s
-        self._instance = stepwise(config)
+        self._instance = FastScheduler(config)
         self._order: list[int] = []
         self._ended_s = np.full(len(load.prompts), inf)
         self._starts_s: list[float] = []

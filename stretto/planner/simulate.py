@@ -10,10 +10,9 @@ from stretto.costs.step_arrays import Ints
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.compiled import Simulation, compiled
-from stretto.planner.fast_scheduler import FastScheduler
-from stretto.planner.idle_blocks import MAX_REQUESTS
+from stretto.planner.fast_scheduler import numbers_of, simulate
+from stretto.planner.fast_state import MAX_REQUESTS
 from stretto.planner.step_log import StepColumns
-from stretto.planner.whole_prefills import simulate
 
 _FEW_CALLS = 2048
 
@@ -30,25 +29,13 @@ def simulate_steps(
         CapacityError: a call would not fit even if it were alone.
         ConfigError: the configuration or a call cannot work, or there are too many calls.
     """
-    if config.policy != "prefill_first":
-        assert np.all(previous < 0)
-        scheduler = FastScheduler(config)
-        scheduler.add(prompts.tolist(), outputs.tolist())
-        return scheduler.run().columns(), np.arange(len(prompts))
-    config.check()
+    numbers = numbers_of(config)
     check_requests(config, prompts, outputs)
-    numbers = (
-        config.num_blocks,
-        config.block_tokens,
-        config.max_running,
-        config.max_batch_tokens,
-        config.lookahead,
-    )
     if (run := _compiled(len(prompts))) is not None:
-        found = run(prompts, outputs, previous, *numbers)
+        *columns, order = run(prompts, outputs, previous, numbers)
     else:
-        found = simulate(prompts.tolist(), outputs.tolist(), previous.tolist(), *numbers)
-    return StepColumns(*found[:-2]), found[-2]
+        *columns, order = simulate(prompts.tolist(), outputs.tolist(), previous.tolist(), numbers)
+    return StepColumns(*columns), order
 
 
 def _compiled(num_calls: int) -> Simulation | None:

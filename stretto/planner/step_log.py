@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -12,8 +12,6 @@ from stretto.costs.step_arrays import Ints, ShapeArrays
 _WIDTHS = {"prefills": 5, "single": 2, "ended": 2}
 
 Column: TypeAlias = list[int]
-Log: TypeAlias = tuple[Column, Column, Column, Column, Column, Column, Column, Column, Column, Column]
-"""The lists of a `StepLog`. Simulations that are compiled know tuples, but no classes."""
 
 
 @dataclass(slots=True)
@@ -35,21 +33,16 @@ class StepLog:
         ended: each request that has ended, and the interval at whose end it did.
     """
 
-    first: list[int] = field(default_factory=list)
-    repeats: list[int] = field(default_factory=list)
-    num_decodes: list[int] = field(default_factory=list)
-    prefills: list[int] = field(default_factory=list)
-    single: list[int] = field(default_factory=list)
-    requests: list[int] = field(default_factory=list)
-    begins: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    ended: list[int] = field(default_factory=list)
-
-    def lists(self) -> Log:
-        """Return the lists themselves, in their order."""
-        sizes = self.first, self.repeats, self.num_decodes, self.prefills, self.single
-        return (*sizes, self.requests, self.begins, self.ends, self.offsets, self.ended)
+    first: Column
+    repeats: Column
+    num_decodes: Column
+    prefills: Column
+    single: Column
+    requests: Column
+    begins: Column
+    ends: Column
+    offsets: Column
+    ended: Column
 
     def columns(self) -> StepColumns:
         """Return the log as arrays."""

@@ -19,8 +19,8 @@ from stretto.costs.step_arrays import Ints
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
+from stretto.planner.fast_state import MAX_REQUESTS
 from stretto.planner.feed import Feed, feed, taken
-from stretto.planner.idle_blocks import MAX_REQUESTS
 from stretto.planner.prompt_slots import shows
 
 _OTHER_MODEL = "vicuna-13b-v1.5"

@@ -15,7 +15,8 @@ With the instances there are, a batch engine also has to do all its work: no ear
 start, on all instances at once in full batches, and then the shortest way from it to the end of the query is
 still to go. These sums are `work_s`. All are lower bounds, and `seconds` is the best of them.
 
-`loads` is the query's work on each engine, for a bound of many queries that share them (`latency_bound.py`).
+`loads` is the query's work on each engine, for a bound of many queries that share them
+(`benchmarks/common/latency_bound.py`).
 
 Graphs with mapped prompts or with `expand` are not supported.
 """

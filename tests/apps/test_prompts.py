@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from support.runtime_engines import AtOnce
 from support.virtual_loop import in_virtual_time
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Chunk, Hit, Input, Runtime, Template
 from stretto.apps.components.prompt_segments import known_constants, load_prompt, parse_prompt, prompt_names
 from stretto.components import Synthesis
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.graph import Constant, PromptParts, Slot
 from stretto.model.deployment import deploy
 from stretto.model.errors import ConfigError

@@ -7,13 +7,13 @@ from itertools import chain, combinations
 
 import pytest
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.apps import search_empowered
 from stretto.apps.components.component import Input
 from stretto.apps.plan_cache import PlanCache
 from stretto.apps.template import Template
 from stretto.components import Generation, Judge, WebSearch
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import ConfigError, TemplateError

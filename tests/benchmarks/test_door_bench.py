@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.door.arms import DIRECT, ENDLESS, OURS, arms
 from benchmarks.door.conversation import Conversation
 from benchmarks.programs.room.load import Load
 from benchmarks.programs.room.real_time import run_on_runtime
 from benchmarks.programs.room.sessions import Opened, Session, Turn
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import deploy
 
 GROWING = Session(tuple(Turn(((1, 100 + 20 * turn),), 10, 0.0) for turn in range(3)))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.sim.latency_bound import _least_sum_of_ends_s, least_mean_s
+from benchmarks.common.latency_bound import _least_sum_of_ends_s, least_mean_s
 from stretto.sim.query_bound import EngineWork, QueryBound
 
 

@@ -9,6 +9,7 @@ from support.machines import compiled
 
 pytest.importorskip("torch")
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.offline.benchmark import EMULATED, measured_rows
 from benchmarks.offline.emulated import works
 from benchmarks.offline.idle import IdleWatch
@@ -16,7 +17,6 @@ from benchmarks.offline.local import SHAPES, local_works
 from benchmarks.offline.measured import Measured, Work, run_measured
 from stretto.cluster.messages import StartInstance
 from stretto.costs.presets import load_output_lengths
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Replica
 from stretto.model.tasks import Done, LLMTask
 from stretto.planner.machine import machine_of

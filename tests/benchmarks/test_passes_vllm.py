@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.openai_stub import OpenAIStub, Reply
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from benchmarks.registry import BenchmarkOptions, run
 from benchmarks.vllm.benchmark import BASE, VARIANTS, AnsweredQuestion, compare, differing, goals_of, rows_of
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.model.deployment import deploy
 from stretto.model.values import Document, Section
 

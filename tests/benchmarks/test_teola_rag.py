@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from benchmarks.common.scripted_apps import fresh_questions
 from benchmarks.rag.hand_written.programs import HandWrittenProgram
 from benchmarks.rag.hand_written.servers import serving
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineFailure

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from support.machines import compiled
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from benchmarks.twin.alone import alone, choose_evenly, measure_batches, slowdown
 from benchmarks.twin.compare import Cell, TwinRun, agreement_rows, goals, ranking_rows, rankings
 from benchmarks.twin.costs import BatchFit, RequestStepCost, Sharing, fit_batches, fit_requests
+from benchmarks.twin.shared_cores import SharedCoresDriver, own_vectors, remembering
 from stretto.costs.shape import StepShape
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, LLMTask, Task, Usage
 from stretto.model.values import Document, Section, Segment
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.shared_cores import SharedCoresDriver, own_vectors, remembering
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import as_max_tokens, filler_output
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.placement import KeyUse
 from stretto.cluster.prompt_keys import BYTES, PromptKeys, PromptSpace, SpaceOf, token_space
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Replica
 from stretto.model.values import Prompt, Segment
 

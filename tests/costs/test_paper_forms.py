@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.step_costs import SMALL
 
+from benchmarks.costs.per_batch_lines import fit_per_batch_lines
 from stretto.costs.fit import MeasuredStep
-from stretto.costs.per_batch_lines import fit_per_batch_lines
 from stretto.costs.preble import PREBLE, PrebleCost, preble_cost
 from stretto.costs.shape import StepShape
 from stretto.model.errors import ConfigError

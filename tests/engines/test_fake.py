@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.llm_running import drain, task, value
 
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.model.errors import BadReply, EngineUnavailable
 from stretto.model.tasks import Decode, Done, Failed, Task
 from stretto.model.values import Chunk, Document, Hit, Section, Segment, document_order

@@ -10,9 +10,9 @@ import pytest
 from support.llm_running import SteppedServer, drain, run, task, value
 from support.own_engines import Backwards, BackwardsConfig
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.errors import BadReply, ConfigError

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.llm_running import drain
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import TransformerUsage

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Input, Runtime, Template
 from stretto.components import Condition, FirstPresent, LLMCall, ToolCall
 from stretto.engines.catalogue import Calls, CallsConfig
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineFailure, StrettoError
 from stretto.model.foreign import MAX_DEPTH

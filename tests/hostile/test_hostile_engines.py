@@ -18,8 +18,8 @@ from support.hostile import SERVER_FAULTS, SlowFakeLLM, show
 from support.openai_stub import OpenAIStub, Reply
 from support.runtime_engines import COMPLETE, SHOUT, acting
 
+from benchmarks.common.fake_engines import FakeLLMConfig
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.scripted.fake import FakeLLMConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.deployment import deploy
 from stretto.model.errors import QueryEnded, StrettoError

@@ -12,7 +12,7 @@ import pytest
 from support.hostile import SOAK_S, SlowFakeLLM, resident_mb, show
 from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting
 
-from stretto.engines.scripted.fake import FakeLLMConfig
+from benchmarks.common.fake_engines import FakeLLMConfig
 from stretto.model.deployment import deploy
 from stretto.model.errors import InternalError, QueryEnded, StrettoError
 from stretto.runtime.runtime import Runtime

@@ -6,7 +6,6 @@ import os
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,9 @@ from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import TokenSequence
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.compiled import compiled
-from stretto.planner.fast_scheduler import FastScheduler
+from stretto.planner.fast_scheduler import FastScheduler, Simulated, numbers_of, simulate
 from stretto.planner.simulate import simulate_steps
 from stretto.planner.step_log import StepColumns
-from stretto.planner.stepwise import stepwise
-from stretto.planner.whole_prefills import Simulated, simulate
 from stretto.sim.step_times import batch_shape
 
 NUM_LOADS = int(os.environ.get("STRETTO_EXAMPLES", "150"))
@@ -81,7 +78,7 @@ def fast(
     load: Load, most_steps: Callable[[], int] = lambda: sys.maxsize
 ) -> tuple[list[StepShape], dict[int, int], int]:
     config, prompts, outputs = load
-    instance = stepwise(config)
+    instance = FastScheduler(config)
     instance.add(prompts, outputs)
     while instance.has_work():
         instance.advance(most_steps())
@@ -101,15 +98,12 @@ def at_once(
     """Simulate all calls at once, each from the end of the call `previous` on."""
     config, prompts, outputs = load
     before = [-1] * len(prompts) if previous is None else previous
-    *columns, order, num_preemptions = run(
+    numbers = numbers_of(config)
+    *columns, order = run(
         *((prompts, outputs, before) if run is simulate else map(np.array, (prompts, outputs, before))),
-        config.num_blocks,
-        config.block_tokens,
-        config.max_running,
-        config.max_batch_tokens,
-        config.lookahead,
+        numbers,
     )
-    steps, ended, num_preemptions = told(StepColumns(*columns), num_preemptions)
+    steps, ended, num_preemptions = told(StepColumns(*columns), numbers.num_preemptions)
     return steps, {int(order[request]): step for request, step in ended.items()}, num_preemptions
 
 
@@ -120,8 +114,7 @@ def test_any_load_takes_the_same_steps(first: int) -> None:
         expected = production(load)
         assert fast(load) == expected, f"seed {seed}: {load}"
         assert fast(load, partial(random.Random(seed).randint, 1, 4)) == expected, f"seed {seed}: {load}"
-        if load[0].policy == "prefill_first":
-            assert at_once(load, simulate) == expected, f"seed {seed}: {load}"
+        assert at_once(load, simulate) == expected, f"seed {seed}: {load}"
 
 
 def test_the_compiled_simulation_is_the_same() -> None:
@@ -134,18 +127,18 @@ def test_the_compiled_simulation_is_the_same() -> None:
 
 
 def random_chains(seed: int) -> tuple[Load, list[int]]:
-    """Return a random load for whole prefills, and the call that each of its calls follows."""
+    """Return a random load, and the call that each of its calls follows."""
     config, prompts, outputs = random_load(seed)
     draw = random.Random(seed)
     share = draw.choice([0.2, 0.8])
     previous = [draw.randrange(at) if at and draw.random() < share else -1 for at in range(len(prompts))]
-    return (replace(config, policy="prefill_first"), prompts, outputs), previous
+    return (config, prompts, outputs), previous
 
 
 def followed(load: Load, previous: list[int]) -> tuple[list[StepShape], dict[int, int], int]:
     """Simulate interval by interval, and add the calls that follow those which have ended."""
     config, prompts, outputs = load
-    instance = stepwise(config)
+    instance = FastScheduler(config)
     order: list[int] = []
     num_seen, coming = 0, [call for call, before in enumerate(previous) if before < 0]
     while coming or instance.has_work():
@@ -183,13 +176,11 @@ def test_random_loads_preempt_often_enough_to_test_it() -> None:
 
 
 def test_a_request_that_never_fits_is_refused() -> None:
-    scheduler = FastScheduler(SchedulerConfig(num_blocks=2, block_tokens=4))
-    with pytest.raises(CapacityError, match="9 tokens"):
-        scheduler.add([5], [4])
-    with pytest.raises(ConfigError, match="answer"):
-        scheduler.add([5], [0])
-    whole = SchedulerConfig(num_blocks=2, block_tokens=4, policy="prefill_first")
-    with pytest.raises(CapacityError, match="9 tokens"):
-        simulate_steps(whole, np.array([1, 5]), np.array([1, 4]), np.array([-1, -1]))
-    with pytest.raises(ConfigError, match="answer"):
-        simulate_steps(whole, np.array([5]), np.array([0]), np.array([-1]))
+    for policy in ("chunked", "prefill_first"):
+        config = SchedulerConfig(num_blocks=2, block_tokens=4, policy=policy)
+        with pytest.raises(CapacityError, match="9 tokens"):
+            simulate_steps(config, np.array([1, 5]), np.array([1, 4]), np.array([-1, -1]))
+        with pytest.raises(ConfigError, match="answer"):
+            simulate_steps(config, np.array([5]), np.array([0]), np.array([-1]))
+    with pytest.raises(ConfigError, match="policy must be"):
+        FastScheduler(SchedulerConfig(num_blocks=2, block_tokens=4, policy="other"))

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.presets import load_output_lengths
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import LLMTask

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.presets import load_output_lengths
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Replica
 from stretto.planner.machine import machine_of
 from stretto.planner.plan_files import read_application, read_requests

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.messages import StopInstance
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.presets import load_output_lengths
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Replica
 from stretto.model.errors import EngineUnavailable, UserError
 from stretto.model.tasks import Done, Started, Usage

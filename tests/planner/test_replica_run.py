@@ -14,8 +14,8 @@ from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import TokenSequence
 from stretto.planner.compiled import compiled
+from stretto.planner.fast_scheduler import numbers_of, simulate
 from stretto.planner.replica_run import ReplicaLoad, run_replica
-from stretto.planner.whole_prefills import simulate
 from stretto.sim.step_times import batch_shape
 
 PRESET = load_preset("A100-80G")
@@ -126,10 +126,9 @@ def test_the_compiled_simulation_of_chains_is_the_same() -> None:
     assert run is not None
     for seed in range(25):
         load, config = random_load(seed, arrives=False, follows=True)
-        numbers = (config.num_blocks, 8, config.max_running, config.max_batch_tokens, config.lookahead)
         columns = load.prompts.tolist(), load.outputs.tolist(), load.previous.tolist()
-        expected = [np.asarray(column).tolist() for column in simulate(*columns, *numbers)]
-        found = run(load.prompts, load.outputs, load.previous, *numbers)
+        expected = [np.asarray(column).tolist() for column in simulate(*columns, numbers_of(config))]
+        found = run(load.prompts, load.outputs, load.previous, numbers_of(config))
         assert [np.asarray(column).tolist() for column in found] == expected, f"seed {seed}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.machines import compiled
 
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import BadReply, ConfigError
 from stretto.model.tasks import LLMTask

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.planned_runs import APP, PLAN, run_requests
 
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Replica
 from stretto.model.errors import CapacityError, JournalError, NotSaved, UserError
 from stretto.model.tasks import LLMTask

@@ -6,10 +6,10 @@ import pytest
 from support.programs import Desk, desk_llm
 from support.virtual_loop import in_virtual_time
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto import Deployment, Document, Runtime, Section, deploy
 from stretto import programs as P
 from stretto.apps import naive_rag, search_empowered
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.values import Hit
 

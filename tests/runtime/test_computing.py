@@ -9,9 +9,9 @@ import pytest
 from support.runtime_engines import COMPLETE, SHOUT
 from support.virtual_loop import in_real_time
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime, Task, deploy
 from stretto.engines.computing import COMPUTING
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.tasks import LLMEvent
 
 NOBODY = -1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.apps import search_empowered
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile
 from stretto.runtime.conditions import idle_conditions

@@ -29,8 +29,8 @@ from support.runtime_engines import (
 )
 from support.virtual_loop import in_real_time, in_virtual_time
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import deploy
 from stretto.model.errors import (
     BadReply,

@@ -11,9 +11,9 @@ from support.graphs import NUM_READERS, readers_of
 from support.runtime_engines import AtOnce, ServerEngine
 from support.virtual_loop import in_virtual_time
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto import Runtime
 from stretto.costs.tokens import num_tokens
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig

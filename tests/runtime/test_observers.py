@@ -12,8 +12,8 @@ import pytest
 from support.runtime_engines import COMPLETE, ActingConfig, acting
 from support.virtual_loop import VirtualLoop, in_real_time
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.kv_events import BlockStored, KVEvent
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, deploy

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from support.runtime_engines import SHOUT, Acting, ActingConfig
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.refusals import wait_until_refusing

@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 from support.runtime_engines import graph
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import deploy
 from stretto.sched.messages import Action, Admit
 from stretto.sched.observer import Observer

@@ -27,12 +27,12 @@ from support.runtime_engines import (
 )
 from support.virtual_loop import in_real_time, in_virtual_time
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.machine import Machine
 from stretto.cluster.messages import DrainHow, InstanceLoad
 from stretto.cluster.placements.least_seconds import LeastSeconds
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, Engine, Replica, deploy
 from stretto.model.errors import ConfigError, EngineUnavailable
 from stretto.model.tasks import Failed, LLMEvent, LLMTask

@@ -12,9 +12,9 @@ import pytest
 from support.runtime_engines import COMPLETE, graph
 from support.virtual_loop import in_virtual_time
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime
 from stretto.cluster.messages import StopInstance
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.deployment import Deployment, Replica, RunsIn, deploy
 from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece, Started

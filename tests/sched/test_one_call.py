@@ -7,7 +7,7 @@ from copy import copy
 
 import pytest
 
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Engine, Replica

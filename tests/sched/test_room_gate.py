@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.engines.scripted.fake import FakeLLM
+from benchmarks.common.fake_engines import FakeLLM
 from stretto.graph.compile import compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import deploy

@@ -8,8 +8,8 @@ from zlib import crc32
 import pytest
 from support.graphs import ADVANCED_RAG
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.compile import compile_graph
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph

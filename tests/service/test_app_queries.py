@@ -7,9 +7,9 @@ import pickle
 
 import pytest
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.apps import naive_rag
 from stretto.apps.plan_cache import PlanCache
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.model.deployment import deploy
 from stretto.model.errors import DeadlineTooClose
 from stretto.model.profile import Profile

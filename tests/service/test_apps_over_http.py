@@ -15,12 +15,12 @@ import pytest
 from reportlab.pdfgen.canvas import Canvas
 from support.services import served
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto import Input, Template
 from stretto.apps import advanced_rag, naive_rag
 from stretto.apps.components.llm_call import LLMCall
 from stretto.documents import load_documents
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import BadReply
 from stretto.model.profile import Profile

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.services import served
 
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.model.deployment import deploy
 from stretto.schema.fields import build
 from stretto.service.apps.deployed_app import load_apps

@@ -13,9 +13,9 @@ from support.loop_slices import loop_slices
 from support.programs import Desk, desk_llm
 from support.services import served
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.apps import naive_rag
 from stretto.engines.catalogue import transforms_engine
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.http.refusals import Refused
 from stretto.model.deployment import deploy
 from stretto.programs.ledger import Ledger

@@ -14,10 +14,10 @@ import httpx
 from support.programs import Desk, desk_llm
 from support.services import served
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.apps import naive_rag
 from stretto.documents.parser_process import ParseLimits
 from stretto.engines.catalogue import transforms_engine
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Task
 from stretto.model.values import Document

@@ -15,8 +15,8 @@ import pytest
 from support.programs import Desk, desk_llm
 from support.services import served
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.apps import naive_rag
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.model.deployment import deploy
 from stretto.model.errors import BadReply, CapacityError
 from stretto.runtime.runtime import Runtime

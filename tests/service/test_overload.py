@@ -9,10 +9,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Input, Template
 from stretto.apps.components.llm_call import LLMCall
 from stretto.apps.plan_cache import PlanCache
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import DeadlineTooClose
 from stretto.model.profile import Profile

@@ -15,9 +15,9 @@ import httpx
 import pytest
 from support.services import served
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.apps import naive_rag
 from stretto.documents.parser_process import ParseLimits
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.model.deployment import deploy
 from stretto.model.errors import DocumentError
 from stretto.model.values import Document

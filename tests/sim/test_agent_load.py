@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from support.virtual_loop import in_virtual_time
 
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Replica, deploy
 from stretto.model.profile import Profile

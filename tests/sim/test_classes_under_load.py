@@ -8,7 +8,7 @@ from statistics import fmean
 
 from support.machines import compiled
 
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile

@@ -17,10 +17,10 @@ import pytest
 from support.failing_servers import CallWatch
 from support.fleets import FleetWatch
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.probe_times import MAX_REST_S
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig

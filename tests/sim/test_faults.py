@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from support.fleets import FleetWatch
+from support.run_log import RunLog
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from benchmarks.common.virtual_engines import PROFILES, documents, question
 from stretto.apps import APPS
 from stretto.apps.plan_cache import PlanCache
@@ -20,7 +22,6 @@ from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.kv_events import BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.messages import StopInstance
 from stretto.costs.tokens import num_tokens
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.passes.pipeline import PASSES
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
@@ -41,7 +42,6 @@ from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Outage, Refusal, Slowness, draw_faults
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.run_log import RunLog
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from support.machines import compiled
+from support.run_log import RunLog
 from support.simulated_llm import GRAPHS, HEAD, ITEMS, PROFILE, TEXT, model
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.model.profile import Profile
@@ -21,7 +22,6 @@ from stretto.sched.messages import Reprioritise
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.run_log import RunLog
 from stretto.sim.synthetic_output import (
     as_max_tokens,
     drawn_lengths,
@@ -37,7 +37,7 @@ MAPPED = compiled(
 
 
 def engines(**changes: object) -> list[Deployment]:
-    from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
+    from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 
     options = {"profile": PROFILE, "timeout_s": None, "keeps_state": True, **changes}
     return [

@@ -8,8 +8,8 @@ from statistics import fmean
 import pytest
 from support.machines import compiled
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.offline import OfflineLimits
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile

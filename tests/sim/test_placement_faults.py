@@ -16,6 +16,7 @@ import pytest
 from support.fleets import FleetWatch
 
 from benchmarks.baselines import PLACEMENTS
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.kv_events import KVEvent
@@ -34,7 +35,6 @@ from stretto.cluster.placement import (
 )
 from stretto.cluster.placements.e2 import E2
 from stretto.cluster.scored_placement import ScoredPlacement
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile

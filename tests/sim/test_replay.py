@@ -12,10 +12,10 @@ import pytest
 from support.command_line import CommandLine
 from support.machines import compiled
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.common.virtual_engines import Lengths, inputs, profiles_of, virtual_engines
 from stretto.apps import APPS
 from stretto.apps.plan_cache import PlanCache
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import ConfigError, UserError

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.machines import compiled
 
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile

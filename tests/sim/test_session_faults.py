@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig

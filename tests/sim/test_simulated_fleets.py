@@ -13,6 +13,7 @@ from support.early_placement import SoonestStart
 from support.fleets import FleetWatch
 from support.machines import compiled
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto import DEFAULT
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.load_order import Load
@@ -20,7 +21,6 @@ from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
 from stretto.cluster.placement import Placement, PlacementEvent
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.costs.presets import load_preset
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, Engine, deploy
 from stretto.model.errors import EngineUnavailable, StrettoError

@@ -6,8 +6,8 @@ import random
 
 from support.machines import compiled
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.engines.batch.calls import Calls, CallsConfig
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support.run_log import RunLog
 from support.simulated_llm import GRAPHS, HEAD, PROFILE, TEXT, model
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.run_log import RunLog
 from stretto.sim.synthetic_output import drawn_lengths, filler, filler_output
 
 

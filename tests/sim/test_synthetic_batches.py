@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.common.fake_engines import FakeBatch
 from benchmarks.common.virtual_engines import Lengths, documents, inputs, profiles_of, virtual_engines
 from stretto.apps import APPS
 from stretto.apps.plan_cache import PlanCache
-from stretto.engines.scripted.fake import FakeBatch
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.deployment import Deployment
 from stretto.model.errors import BadReply

@@ -8,9 +8,9 @@ import pytest
 from support.fleets import FleetWatch
 from support.machines import compiled
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.cluster.messages import StopInstance
 from stretto.costs.tokens import num_tokens
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import (
     ConfigError,

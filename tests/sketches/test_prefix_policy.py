@@ -17,6 +17,7 @@ from support.machines import compiled
 from support.runtime_engines import Log, Server
 from support.virtual_loop import in_virtual_time
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import DEFAULT, Runtime
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
@@ -39,7 +40,6 @@ from stretto.cluster.placement import (
     Unbound,
 )
 from stretto.cluster.prompt_keys import BYTES
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile

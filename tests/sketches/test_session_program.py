@@ -14,8 +14,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Failure, Runtime, deploy
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment

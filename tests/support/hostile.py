@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from stretto.engines.scripted.fake import FakeLLM
+from benchmarks.common.fake_engines import FakeLLM
 from stretto.model.tasks import LLMEvent
 from support.openai_stub import EVENT_STREAM, Reply
 

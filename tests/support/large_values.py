@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, RunsIn, deploy
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Hit, as_text

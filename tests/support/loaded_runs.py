@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
+from benchmarks.twin.shared_cores import SharedCoresDriver
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.apps.components.component import Input
 from stretto.apps.components.map_reduce import MapReduce
@@ -19,7 +21,6 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.apps.template import Template
 from stretto.costs.shape import StepShape
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.ops import OPS
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import Deployment, Engine, deploy
@@ -30,7 +31,6 @@ from stretto.runtime.conditions import idle_conditions
 from stretto.sched.messages import Event, Submit
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.op_prices import Prices
-from stretto.sim.shared_cores import SharedCoresDriver
 from stretto.sim.synthetic_output import output_as_of
 
 CORES = 2

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.messages import StartInstance
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, Node, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Replica, deploy

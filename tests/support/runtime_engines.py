@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, deploy

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from support.worked_example import PROFILES, e_graph
 
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import compile_graph
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Task

@@ -10,8 +10,8 @@ import pytest
 from support.runtime_engines import SHOUT, acting
 from support.virtual_loop import in_virtual_time
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto import Runtime
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.model.deployment import deploy
 from stretto.model.errors import ConfigError, EngineFailure
 from stretto.model.tasks import LLMTask

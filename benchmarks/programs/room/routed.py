@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from benchmarks.common.fake_engines import FakeLLM
 from benchmarks.programs.room.load import MOST_OUTPUT, Agents, Load, Measured
 from benchmarks.programs.room.servers import Servers
 from benchmarks.programs.room.sessions import Session
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES
-from stretto.engines.scripted.fake import FakeLLM
 from stretto.graph.compile import ExecutionGraph
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.tasks import Done, Usage

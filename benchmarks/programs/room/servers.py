@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.common.fake_engines import FakeLLM
 from benchmarks.fleet.layout import llm_profile
 from benchmarks.programs.room.load import Agents, Load, Measured
 from benchmarks.programs.room.sessions import Session
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
-from stretto.engines.scripted.fake import FakeLLM
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.sim.driver import VirtualDriver

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 from support.template_runs import LLM, TemplateRun, text_of, variables
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto import Runtime
 from stretto.apps import agent
 from stretto.apps.components.agent import agent_turn
@@ -22,7 +23,6 @@ from stretto.components import Agent, AgentRun, Tool, ToolResult
 from stretto.engines.batch.calculator import CALCULATOR
 from stretto.engines.catalogue import tools_engine
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.deployment import deploy
 from stretto.model.errors import BadReply, ConfigError, QueryCancelled, StrettoError
