@@ -21,7 +21,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from stretto.costs.learned_work import LearnedWork, Source, WorkLeft
+from stretto.costs.learned_work import LearnedWork, Source
+from stretto.costs.work_left import WorkLeft
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Usage
 from stretto.sched.queries.request import ProgramKey, StepRequest
@@ -106,9 +107,10 @@ class ProgramAccount:
         unit_s: predicted seconds of a unit of work, for an LLM of a token of a prompt.
         output_s: predicted seconds of a generated token.
         weights: shares of tenants relative to each other; 1 where none is given.
+        learned: what programs of earlier runs have asked for; None for nothing.
 
     Attributes:
-        learned: what earlier programs have asked for.
+        learned: what earlier programs have asked for, also in this run.
         virtual_s: virtual time of the tenant that was served last, before that.
     """
 
@@ -117,8 +119,9 @@ class ProgramAccount:
         unit_s: float = 0.0,
         output_s: float = 0.0,
         weights: Mapping[str, float] = NO_WEIGHTS,
+        learned: LearnedWork | None = None,
     ) -> None:
-        self.learned = LearnedWork()
+        self.learned = LearnedWork() if learned is None else learned
         self.virtual_s = 0.0
         self._unit_s = unit_s
         self._output_s = output_s
@@ -281,8 +284,7 @@ class ProgramAccount:
             return waiting_s
         if program.left is None:
             return max(program.done_s, waiting_s)
-        index_s = program.left.index_s(waiting_s)
-        return max(index_s, program.done_s) if program.is_open_ended else index_s
+        return program.left.index_s(waiting_s, program.done_s if program.is_open_ended else 0.0)
 
     def start_by_s(self, request: StepRequest) -> float:
         """Return the time by which a request must start so that its program can keep its deadline, if it goes
@@ -365,7 +367,14 @@ class ProgramAccount:
             if group.sent_s is not None:
                 way_s = max(0.0, program.heard_s - group.sent_s - waited_s)
                 waited_s += group.sent_s - group.at_s
-            self.learned.observe(group.source, group.done_s, later_s, way_s)
+            self.learned.observe(
+                group.source,
+                group.done_s,
+                later_s,
+                way_s,
+                asked_s=group.took_s,
+                is_open_ended=program.is_open_ended,
+            )
             later_s += group.took_s
 
     def _forget_oldest(self) -> None:
