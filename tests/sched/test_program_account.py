@@ -70,9 +70,8 @@ def test_of_an_unknown_kind_the_attained_service_counts() -> None:
     ledger = account()
     run_turns(ledger, "agent 1", 5)
     run_turns(ledger, "agent 2", 1)
-    long, short = ledger.find(("", "agent 1")), ledger.find("agent 2")
-    assert ledger.index_s(long, 0.1) > ledger.index_s(short, 0.1)
-    assert ledger.index_s(None, 0.1) == 0.1
+    assert ledger.index_s(("", "agent 1"), 0.1) > ledger.index_s(("", "agent 2"), 0.1)
+    assert ledger.index_s("unknown", 0.1) == 0.1
 
 
 def test_a_program_whose_end_is_not_said_ends_by_its_silence() -> None:
@@ -214,7 +213,7 @@ def test_a_program_of_several_queries_never_goes_by_less_than_it_has_had() -> No
     program = ledger.find(("", "long"))
     assert program is not None
     assert program.is_open_ended
-    assert ledger.index_s(program, 0.01) >= program.done_s
+    assert ledger.index_s(("", "long"), 0.01) >= program.done_s
 
 
 def test_nothing_is_learned_from_programs_that_are_forgotten_while_they_wait() -> None:
