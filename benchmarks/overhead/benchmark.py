@@ -27,6 +27,7 @@ from benchmarks.overhead.planning import (
     chunk_rows,
     plan_rows,
 )
+from benchmarks.overhead.pool import ADMISSIONS, POOL, pool_rows
 from benchmarks.overhead.queues import QUEUES, queue_rows
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, spread
@@ -79,7 +80,8 @@ class OverheadSize:
         chunks: numbers of chunks in ascending order; the first one is for planning alone.
         components: numbers of parallel components of a template that is built, in ascending order.
         waiting: numbers of LLM requests that wait while others end.
-        ends: number of measurements for each of them.
+        held: numbers of programs that are held for lack of room in KV memory.
+        ends: number of measurements for each of them, and of those of `waiting`.
         waits: queries that wait for `block_s`.
     """
 
@@ -90,6 +92,7 @@ class OverheadSize:
     chunks: tuple[int, ...] = (10, 666, 20_000)
     components: tuple[int, ...] = (200, 2000)
     waiting: tuple[int, ...] = (100, 1000, 10_000)
+    held: tuple[int, ...] = (100, 10_000)
     ends: int = 50
     waits: int = 5
     block_s: float = 1.0
@@ -120,6 +123,8 @@ def measure(size: OverheadSize, options: BenchmarkOptions) -> Report:
     plans += chunk_rows(size.schedules, size.chunks)
     options.say("queues, by the number of requests that wait")
     plans += queue_rows(size.ends, size.waiting)
+    options.say("the pool, by the number of programs that are held")
+    plans += pool_rows(size.ends, size.held)
     rows, left_out = asyncio.run(_nodes(options, size.rounds, size.runs))
     rows += plans
     options.say("places where engines run")
@@ -278,5 +283,11 @@ def _goals(rows: Sequence[Row], size: OverheadSize) -> tuple[Goal, ...]:
             "lower",
         ),
         Goal(f"µs to end a request and admit the next, {most}, slowest order", max(ends_us), 100, "lower"),
+        Goal(
+            f"admissions/s of the pool, {size.held[-1]} held",
+            value(POOL, f"{size.held[-1]} held", f"median_{ADMISSIONS}"),
+            20_000,
+            "higher",
+        ),
         Goal("cores burnt while waiting", value(WAITING, "stretto", "cpu_share_of_a_core"), 0.01, "lower"),
     )

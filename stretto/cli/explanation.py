@@ -19,6 +19,7 @@ from stretto.apps.vocabulary import DEFAULT
 from stretto.cli import parsing
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import EngineOptions, assemble
+from stretto.cli.learned_rows import learned_text
 from stretto.cli.names import SEARCH
 from stretto.engines.catalogue import STAND_IN
 from stretto.graph.compile import compile_graph
@@ -97,6 +98,8 @@ def print_explanation(
         steps.append(("passes, as predicted", graph, predictions))
     depths = {node.name: node.depth for node in compile_graph(graph, profiles).nodes}
     steps.append(("e-graph", graph, print_graph(graph)))
+    if learned := learned_text({primitive.engine for primitive in graph if primitive.engine}):
+        steps.append(("whose turn, as learned by `stretto serve`", graph, learned))
     for heading, _, text in steps:
         console.print(f"[bold]{heading}[/]")
         console.print(_coloured(text or "  nothing to do\n"), soft_wrap=True)

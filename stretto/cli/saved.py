@@ -1,4 +1,4 @@
-"""The profiles that were measured on this machine, which the command line keeps between runs."""
+"""What the command line keeps between runs: measured profiles, and what was learned of programs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
 from stretto.model.user_folders import cache_dir
+from stretto.runtime.learned_file import LearnedFile
 
 
 def profiles_file() -> Path:
@@ -30,6 +31,14 @@ def saved_profiles() -> dict[str, Profile]:
         return {name: Profile(**fields) for name, fields in json.loads(path.read_text()).items()}
     except (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} is not a file of profiles ({error}); remove it") from error
+
+
+def learned_file() -> LearnedFile | None:
+    """Return the file where `stretto serve` keeps what it learns of programs; None if there is no home."""
+    try:
+        return LearnedFile(cache_dir() / "learned.json")
+    except UserError:
+        return None
 
 
 def save_profile(key: str, profile: Profile) -> Path:

@@ -79,6 +79,7 @@ def serve(
 
     from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
+    from stretto.cli.saved import learned_file
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
     from stretto.engines.llm_size import are_small_llms
     from stretto.schema.reading import read_tables
@@ -102,7 +103,7 @@ def serve(
     beside = None if offline is None else _beside(offline, offline_app, deployments)
     with imports_of("service", "the service"):
         from stretto.service.serve import run_service
-    run_service(deployments, config, say, machine, apps, beside, documents, spares)
+    run_service(deployments, config, say, machine, apps, beside, documents, spares, learned_file())
 
 
 def _beside(

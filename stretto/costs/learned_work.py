@@ -22,8 +22,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from stretto.costs.work_left import BINS, WorkLeft, bin_of, checked_place, positive, upper_s
 from stretto.model.errors import ConfigError
 
 Source: TypeAlias = tuple[str, ...]
@@ -31,74 +33,13 @@ Source: TypeAlias = tuple[str, ...]
 too, which stands in for steps that are not known yet.
 """
 
-_LEAST_S = 1e-5
-"""Seconds below which work counts as none."""
-_BINS = 64
-"""Number of bins of later work. Each is wider than the one before by the square root of 2."""
+NOTHING_LEARNED: Mapping[str, LearnedWork] = MappingProxyType({})
+"""What engines know of programs at first, by name of the engine."""
 _ENOUGH = 4.0
 """Samples from which a distribution is used."""
-_MOST = 256.0
-"""Samples of a distribution at which all counts are halved."""
 _MAX_SOURCES = 1024
 _LEAST_WEIGHT = 1 / 32
 """Least weight of a new observation in a mean."""
-
-
-def _bin_of(seconds: float) -> int:
-    if seconds < _LEAST_S:
-        return 0
-    return min(1 + int(2 * math.log2(seconds / _LEAST_S)), _BINS - 1)
-
-
-def _upper_s(place: int) -> float:
-    return _LEAST_S * 2.0 ** (place / 2) if place else 0.0
-
-
-@dataclass(slots=True)
-class WorkLeft:
-    """Work that programs asked for later: weight and sum of samples by bin."""
-
-    weights: dict[int, float] = field(default_factory=dict)
-    sums_s: dict[int, float] = field(default_factory=dict)
-    total: float = 0.0
-    lines: list[tuple[float, float]] | None = None
-
-    def count(self, left_s: float) -> None:
-        place = _bin_of(left_s)
-        self.weights[place] = self.weights.get(place, 0.0) + 1.0
-        self.sums_s[place] = self.sums_s.get(place, 0.0) + (left_s if place else 0.0)
-        self.total += 1.0
-        self.lines = None
-        if self.total >= _MOST:
-            self._halve()
-
-    @property
-    def mean_s(self) -> float:
-        return math.fsum(self.sums_s.values()) / self.total
-
-    def index_s(self, waiting_s: float) -> float:
-        """Return the least work per program that ends, with `waiting_s` of it waiting already."""
-        if self.lines is None:
-            self.lines = self._lines()
-        if len(self.lines) == 1:
-            return waiting_s + self.lines[0][0]
-        return min([(waiting_s + spent_s) / ended for spent_s, ended in self.lines])
-
-    def _lines(self) -> list[tuple[float, float]]:
-        """Return pairs of the work spent beyond what waits, and the share of programs that have ended by
-        then, for stops at the end of each bin.
-        """
-        lines, ended, spent_s = [], 0.0, 0.0
-        for place in sorted(self.weights):
-            ended += self.weights[place] / self.total
-            spent_s += self.sums_s[place] / self.total
-            lines.append((spent_s + _upper_s(place) * max(0.0, 1.0 - ended), min(ended, 1.0)))
-        return lines
-
-    def _halve(self) -> None:
-        self.weights = {place: weight / 2 for place, weight in self.weights.items() if weight > 0.25}
-        self.sums_s = {place: self.sums_s[place] / 2 for place in self.weights}
-        self.total = sum(self.weights.values())
 
 
 @dataclass(slots=True)
@@ -129,18 +70,19 @@ class _Fresh:
 
 @dataclass(slots=True)
 class _OfSource:
-    """What was learned of one source: later work by bins of the work so far, how fresh prompts are, and how
-    long programs went on.
+    """What was learned of one source: later work by bins of the work so far, how fresh prompts are, how long
+    programs went on, and whether the last of them was several queries (only known of kinds).
     """
 
     cells: dict[int, WorkLeft] = field(default_factory=dict)
     fresh: _Fresh = field(default_factory=lambda: _Fresh())
     way_s: float = 0.0
     num_ways: int = 0
+    is_open_ended: bool = False
 
     def find(self, done_s: float) -> WorkLeft | None:
         """Return the distribution that is nearest in work so far, of those with enough samples."""
-        place = _bin_of(done_s) // 2
+        place = bin_of(done_s) // 2
         cell = self.cells.get(place)
         if cell is not None and cell.total >= _ENOUGH:
             return cell
@@ -150,18 +92,23 @@ class _OfSource:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRow:
-    """What was learned of one source, for people: at this much work so far, programs asked for so much more.
+    """What was learned of one kind of program, for people: how much more the programs asked for that had
+    asked for this much work.
 
     Attributes:
         done_s: least seconds of work so far of the row.
-        left_s: mean seconds of work that was asked for later.
         num: number of samples, of which old ones count less.
+        median_s: median seconds of the work that was asked for later.
+        p95_s: 95th percentile of those seconds.
+        index_s: index of such a program, with as much work waiting as is usual then.
     """
 
-    source: Source
+    kind: str
     done_s: float
-    left_s: float
     num: float
+    median_s: float
+    p95_s: float
+    index_s: float
 
 
 class LearnedWork:
@@ -170,22 +117,36 @@ class LearnedWork:
     def __init__(self) -> None:
         self._sources = OrderedDict[Source, _OfSource]()
 
-    def observe(self, source: Source, done_s: float, left_s: float, way_s: float | None = None) -> None:
+    def observe(
+        self,
+        source: Source,
+        done_s: float,
+        left_s: float,
+        way_s: float | None = None,
+        *,
+        asked_s: float = 0.0,
+        is_open_ended: bool = False,
+    ) -> None:
         """Count a program that asked for `left_s` seconds of work after it had asked for `done_s`.
 
-        `way_s` is the time from the start of this work to the end of the program, without the time that later
-        work of it waited; None if it was not measured.
+        Args:
+            way_s: time from the start of this work to the end of the program, without the time that later
+                work of it waited; None if it was not measured.
+            asked_s: the part of `done_s` that came at once, last.
+            is_open_ended: whether the program was several queries.
         """
-        place, left_s = _bin_of(done_s) // 2, max(0.0, left_s)
+        place, left_s = bin_of(done_s) // 2, max(0.0, left_s)
         found = self._source(source)
         if way_s is not None:
             found.num_ways += 1
             found.way_s += max(_LEAST_WEIGHT, 1 / found.num_ways) * (way_s - found.way_s)
-        for one in (found, self._source(source[:1])):
+        of_kind = self._source(source[:1])
+        of_kind.is_open_ended = is_open_ended
+        for one in (found, of_kind):
             cell = one.cells.get(place)
             if cell is None:
                 cell = one.cells[place] = WorkLeft()
-            cell.count(left_s)
+            cell.count(left_s, asked_s)
 
     def observe_fresh(self, source: Source, num_known: float, num_fresh: float) -> None:
         """Count a prompt of `num_known` tokens of which `num_fresh` had to be computed."""
@@ -216,18 +177,14 @@ class LearnedWork:
                 return cell
         return None
 
-    def index_s(self, source: Source, done_s: float, waiting_s: float) -> float | None:
-        """Return the work per program that ends, for a program that has asked for `done_s` seconds of work
-        and of which `waiting_s` wait; None if nothing is known.
-        """
-        cell = self.find(source, done_s)
-        return None if cell is None else cell.index_s(waiting_s)
-
     def rows(self) -> Iterator[LearnedRow]:
-        """Yield what was learned, by source, for people."""
+        """Yield what was learned, by kind of program and work so far, for people."""
         for source, found in sorted(self._sources.items()):
-            for place, cell in sorted(found.cells.items()):
-                yield LearnedRow(source, _upper_s(max(0, 2 * place - 1)), cell.mean_s, cell.total)
+            for place, cell in sorted(found.cells.items()) if len(source) == 1 else ():
+                done_s = upper_s(max(0, 2 * place - 1))
+                index_s = cell.index_s(cell.asked_s, done_s if found.is_open_ended else 0.0)
+                median_s, p95_s = cell.quantile_s(0.5), cell.quantile_s(0.95)
+                yield LearnedRow(source[0], done_s, cell.total, median_s, p95_s, index_s)
 
     def state(self) -> list[dict[str, Any]]:
         """Return all that was learned, as data that JSON can hold."""
@@ -236,10 +193,8 @@ class LearnedWork:
                 "source": list(source),
                 "fresh": list(astuple(found.fresh)),
                 "way": [found.way_s, found.num_ways],
-                "cells": [
-                    [place, [[one, cell.weights[one], cell.sums_s[one]] for one in sorted(cell.weights)]]
-                    for place, cell in sorted(found.cells.items())
-                ],
+                "is_open_ended": found.is_open_ended,
+                "cells": [[place, cell.state()] for place, cell in found.cells.items()],
             }
             for source, found in self._sources.items()
         ]
@@ -249,17 +204,11 @@ class LearnedWork:
         """Return what `state` gave. Raises ConfigError where it is not of that form."""
         learned = cls()
         try:
+            if len(state) > _MAX_SOURCES:
+                raise ValueError(f"{len(state)} sources are more than {_MAX_SOURCES}")
             for one in state:
-                found = learned._source(tuple(map(str, one["source"])))
-                tokens, share, of_tokens, of_share, num = one["fresh"]
-                found.fresh = _Fresh(float(tokens), float(share), float(of_tokens), float(of_share), int(num))
-                found.way_s, found.num_ways = float(one["way"][0]), int(one["way"][1])
-                for place, bins in one["cells"]:
-                    weights = {int(at): float(weight) for at, weight, _ in bins}
-                    sums_s = {int(at): float(sum_s) for at, _, sum_s in bins}
-                    found.cells[int(place)] = WorkLeft(weights, sums_s, sum(weights.values()))
-            learned.check_invariants()
-        except (AssertionError, KeyError, IndexError, TypeError, ValueError) as error:
+                learned._sources[tuple(map(str, one["source"]))] = _source_of(one)
+        except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
             raise ConfigError(f"learned work is not of the form that `state` gives: {error!r}") from error
         return learned
 
@@ -270,14 +219,9 @@ class LearnedWork:
             assert all(0 <= value < math.inf for value in astuple(found.fresh))
             assert found.way_s >= 0
             assert found.num_ways >= 0
-            assert all(0 <= place <= _BINS // 2 for place in found.cells)
+            assert all(0 <= place <= BINS // 2 for place in found.cells)
             for cell in found.cells.values():
-                assert cell.weights.keys() == cell.sums_s.keys()
-                assert all(0 <= place < _BINS for place in cell.weights)
-                assert all(weight > 0 for weight in cell.weights.values())
-                assert all(0 <= sum_s < math.inf for sum_s in cell.sums_s.values())
-                assert 0 < cell.total < _MOST
-                assert math.isclose(cell.total, sum(cell.weights.values()), abs_tol=1e-6)
+                cell.check_invariants()
 
     def _source(self, source: Source) -> _OfSource:
         sources = self._sources
@@ -289,3 +233,15 @@ class LearnedWork:
         else:
             sources.move_to_end(source)  # the one that was seen longest ago is first
         return found
+
+
+def _source_of(state: Mapping[str, Any]) -> _OfSource:
+    """Return what is known of one source, from its part of a state. Raises ValueError, and what Python raises
+    for values of other types.
+    """
+    *numbers, num = state["fresh"]
+    tokens, share, of_tokens, of_share = map(positive, numbers)
+    way_s, num_ways = state["way"]
+    cells = {checked_place(place, BINS // 2 + 1): WorkLeft.of_state(cell) for place, cell in state["cells"]}
+    fresh = _Fresh(tokens, share, of_tokens, of_share, int(positive(num)))
+    return _OfSource(cells, fresh, positive(way_s), int(positive(num_ways)), bool(state["is_open_ended"]))

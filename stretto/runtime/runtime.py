@@ -20,6 +20,7 @@ from stretto.apps.template import Configuration, Template
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId, StopInstance
+from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.engines.prompt_spaces import prompt_space
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Graph
@@ -93,6 +94,8 @@ class Runtime:
         machine: devices that replicas may name, and their memory; None checks nothing.
         tenant_weights: shares of engines that tenants get relative to each other while they all have work;
             1 for a tenant that is not there.
+        learned: what earlier runs have learned of programs, by engine, as `learned()` of their runtimes gave
+            it, or `LearnedFile.read`. It learns on here.
 
     Use it with `async with`: entering starts every replica and waits until all are ready, leaving
     cancels what still runs and closes every engine. In code that is not asynchronous, use it with `with` and
@@ -113,6 +116,7 @@ class Runtime:
         machine: Machine | None = None,
         ray_address: str = "",
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        learned: Mapping[str, LearnedWork] = NOTHING_LEARNED,
     ) -> None:
         given = _checked(deployments)
         self.deployments = {deployment.name: deployment for deployment in given}
@@ -120,7 +124,8 @@ class Runtime:
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
         self.vocabulary = vocabulary
         self.plan_cache = PlanCache(profiles, vocabulary, idle_conditions(given), lambda: len(self._queries))
-        self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space, tenant_weights)
+        expand = self.plan_cache.expand
+        self.system = System(given, expand, vocabulary, prompt_space, tenant_weights, learned)
         self.machine = machine
         self.ray_address = ray_address
         for deployment in given:
@@ -309,6 +314,10 @@ class Runtime:
     def snapshot(self) -> Snapshot:
         """Return a snapshot of what all queries (runs of an app) and engines are doing now."""
         return self.system.snapshot()
+
+    def learned(self) -> dict[str, LearnedWork]:
+        """Return what was learned of programs, by engine, in this run and those before."""
+        return self.system.learned()
 
     async def run(
         self,

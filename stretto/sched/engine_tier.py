@@ -8,6 +8,7 @@ from itertools import count
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.cluster.placements.table import check_placement
 from stretto.cluster.prompt_keys import SpaceOf
+from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.graph.compile import ExecutionGraph
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError
@@ -49,8 +50,8 @@ class EngineTier:
             away.
 
     Raises:
-        ConfigError: two engines have one name, a policy or a placement is unknown, or a weight of a tenant is
-            not positive.
+        ConfigError: two engines have one name, a policy or a placement is unknown, a weight of a tenant is
+            not positive, or something was learned of an engine that is not there.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class EngineTier:
         vocabulary: Vocabulary,
         space_of: SpaceOf,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        learned: Mapping[str, LearnedWork] = NOTHING_LEARNED,
     ) -> None:
         policies, placements = vocabulary.policies, vocabulary.placements
         self.schedulers: dict[str, BatchScheduler | LLMScheduler] = {}
@@ -70,7 +72,8 @@ class EngineTier:
                 raise ConfigError(f"two engines are called {engine.name!r}")
             check_policy(engine.policy, policies)
             check_placement(engine.placement, placements)
-            account = ProgramAccount(*prices_s(engine, profile), tenant_weights)
+            known = learned.get(engine.name)
+            account = ProgramAccount(*prices_s(engine, profile), tenant_weights, known)
             self.schedulers[engine.name] = (
                 LLMScheduler(
                     engine, profile, placements[engine.placement](), ids, policies, space_of, account
@@ -78,6 +81,9 @@ class EngineTier:
                 if engine.is_llm
                 else BatchScheduler(engine, profile, ids, policies, account)
             )
+        for name in learned:
+            if name not in self.schedulers:
+                raise ConfigError(f"something was learned of engine {name!r}, which there is not")
 
     def mark_dirty(self, engine: str) -> None:
         """Mark an engine as dirty, that is, its scheduler has to be asked whether it can give work to

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prompt_keys import SpaceOf, no_space
+from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.graph.compile import ExecutionGraph, Node
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
@@ -79,17 +80,19 @@ class System:
         vocabulary: Vocabulary = STANDARD,
         space_of: SpaceOf = no_space,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        learned: Mapping[str, LearnedWork] = NOTHING_LEARNED,
     ) -> None:
         """Start no instance yet: `AddInstance` events do, for the deployments' replicas and for others.
 
         Args:
             space_of: returns the space in which the instances of a replica report what they hold.
             tenant_weights: shares of tenants relative to each other; 1 for a tenant that is not there.
+            learned: what earlier runs have learned of programs, by engine. It learns on here.
 
         Raises:
-            ConfigError: two engines have one name, or a policy or a placement is unknown.
+            ConfigError: two engines have one name, or a policy, a placement or an engine is unknown.
         """
-        self._engines = EngineTier(deployments, vocabulary, space_of, tenant_weights)
+        self._engines = EngineTier(deployments, vocabulary, space_of, tenant_weights, learned)
         self.schedulers = self._engines.schedulers
         self.queries: dict[str, SessionMachine | OneCall] = {}
         self._expand = expand
@@ -134,6 +137,10 @@ class System:
             tuple(session.picture() for session in self.queries.values()),
             tuple(scheduler.picture() for scheduler in self.schedulers.values()),
         )
+
+    def learned(self) -> dict[str, LearnedWork]:
+        """Return what was learned of programs, by engine, in this run and those before."""
+        return {name: scheduler.account.learned for name, scheduler in self.schedulers.items()}
 
     def held(self, query: str) -> list[HeldPicture]:
         """Return the requests of a query that are held for lack of room in KV memory."""

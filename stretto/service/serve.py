@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from stretto.cluster.machine import Machine
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.deployment import Deployment, Replica
+from stretto.model.errors import StrettoError
 from stretto.model.values import Document
+from stretto.runtime.learned_file import LearnedFile
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
@@ -19,6 +21,8 @@ from stretto.service.places import LastInstances
 from stretto.service.service import Service
 
 _YOUNG_OBJECTS = 10_000
+_KEEP_EVERY_S = 300.0
+"""Seconds between two times at which what was learned of programs is written."""
 
 
 def spare_collector() -> None:
@@ -30,6 +34,39 @@ def spare_collector() -> None:
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
+@asynccontextmanager
+async def _kept(
+    runtime: Runtime, deployments: Sequence[Deployment], file: LearnedFile | None, say: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Write what is learned of programs to a file, now and then and in the end. A failure is said once."""
+    fails = file is None
+
+    async def write() -> None:
+        nonlocal fails
+        if file is None or fails:
+            return
+        states = {name: learned.state() for name, learned in runtime.learned().items()}
+        try:
+            await asyncio.to_thread(file.write, deployments, states)
+        except StrettoError as error:
+            fails = True
+            say(f"what was learned of programs is not kept: {error}")
+
+    async def write_often() -> None:
+        while True:
+            await asyncio.sleep(_KEEP_EVERY_S)
+            await write()
+
+    task = asyncio.create_task(write_often())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await write()
+
+
 def run_service(
     deployments: Iterable[Deployment],
     config: ServiceConfig,
@@ -39,28 +76,34 @@ def run_service(
     beside: Callable[[Runtime], Coroutine[Any, Any, None]] | None = None,
     documents: Sequence[Document] = (),
     spares: Mapping[str, Replica] | None = None,
+    learned: LearnedFile | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
     `documents` and `spares` are those of `Service`. What `beside` does with the runtime runs meanwhile, and
-    is cancelled in the end.
+    is cancelled in the end. What is learned of programs is read from the file `learned`, and written there
+    now and then and in the end.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
     Raises:
-        StrettoError: an engine cannot be started, or the port is in use.
+        StrettoError: an engine cannot be started, the port is in use, or the file `learned` is damaged.
     """
+    given = tuple(deployments)
+    known = {} if learned is None else learned.read(given)
 
     async def serve() -> None:
         places = LastInstances()
         async with (
             Runtime(
-                deployments,
+                given,
                 observers=[places],
                 max_queries=config.max_queries,
                 machine=machine,
                 tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
+                learned=known,
             ) as runtime,
+            _kept(runtime, given, learned, say),
             Service(runtime, config, apps, places, documents, spares) as service,
         ):
             spare_collector()

@@ -24,6 +24,7 @@ from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import DrainHow, KVReport, StartInstance, StopInstance
 from stretto.cluster.prompt_keys import PromptSpace
+from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.engines.contract import BatchEngine
 from stretto.graph.compile import ExecutionGraph
 from stretto.model.deployment import Deployment, Engine, Replica
@@ -94,6 +95,7 @@ class VirtualDriver(VirtualTime):
             replies take more memory as the run goes on.
         observers: objects that are told of everything as it happens.
         vocabulary: the policies and placements that engines may name.
+        learned: what earlier runs have learned of programs, by engine. It learns on here.
         on_reply: function that is called with each reply at its time, and may plan further queries.
         on_settled: function that is called with the value of each variable of a session at its time, and may
             plan further events.
@@ -113,13 +115,14 @@ class VirtualDriver(VirtualTime):
         keeps: bool = True,
         observers: Iterable[Observer] = (),
         vocabulary: Vocabulary = DEFAULT,
+        learned: Mapping[str, LearnedWork] = NOTHING_LEARNED,
         on_reply: Callable[[Reply], None] = lambda _: None,
         on_settled: Callable[[Settled], None] = lambda _: None,
     ) -> None:
         super().__init__()
         given = tuple(deployments)
         self.engines: dict[str, Engine] = {deployment.engine.name: deployment.engine for deployment in given}
-        self.system = System(given, expand, vocabulary, self._space_of)
+        self.system = System(given, expand, vocabulary, self._space_of, learned=learned)
         self.recorder = Recorder(max_spans=None)
         self.observers = Observers([self.recorder, *observers] if keeps else observers)
         self.replies: dict[str, Reply] = {}

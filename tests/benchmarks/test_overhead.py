@@ -20,6 +20,7 @@ TOY = OverheadSize(
     chunks=(2, 4, 8),
     components=(2, 4),
     waiting=(1, 30),
+    held=(1, 30),
     ends=2,
     waits=1,
     block_s=0.02,

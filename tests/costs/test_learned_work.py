@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from stretto.costs.learned_work import LearnedWork
+from stretto.costs.learned_work import LearnedWork, Source
 from stretto.model.errors import ConfigError
 
 AGENT, CHAT = ("agent", "turn"), ("chat", "answer")
+
+
+def index_s(learned: LearnedWork, source: Source, done_s: float, waiting_s: float) -> float | None:
+    """Return the index of a program of this source with so much work so far and waiting."""
+    left = learned.find(source, done_s)
+    return None if left is None else left.index_s(waiting_s)
 
 
 def test_nothing_is_known_at_first_nor_after_a_few_programs() -> None:
     learned = LearnedWork()
     for _ in range(3):
         learned.observe(CHAT, 1.0, 0.0)
-    assert learned.index_s(CHAT, 1.0, 0.5) is None
+    assert index_s(learned, CHAT, 1.0, 0.5) is None
     learned.observe(CHAT, 1.0, 0.0)
-    assert learned.index_s(CHAT, 1.0, 0.5) == 0.5
-    assert learned.index_s(AGENT, 1.0, 0.5) is None
+    assert index_s(learned, CHAT, 1.0, 0.5) == 0.5
+    assert index_s(learned, AGENT, 1.0, 0.5) is None
 
 
 def test_an_unknown_step_of_a_known_kind_is_like_other_steps() -> None:
     learned = LearnedWork()
     for _ in range(8):
         learned.observe(CHAT, 1.0, 0.0)
-    assert learned.index_s(("chat", "another"), 1.0, 0.5) == 0.5
+    assert index_s(learned, ("chat", "another"), 1.0, 0.5) == 0.5
 
 
 def test_where_all_need_the_same_the_index_is_that() -> None:
     learned = LearnedWork()
     for _ in range(20):
         learned.observe(AGENT, 1.0, 3.0)
-    assert learned.index_s(AGENT, 1.0, 0.5) == pytest.approx(3.5)
+    assert index_s(learned, AGENT, 1.0, 0.5) == pytest.approx(3.5)
 
 
 def test_many_short_ones_count_more_than_a_few_long_ones() -> None:
@@ -42,7 +51,7 @@ def test_many_short_ones_count_more_than_a_few_long_ones() -> None:
     learned = LearnedWork()
     for number in range(40):
         learned.observe(AGENT, 1.0, 100.0 if number % 10 == 0 else 0.0)
-    assert learned.index_s(AGENT, 1.0, 0.5) == pytest.approx(0.5 / 0.9)
+    assert index_s(learned, AGENT, 1.0, 0.5) == pytest.approx(0.5 / 0.9)
 
 
 def test_a_program_that_has_lasted_long_is_compared_with_those_that_did_too() -> None:
@@ -50,9 +59,9 @@ def test_a_program_that_has_lasted_long_is_compared_with_those_that_did_too() ->
     for _ in range(9):
         learned.observe(AGENT, 1.0, 0.1)
         learned.observe(AGENT, 50.0, 20.0)
-    assert learned.index_s(AGENT, 1.2, 0.5) == pytest.approx(0.6)
-    assert learned.index_s(AGENT, 60.0, 0.5) == pytest.approx(20.5)
-    assert learned.index_s(AGENT, 7000.0, 0.5) == pytest.approx(20.5), "the nearest that is known"
+    assert index_s(learned, AGENT, 1.2, 0.5) == pytest.approx(0.6)
+    assert index_s(learned, AGENT, 60.0, 0.5) == pytest.approx(20.5)
+    assert index_s(learned, AGENT, 7000.0, 0.5) == pytest.approx(20.5), "the nearest that is known"
 
 
 def test_it_follows_a_load_that_changes() -> None:
@@ -61,9 +70,9 @@ def test_it_follows_a_load_that_changes() -> None:
         learned.observe(AGENT, 1.0, 0.0)
     for _ in range(1000):
         learned.observe(AGENT, 1.0, 8.0)
-    index_s = learned.index_s(AGENT, 1.0, 0.5)
-    assert index_s is not None
-    assert index_s > 7.0
+    now_s = index_s(learned, AGENT, 1.0, 0.5)
+    assert now_s is not None
+    assert now_s > 7.0
 
 
 def test_memory_is_bounded() -> None:
@@ -73,7 +82,7 @@ def test_memory_is_bounded() -> None:
         learned.observe(source, draw.lognormvariate(0, 4), draw.lognormvariate(0, 4), draw.random())
         learned.observe_fresh(source, 100, draw.randint(0, 100))
     learned.check_invariants()
-    assert len({row.source for row in learned.rows()}) <= 1024
+    assert len(learned.state()) <= 1024
 
 
 def test_it_can_be_saved_and_loaded() -> None:
@@ -84,12 +93,51 @@ def test_it_can_be_saved_and_loaded() -> None:
         learned.observe_fresh(AGENT, 100, 25)
     loaded = LearnedWork.of_state(json.loads(json.dumps(learned.state())))
     assert list(loaded.rows()) == list(learned.rows())
-    assert loaded.index_s(AGENT, 1.0, 0.5) == learned.index_s(AGENT, 1.0, 0.5)
+    assert index_s(loaded, AGENT, 1.0, 0.5) == index_s(learned, AGENT, 1.0, 0.5)
     assert loaded.fresh(AGENT, 200) == learned.fresh(AGENT, 200)
     assert loaded.way_s(AGENT) == 2.0
-    for wrong in ([{}], [{"source": ["a"], "fresh": [1], "way": [0, 0], "cells": []}], [3]):
-        with pytest.raises(ConfigError, match="learned work is not of the form"):
-            LearnedWork.of_state(wrong)  # type: ignore[arg-type]
+
+
+def wrong_states() -> Iterator[object]:
+    """States that are damaged in one place each."""
+    learned = LearnedWork()
+    learned.observe(AGENT, 1.0, 3.0, asked_s=1.0)
+    for changes in (
+        {"source": None},
+        {"fresh": [1]},
+        {"fresh": [0, 1, 0, math.nan, 3]},
+        {"way": [-1.0, 2]},
+        {"way": [0.0, math.inf]},
+        {"cells": [[99, [0, []]]]},
+        {"cells": [[3, [0, []]]]},
+        {"cells": [[3, [0, [[5, -1, 2]]]]]},
+        {"cells": [[3, [0, [[5, 1000, 2]]]]]},
+        {"cells": [[3, [0, [[5.5, 1, 2]]]]]},
+    ):
+        yield [{**learned.state()[0], **changes}]
+    yield from ([{}], [3], 3, None, learned.state() * 600)
+
+
+@pytest.mark.parametrize("wrong", list(wrong_states()))
+def test_a_damaged_state_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="learned work is not of the form"):
+        LearnedWork.of_state(wrong)
+
+
+def test_people_see_kinds_by_work_so_far() -> None:
+    learned = LearnedWork()
+    for number in range(20):
+        learned.observe(CHAT, 1.0, 0.0, asked_s=1.0)
+        learned.observe(AGENT, 1.0, 10.0 if number < 18 else 100.0, asked_s=0.5, is_open_ended=True)
+        learned.observe(AGENT, 40.0, 0.0, asked_s=0.5, is_open_ended=True)
+    young, old, chat = learned.rows()
+    assert [row.kind for row in (young, old, chat)] == ["agent", "agent", "chat"]
+    assert [row.num for row in (young, old, chat)] == [20, 20, 20]
+    assert (young.median_s, young.p95_s) == (pytest.approx(10.0), pytest.approx(100.0))
+    assert (old.median_s, chat.p95_s) == (0.0, 0.0)
+    assert chat.index_s == pytest.approx(1.0)
+    assert 20.0 < old.index_s <= 40.0, "it may go on, so it goes by the work that it has had"
+    assert 0.5 < young.done_s <= 1.0
 
 
 def test_new_ends_of_histories_are_numbers_and_new_documents_are_shares() -> None:

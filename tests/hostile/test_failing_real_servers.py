@@ -308,7 +308,10 @@ def num_running(url: str) -> float:
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS if RUNS_ALL else ["least_seconds"])
-def test_the_command_serve_goes_on_when_one_of_two_servers_dies(placement: str, tmp_path: Path) -> None:
+def test_the_command_serve_goes_on_when_one_of_two_servers_dies(
+    placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = tmp_path / "engines.toml"
     with emulating(fleet_of(2, speed=SPEED)) as urls:
         replicas = "".join(

@@ -39,13 +39,14 @@ WEATHER = {
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    cache = str(tmp_path_factory.mktemp("cache"))
     command = [sys.executable, "-m", "stretto.cli.main", "serve", "--port", "0", "--app", "advanced"]
     server = subprocess.Popen(
         [*command, "--llm", str(MINI), "--docs", str(BOOK)],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": cache},
     )
     try:
         assert server.stderr is not None

@@ -82,6 +82,48 @@ def say(x: P.SemanticVariable) -> None:
     """Say {{x}}: {{output:y}}"""
 
 
+@pytest.fixture(autouse=True)
+def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let commands keep what they learn where nobody else does."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def explained() -> str:
+    """Return what `stretto explain` says of whose turn it is; empty if it says nothing."""
+    command = [sys.executable, "-m", "stretto.cli.main", "explain", "--app", "naive"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    _, _, text = ended.stdout.partition("whose turn, as learned by `stretto serve`\n")
+    return text.partition("depths\n")[0]
+
+
+def test_what_is_learned_of_programs_is_kept_and_shown(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stretto.cli.main", "serve", "--llm", "stand-in", "--port", "0"]
+    body = {"model": "llm", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
+    assert explained() == ""
+    for seen in (3, 6):
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                url = process.stderr.readline().split()[0]
+                for _ in range(3):
+                    httpx.post(f"{url}/v1/chat/completions", json=body).raise_for_status()
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 128 + signal.SIGTERM
+            finally:
+                process.kill()
+        engine, heads, *rows = [re.split("  +", line.strip()) for line in explained().splitlines() if line]
+        assert engine[0].startswith("llm:")
+        assert heads[1:5] == ["kind of program", "work so far", "seen", "more: median"]
+        assert {row[1] for row in rows} == {"call"}
+        assert sum(int(row[3]) for row in rows) == seen
+        assert {(row[4], row[5]) for row in rows} == {("0 s", "0 s")}, "nothing came after the one call"
+    (tmp_path / "cache" / "stretto" / "learned.json").write_text("{")
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "is not a file of what was learned" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     file = tmp_path / "engines.toml"
     file.write_text("[[service.tenant]]\nname = 'a'\nkeys = ['k']\n")

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -38,11 +39,12 @@ Case = tuple[str, Template, Mapping[str, Mapping[str, object]]]
 @contextmanager
 def service(*options: str) -> Iterator[str]:
     """Run `stretto serve` in a process; yield its URL. SIGTERM ends it."""
+    cache = TemporaryDirectory()  # where it keeps what it learns
     server = subprocess.Popen(
         [sys.executable, "-m", "stretto.cli.main", "serve", "--port", "0", *options],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": cache.name},
     )
     try:
         assert server.stderr is not None
@@ -56,6 +58,7 @@ def service(*options: str) -> Iterator[str]:
     finally:
         server.kill()
         server.communicate()
+        cache.cleanup()
 
 
 def compare(

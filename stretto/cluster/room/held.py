@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator
+from dataclasses import field
 
 from stretto.cluster.room.contexts import Context
 from stretto.model.record import record
 from stretto.model.sorted_queue import SortedQueue
 
-_FACTOR = 1.25
+_LOG_FACTOR = math.log(1.25)
+"""Logarithm of the factor by which needs of one class may differ."""
 _MOST_CREDIT_S = 300.0
 
 
@@ -25,19 +27,22 @@ class Holding:
     Attributes:
         need: tokens that it would add to those inside.
         since_s: time from which it has been held.
+        aged_from_s: time from which its age counts: since its program began, but no longer than
+            `_MOST_CREDIT_S` before it was held, so that programs that live for hours leave room for others.
+        size: class of what needs about as much.
     """
 
     key: Hashable
     context: Context
     need: float
     since_s: float
+    aged_from_s: float = field(init=False)
+    size: int = field(init=False)
 
-    @property
-    def aged_from_s(self) -> float:
-        """Time from which its age counts: since its program began, but no longer than `_MOST_CREDIT_S` before
-        it was held, so that programs that live for hours leave room for others.
-        """
-        return max(self.context.program.start_s, self.since_s - _MOST_CREDIT_S)
+    def __post_init__(self) -> None:
+        aged_from_s = max(self.context.program.start_s, self.since_s - _MOST_CREDIT_S)
+        self.aged_from_s = aged_from_s  # type: ignore[misc]
+        self.size = int(math.log(max(1.0, self.need)) / _LOG_FACTOR)  # type: ignore[misc]
 
 
 class Held:
@@ -46,6 +51,7 @@ class Held:
     def __init__(self) -> None:
         self._by_key: dict[Hashable, Holding] = {}
         self._classes: dict[int, SortedQueue[Holding]] = {}
+        self._firsts: dict[int, Holding] = {}  # of each class
         self.need = 0.0
         """Tokens that all of them need together."""
 
@@ -64,30 +70,23 @@ class Held:
         """Hold a request."""
         self._by_key[holding.key] = holding
         self.need += holding.need
-        of_class = self._classes.setdefault(_class_of(holding), SortedQueue())
-        of_class.add(_age_key(holding), holding)
+        self._put(holding)
 
     def remove(self, key: Hashable) -> Holding:
         """Hold a request no longer. Raises KeyError if it is not held."""
         holding = self._by_key.pop(key)
         self.need = self.need - holding.need if self._by_key else 0.0
-        name = _class_of(holding)
-        self._classes[name].remove(_age_key(holding))
-        if not self._classes[name]:
-            del self._classes[name]
+        self._take(holding)
         return holding
 
     def replace(self, holding: Holding, need: float) -> Holding:
         """Correct what a held request needs; return how it is held now."""
         changed = Holding(holding.key, holding.context, need, holding.since_s)
         before = self._by_key[holding.key]
-        name, new_name = _class_of(before), _class_of(changed)
         self._by_key[holding.key] = changed
         self.need += need - before.need
-        self._classes[name].remove(_age_key(before))
-        if not self._classes[name]:
-            del self._classes[name]
-        self._classes.setdefault(new_name, SortedQueue()).add(_age_key(changed), changed)
+        self._take(before)
+        self._put(changed)
         return changed
 
     def best(self, now_s: float, most_need: float = math.inf) -> Holding | None:
@@ -95,23 +94,38 @@ class Held:
         is oldest for its need.
         """
         best, most = None, -math.inf
-        for of_class in self._classes.values():
-            holding = of_class.first
-            per_token_s = (now_s - holding.aged_from_s) / max(1.0, holding.need)
-            if holding.need <= most_need and per_token_s > most:
-                best, most = holding, per_token_s
+        for holding in self._firsts.values():
+            need = holding.need
+            if need <= most_need:
+                per_token_s = (now_s - holding.aged_from_s) / (need if need > 1.0 else 1.0)
+                if per_token_s > most:
+                    best, most = holding, per_token_s
         return best
 
     def check_invariants(self) -> None:
         """Check that the classes have what is held. For tests."""
         assert sum(map(len, self._classes.values())) == len(self._by_key)
+        assert self._firsts == {name: of_class.first for name, of_class in self._classes.items()}
         for name, of_class in self._classes.items():
-            assert all(_class_of(one) == name and self._by_key[one.key] is one for one in of_class)
+            assert all(one.size == name and self._by_key[one.key] is one for one in of_class)
         assert abs(self.need - sum(one.need for one in self)) < 1e-3
 
+    def _put(self, holding: Holding) -> None:
+        name = holding.size
+        of_class = self._classes.get(name)
+        if of_class is None:
+            of_class = self._classes[name] = SortedQueue()
+        of_class.add(_age_key(holding), holding)
+        self._firsts[name] = of_class.first
 
-def _class_of(holding: Holding) -> int:
-    return int(math.log(max(1.0, holding.need)) / math.log(_FACTOR))
+    def _take(self, holding: Holding) -> None:
+        name = holding.size
+        of_class = self._classes[name]
+        of_class.remove(_age_key(holding))
+        if of_class:
+            self._firsts[name] = of_class.first
+        else:
+            del self._classes[name], self._firsts[name]
 
 
 def _age_key(holding: Holding) -> tuple[float, float, int]:

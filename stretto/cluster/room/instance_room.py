@@ -26,7 +26,7 @@ class InstanceRoom:
         self.prefill_s = prefill_s
         self.lane_tokens = 0
         self.computed = 0
-        self.is_serving = True
+        self.is_serving = False
         self.inside: dict[Context, None] = {}
         self._tokens = 0
         self._users: dict[BlockHash, int] = {}

@@ -109,10 +109,9 @@ class Room:
 
         `prefill_s` is the predicted seconds of the prefill of a token there.
         """
-        rooms = self._rooms.by_id
-        if instance not in rooms:
-            rooms[instance] = InstanceRoom(instance, kv_tokens, prefill_s)
-        rooms[instance].is_serving = True
+        if instance not in self.instances:
+            self._rooms.add(InstanceRoom(instance, kv_tokens, prefill_s))
+        self._rooms.serve(instance, is_serving=True)
         self._may_admit = True
 
     def resize(self, instance: InstanceId, kv_tokens: int) -> None:
@@ -123,7 +122,7 @@ class Room:
     def suspend(self, instance: InstanceId) -> None:
         """Let nothing more enter at an instance, which may be down, until it joins again."""
         if instance in self.instances:
-            self._rooms.by_id[instance].is_serving = False
+            self._rooms.serve(instance, is_serving=False)
             self._rooms.let_others_enter()
             self._may_admit = True
 
@@ -136,7 +135,7 @@ class Room:
             for arrived in self._requests.values():
                 if arrived.context.instance == instance:
                     arrived.lane_tokens = 0
-            del self._rooms.by_id[instance]
+            self._rooms.remove(instance)
             self._rooms.let_others_enter()
             self._may_admit = True
 

@@ -22,14 +22,31 @@ class Rooms:
     """The memories of all instances.
 
     Attributes:
+        by_id: all of them, by instance.
+        serving: those where contexts may enter.
         cleared: instance where nothing enters or goes on but `cleared_for`, which has been next for too long.
     """
 
     def __init__(self) -> None:
         self.by_id: dict[InstanceId, InstanceRoom] = {}
+        self.serving: list[InstanceRoom] = []
         self.means = CallMeans()
         self.cleared: InstanceRoom | None = None
         self.cleared_for: Context | None = None
+
+    def add(self, room: InstanceRoom) -> None:
+        """Add the memory of an instance, where nothing enters before `serve`."""
+        self.by_id[room.id] = room
+
+    def serve(self, instance: InstanceId, *, is_serving: bool) -> None:
+        """Let contexts enter at an instance, or not any more."""
+        self.by_id[instance].is_serving = is_serving
+        self.serving = [room for room in self.by_id.values() if room.is_serving]
+
+    def remove(self, instance: InstanceId) -> None:
+        """Remove the memory of an instance, where nothing is inside."""
+        del self.by_id[instance]
+        self.serving = [room for room in self.by_id.values() if room.is_serving]
 
     def of(self, context: Context) -> InstanceRoom | None:
         """Return the instance where a context was last; None if there is none any more."""
@@ -40,11 +57,6 @@ class Rooms:
         assert context.is_inside
         assert context.instance is not None
         return self.by_id[context.instance]
-
-    @property
-    def serving(self) -> list[InstanceRoom]:
-        """Instances where contexts may enter."""
-        return [room for room in self.by_id.values() if room.is_serving]
 
     @property
     def is_any_inside(self) -> bool:
@@ -85,11 +97,14 @@ class Rooms:
 
     def clears_s(self, next_s: float) -> float:
         """Return the time from which others give way to what does not fit, and is next from `next_s` on."""
-        return next_s + _PASSED_FOR * max((room.keeps_for_s() for room in self.serving), default=0.0)
+        keeps_s = 0.0
+        for room in self.serving:
+            keeps_s = max(keeps_s, room.keeps_for_s())
+        return next_s + _PASSED_FOR * keeps_s
 
     def clear_for(self, context: Context) -> None:
         """Let nothing but a context enter or go on at the instance where the fewest others have to leave."""
-        largest = max(room.belief.tokens for room in self.serving)
+        largest = self._largest()
 
         def left(room: InstanceRoom) -> tuple[bool, float]:
             adds = self.adds(context, room)
@@ -104,26 +119,28 @@ class Rooms:
 
     def free(self) -> float:
         """Return the tokens that newcomers may add to those inside where they may add most."""
-        return max(
-            (1.0 - _RESERVE) * room.belief.tokens - self.claims(room) if room is not self.cleared else 0.0
-            for room in self.serving
-        )
+        most = -math.inf
+        for room in self.serving:
+            is_open = room is not self.cleared
+            free = (1.0 - _RESERVE) * room.belief.tokens - self.claims(room) if is_open else 0.0
+            if free > most:
+                most = free
+        return most
 
     def roomiest(self, context: Context, *, keeps_reserve: bool = True) -> tuple[float, InstanceRoom | None]:
         """Return how many tokens a context that is outside adds where it adds the fewest, and the instance
         where it should enter: where it was, or where most room is left beside it; None if it fits nowhere.
         """
         least, best, most = math.inf, None, 0.0
-        serving = self.serving
-        largest = max(room.belief.tokens for room in serving)
-        for room in serving:
+        reserve = _RESERVE if keeps_reserve else 0.0
+        for room in self.serving:
             adds = self.adds(context, room)
-            least = min(least, adds)
+            if adds < least:
+                least = adds
             if room is self.cleared and context is not self.cleared_for:
                 continue
-            reserve = _RESERVE if keeps_reserve else 0.0
             left = (1.0 - reserve) * room.belief.tokens - self.claims(room) - adds
-            if left < 0.0 and (room.inside or room.belief.tokens < min(adds, largest)):
+            if left < 0.0 and (room.inside or room.belief.tokens < min(adds, self._largest())):
                 continue
             if room.id == context.instance and context.is_computed:
                 return adds, room
@@ -133,13 +150,17 @@ class Rooms:
 
     def emptiest_lane(self) -> tuple[InstanceRoom, float]:
         """Return the instance with the emptiest lane, and how many tokens a request there may take."""
-
-        def free(room: InstanceRoom) -> float:
-            return _LANE_IN_FLIGHT * room.belief.tokens - room.lane_tokens
-
-        room = max(self.serving, key=free)
-        return room, min(free(room), _LANE_SIZE * room.belief.tokens)
+        emptiest, most = self.serving[0], -math.inf
+        for room in self.serving:
+            free = _LANE_IN_FLIGHT * room.belief.tokens - room.lane_tokens
+            if free > most:
+                emptiest, most = room, free
+        return emptiest, min(most, _LANE_SIZE * emptiest.belief.tokens)
 
     def claimed(self) -> dict[InstanceId, int]:
         """Return how many tokens the contexts inside take of each instance's memory."""
         return {room.id: round(self.claims(room)) for room in self.by_id.values()}
+
+    def _largest(self) -> float:
+        """Return the tokens of the largest memory where contexts may enter."""
+        return max(room.belief.tokens for room in self.serving)

@@ -49,7 +49,10 @@ class SilentContexts:
         """Return whether contexts of a kind are likely to come back after an answer while it is worth to keep
         them, wherever that is longest.
         """
-        within_s = max([room.keeps_for_s() for room in self._rooms.by_id.values()], default=math.inf)
+        rooms = self._rooms.by_id
+        within_s = 0.0 if rooms else math.inf
+        for room in rooms.values():
+            within_s = max(within_s, room.keeps_for_s())
         return silences.patience(within_s) > 0
 
     def begin(self, context: Context, now_s: float) -> Context | None:

@@ -28,14 +28,19 @@ _MAX_SOURCES = 1024
 
 @dataclass(slots=True)
 class _Mean:
+    """A mean of lengths, the newest counting most, and the number of tokens that is `expected` by it."""
+
     tokens: float = 0.0
     num_observed: int = 0
     longest: int = 0
+    expected: int = _PRIOR
 
     def observe(self, num_tokens: int) -> None:
         self.num_observed += 1
-        self.longest = max(self.longest, num_tokens)
+        if num_tokens > self.longest:
+            self.longest = num_tokens
         self.tokens += max(_LEAST_SHARE, 1 / self.num_observed) * (num_tokens - self.tokens)
+        self.expected = round(self.tokens)
 
 
 class ExpectedOutputs:
@@ -54,17 +59,18 @@ class ExpectedOutputs:
         """Mean number of tokens of an LLM answer, over all steps of all apps; a fixed guess before any answer
         has ended.
         """
-        return round(self._all.tokens) if self._all.num_observed else _PRIOR
+        return self._all.expected
 
     def expected(self, request: StepRequest) -> int:
         """Return the number of tokens that each item of a request is expected to generate: at most the
         request's own limit, 0 for a prefill.
         """
-        if request.decode is None:
+        decode = request.decode
+        if decode is None:
             return 0
         mean = self._means.get(request.source)
-        expected = _PRIOR if mean is None else max(1, round(mean.tokens))
-        return min(expected, request.decode.max_tokens)
+        expected = _PRIOR if mean is None else mean.expected or 1
+        return expected if expected < decode.max_tokens else decode.max_tokens
 
     def longest(self, request: StepRequest) -> int:
         """Return the number of tokens of the longest answer of the same step so far, or what is expected if

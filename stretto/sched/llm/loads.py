@@ -181,6 +181,8 @@ class InstanceLoads:
         """Return whether another instance than this serves, among those of the model and dtype `like`; None
         stands for all.
         """
+        if len(self._table) == 1 and self._table.get(instance) is not None:
+            return False
         return any(
             view.state == "serving" and view.id != instance and like in (None, self._output_keys[view.id])
             for view in self._table

@@ -8,7 +8,7 @@ order, and nothing that waits there costs time when others come or go.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from typing import TypeAlias
 
 from stretto.cluster.messages import InstanceId
@@ -79,9 +79,10 @@ class RoomGate:
         now. `released` returns the rest, item by item.
         """
         request = entry.request
+        if not (self._sized or self._keys.has_spaces) or not self._engine.holds_programs:
+            return [entry]
         is_last = request.is_alone and not request.record.program
-        is_known = bool(self._sized) or self._keys.has_spaces
-        if not (self._engine.holds_programs and is_known) or request.record.criteria == "offline":
+        if request.record.criteria == "offline":
             return [entry]
         if (is_last or entry.hi > entry.lo + 1) and not self._room.is_guarded:
             return [entry]
@@ -103,10 +104,11 @@ class RoomGate:
                 going.append(one)
         return going
 
-    def released(self) -> Iterator[QueueEntry]:
-        """Yield the queue entries that may go out now."""
-        if not self._held:
-            return
+    def released(self) -> Iterable[QueueEntry]:
+        """Return the queue entries that may go out now, one by one."""
+        return self._admitted() if self._held else ()
+
+    def _admitted(self) -> Iterator[QueueEntry]:
         for entered in self._room.admit(self.now_s):
             entry = self._held.pop(entered.key)  # type: ignore[call-overload]
             entry.room_at, entry.held_s = entered.instance, entered.held_s
@@ -119,7 +121,8 @@ class RoomGate:
 
     def ended(self, entry: QueueEntry, item: int, usage: Usage | None = None) -> None:
         """Note that an item has ended or left its instance; `usage` is given with an answer."""
-        self._end((entry.query, entry.request.node.id, item), usage)
+        if entry.query in self._of_query:
+            self._end((entry.query, entry.request.node.id, item), usage)
 
     def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
         """Drop the items of a node, or some of them, whether they are held or wait in the queue; return how

@@ -105,8 +105,11 @@ class LLMScheduler:
         """Next time at which `schedule` should be called even if no event comes: because it has held requests
         back until then, or because a waiting request fails then. None if there is none.
         """
-        times_s = (self._placing.not_before_s, self._shown.due_s(), self._gate.due_s())
-        return min((time_s for time_s in times_s if time_s is not None), default=None)
+        first_s = self._placing.not_before_s
+        for time_s in (self._shown.due_s(), self._gate.due_s()):
+            if time_s is not None and (first_s is None or time_s < first_s):
+                first_s = time_s
+        return first_s
 
     @property
     def may_decide(self) -> bool:

@@ -111,7 +111,7 @@ class ByQuery:
 
     def add(self, entry: QueueEntry) -> None:
         """Add an entry (one step's queued work) to the waiting work of its query (run of an app)."""
-        name = self._name_of(entry)
+        name = entry.sorted_under = self._name_of(entry)
         query = self._queries.get(name)
         if query is None:
             query = self._queries[name] = self._make_query()
@@ -132,13 +132,13 @@ class ByQuery:
         the best query that fits, unless it is the turn of one that has waited beyond the age
         limit. None if none may go.
         """
-        if not self._waiting:
+        if self._moved:
+            self._put_moved()
+        if not self._keys:
             return None
         due = self._waiting.due(now_s)
         if due is not None:
             return first_that_fits((due,), fits)
-        if self._moved:
-            self._put_moved()
         first = self._queries[self._by_key.first].first()
         if num_items := fits(first):
             return Take(first, num_items)
@@ -152,7 +152,7 @@ class ByQuery:
     def _leave(self, entry: QueueEntry, num_items: int) -> None:
         entry.lo += num_items
         if entry.lo == entry.hi:
-            name = self._name_of(entry)
+            name = entry.sorted_under
             self._waiting.remove(entry)
             self._queries[name].all_taken(entry)
             self._moved[name] = None
@@ -161,7 +161,7 @@ class ByQuery:
         """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
         were given up.
         """
-        name = self._name_of(entry)
+        name = entry.sorted_under
         query = self._queries[name]
         query.started(entry, lo, hi)
         self._moved[name] = None
@@ -173,7 +173,7 @@ class ByQuery:
         """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
         first.
         """
-        return self._queries[self._name_of(entry)].rank(entry)
+        return self._queries[entry.sorted_under].rank(entry)
 
     def _put_moved(self) -> None:
         """Put the queries that have changed in their places among the others."""

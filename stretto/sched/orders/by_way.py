@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.by_query import PlaceKey, Places
@@ -18,15 +18,14 @@ class _Part:
     Attributes:
         unit_s: predicted seconds of a unit of its work.
         way: sort key among the entries: the longest way to the end goes first.
+        seconds: predicted seconds of the items that have not started.
     """
 
     entry: QueueEntry
     unit_s: float
     way: tuple[float, int, float, int]
-    num_unstarted: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.num_unstarted = self.entry.hi - self.entry.lo
+    num_unstarted: int
+    seconds: float
 
 
 class ByWay:
@@ -43,6 +42,7 @@ class ByWay:
         self.seconds = 0.0
         self.unstarted = Earliest()
         self._output_s = output_s
+        self._key_s: float | None = None  # of `key_s`, since the entries have last changed
         self._parts: dict[QueueEntry, _Part] = {}
         self._waiting = SortedQueue[QueueEntry]()
 
@@ -55,8 +55,11 @@ class ByWay:
         `since_s`. Its way counts as longer by `hurry_s`.
         """
         way = -(entry.path_s + hurry_s), -entry.request.node.depth, entry.arrival_s, entry.number
-        part = self._parts[entry] = _Part(entry, unit_s, way)
-        self.seconds += self._price_s(part, entry.lo, entry.hi)
+        lo, hi = entry.lo, entry.hi
+        seconds = self._price_s(entry, unit_s, lo, hi)
+        self._parts[entry] = _Part(entry, unit_s, way, hi - lo, seconds)
+        self.seconds += seconds
+        self._key_s = None
         self.unstarted.add(entry, since_s)
         self._waiting.add(way, entry)
 
@@ -67,11 +70,16 @@ class ByWay:
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Record that items `lo` to `hi` of an entry run now or were given up."""
         part = self._parts[entry]
-        self.seconds -= self._price_s(part, lo, hi)
         part.num_unstarted -= hi - lo
+        self._key_s = None
         if part.num_unstarted == 0:
+            self.seconds -= part.seconds
             del self._parts[entry]
             self.unstarted.remove(entry)
+            return
+        seconds = self._price_s(entry, part.unit_s, lo, hi)
+        self.seconds -= seconds
+        part.seconds -= seconds
 
     def is_empty(self) -> bool:
         """Return whether all items of all entries have started."""
@@ -83,7 +91,10 @@ class ByWay:
 
     def first_key(self) -> PlaceKey | None:
         """Return the sort key of what waits; None if nothing does."""
-        return (self.key_s(), self.unstarted.first.number) if self._waiting else None
+        if not self._waiting:
+            return None
+        self._key_s = key_s = self.key_s()
+        return key_s, self.unstarted.first.number
 
     def places(self) -> Places:
         """Yield the sort key of what waits, with the entries, the longest way first."""
@@ -93,8 +104,10 @@ class ByWay:
 
     def rank(self, entry: QueueEntry) -> Rank:
         """Return the sort key of an entry that has not started; the smaller goes first."""
-        return self.key_s(), *self._parts[entry].way[:2]
+        if self._key_s is None:
+            self._key_s = self.key_s()
+        way = self._parts[entry].way
+        return self._key_s, way[0], way[1]
 
-    def _price_s(self, part: _Part, lo: int, hi: int) -> float:
-        num_output = part.entry.num_output * (hi - lo)
-        return part.unit_s * part.entry.num_units(lo, hi) + self._output_s * num_output
+    def _price_s(self, entry: QueueEntry, unit_s: float, lo: int, hi: int) -> float:
+        return unit_s * entry.num_units(lo, hi) + self._output_s * entry.num_output * (hi - lo)

@@ -21,7 +21,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from stretto.costs.learned_work import LearnedWork, Source, WorkLeft
+from stretto.costs.learned_work import LearnedWork, Source
+from stretto.costs.work_left import WorkLeft
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Usage
 from stretto.sched.queries.request import ProgramKey, StepRequest
@@ -79,10 +80,11 @@ class Program:
     Attributes:
         is_open_ended: whether it is several queries, so that it may go on after each of them.
         is_over: whether its end was said while some of its queries had not ended.
-        queries: queries of the program that have not ended.
+        queries: queries that have not ended, of a program of several.
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
         done_s: `asked_s` at its last arrival.
+        source: source of its last arrival, until `left` is looked up.
         left: what programs like it asked for after such an arrival; None if nothing is known of its kind.
         open: requests that have not ended, by query and node, and by their first item.
     """
@@ -92,6 +94,7 @@ class Program:
     is_over: bool = False
     asked_s: float = 0.0
     done_s: float = 0.0
+    source: Source | None = None
     left: WorkLeft | None = None
     heard_s: float = 0.0
     groups: list[_Group] = field(default_factory=list)
@@ -106,9 +109,10 @@ class ProgramAccount:
         unit_s: predicted seconds of a unit of work, for an LLM of a token of a prompt.
         output_s: predicted seconds of a generated token.
         weights: shares of tenants relative to each other; 1 where none is given.
+        learned: what programs of earlier runs have asked for; None for nothing.
 
     Attributes:
-        learned: what earlier programs have asked for.
+        learned: what earlier programs have asked for, also in this run.
         virtual_s: virtual time of the tenant that was served last, before that.
     """
 
@@ -117,8 +121,9 @@ class ProgramAccount:
         unit_s: float = 0.0,
         output_s: float = 0.0,
         weights: Mapping[str, float] = NO_WEIGHTS,
+        learned: LearnedWork | None = None,
     ) -> None:
-        self.learned = LearnedWork()
+        self.learned = LearnedWork() if learned is None else learned
         self.virtual_s = 0.0
         self._unit_s = unit_s
         self._output_s = output_s
@@ -129,7 +134,7 @@ class ProgramAccount:
                 )
         self._weights = weights
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
-        self._of_query: dict[str, ProgramKey] = {}
+        self._of_query: dict[str, ProgramKey] = {}  # of programs of several queries
         self._served: dict[str, float] = {}
         self._forgotten_s = 0.0  # virtual time at least of tenants that are not in `_served`
         self._longest_s = 0.0
@@ -143,8 +148,9 @@ class ProgramAccount:
         record = request.record
         if record.arrival_s == math.inf:
             return 1.0
-        self._end_silent(now_s)
         name = request.program_key
+        if self._programs:
+            self._end_silent(now_s)
         program = self._programs.get(name)
         if program is None:
             program = self._programs[name] = Program(name, bool(record.program), heard_s=now_s)
@@ -154,8 +160,9 @@ class ProgramAccount:
             self._programs.move_to_end(name)
             if not program.open and record.program:
                 self._note_silence(now_s - program.heard_s)
-        self._of_query[request.query] = name
-        program.queries.add(request.query)
+        if record.program:
+            self._of_query[request.query] = name
+            program.queries.add(request.query)
         key = request.query, request.node.id
         of_node = program.open.get(key)
         if of_node is None:
@@ -163,16 +170,16 @@ class ProgramAccount:
         elif (part := of_node.get(request.lo)) is not None:  # it is tried again
             return part.fresh
         num_items = request.hi - request.lo
+        num_known = _num_units(request) / num_items
         group = program.groups[-1] if program.groups else None
         is_first = group is None or (group.at_s == now_s and len(program.groups) == 1)
         fresh_source = request.source if is_first else (*request.source, _LATER)
-        num_known = _num_units(request) / num_items
         fresh = self.learned.fresh(fresh_source, num_known) / num_known if num_known else 1.0
         seconds = (self._unit_s * fresh * num_known + self._output_s * num_output) * num_items
         source = (*request.source, str(request.node.depth))
         program.asked_s += seconds
         program.done_s, program.heard_s = program.asked_s, now_s
-        program.left = self.learned.find(source, program.asked_s)
+        program.source = source
         if group is None or (group.at_s != now_s and len(program.groups) < _MAX_GROUPS):
             group = _Group(source, program.asked_s, now_s)
             program.groups.append(group)
@@ -191,7 +198,7 @@ class ProgramAccount:
             part.group.sent_s = now_s
         tenant = request.record.tenant
         self.virtual_s = self.served_s(tenant)
-        self._charge(tenant, part.item_s * num_items)
+        self._charge(tenant, self.virtual_s, part.item_s * num_items)
 
     def ended(
         self, request: StepRequest, now_s: float, num_items: int = 1, took_s: float | None = None
@@ -221,7 +228,7 @@ class ProgramAccount:
         """Count a node of a query, or some of its items, as not asked for: they are no longer wanted, or have
         failed.
         """
-        program = self._programs.get(self._of_query.get(query, ""))
+        program = self._programs.get(self._of_query.get(query, query))
         if program is None:
             return
         for lo, part in list(program.open.get((query, node), {}).items()):
@@ -237,8 +244,7 @@ class ProgramAccount:
         """Note that a query has ended. If it was a program by itself, the account learns from it now, unless
         it was cut short.
         """
-        name = self._of_query.pop(query, None)
-        program = None if name is None else self._programs.get(name)
+        program = self._programs.get(self._of_query.pop(query, query))
         if program is None:
             return
         cut_short = [key for key in program.open if key[0] == query]
@@ -267,22 +273,25 @@ class ProgramAccount:
     # --- what orders read
 
     def find(self, name: ProgramKey) -> Program | None:
-        """Return a program by its key; None if nothing is known of it, as of the jobs of a session."""
+        """Return a program by its key; None if nothing is known of it. For tests."""
         return self._programs.get(name)
 
-    def index_s(self, program: Program | None, waiting_s: float) -> float:
-        """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait.
+    def index_s(self, name: ProgramKey, waiting_s: float) -> float:
+        """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait; as
+        much as waits if nothing is known of the program, as of the jobs of a session.
 
         Where nothing is known of its kind, it is the work that it has asked for: the least attained service
         goes first. It is at least that for a program of several queries, which may go on after each of them.
         Else the turns of long agents overtake chats, and more agents are begun whose prefixes are evicted.
         """
+        program = self._programs.get(name)
         if program is None:
             return waiting_s
+        if program.source is not None:
+            program.left, program.source = self.learned.find(program.source, program.done_s), None
         if program.left is None:
             return max(program.done_s, waiting_s)
-        index_s = program.left.index_s(waiting_s)
-        return max(index_s, program.done_s) if program.is_open_ended else index_s
+        return program.left.index_s(waiting_s, program.done_s if program.is_open_ended else 0.0)
 
     def start_by_s(self, request: StepRequest) -> float:
         """Return the time by which a request must start so that its program can keep its deadline, if it goes
@@ -321,10 +330,9 @@ class ProgramAccount:
     def _find(self, request: StepRequest) -> tuple[Program, _Open] | None:
         """Return the program of a request, and what is open of the request."""
         program = self._programs.get(request.program_key)
-        if program is None:
-            return None
-        part = program.open.get((request.query, request.node.id), {}).get(request.lo)
-        return None if part is None else (program, part)
+        of_node = None if program is None else program.open.get((request.query, request.node.id))
+        part = None if of_node is None else of_node.get(request.lo)
+        return None if program is None or part is None else (program, part)
 
     def _end(
         self,
@@ -340,16 +348,18 @@ class ProgramAccount:
             took_s = expected_s
         else:
             program.asked_s += took_s - expected_s
-            self._charge(request.record.tenant, took_s - expected_s)
+            tenant = request.record.tenant
+            self._charge(tenant, self.served_s(tenant), took_s - expected_s)
         part.group.took_s += took_s
         program.heard_s = now_s
         part.num_left -= num_items
         if part.num_left <= 0:
             _close(program, (request.query, request.node.id), request.lo)
 
-    def _charge(self, tenant: str, seconds: float) -> None:
+    def _charge(self, tenant: str, before_s: float, seconds: float) -> None:
+        """Add service to that of a tenant, which had `before_s`."""
         served = self._served
-        served[tenant] = self.served_s(tenant) + seconds / self._weights.get(tenant, 1.0)
+        served[tenant] = before_s + (seconds / self._weights.get(tenant, 1.0) if self._weights else seconds)
         if len(served) > _MAX_TENANTS:
             least = sorted(served, key=served.__getitem__)[: len(served) - _MAX_TENANTS // 2]
             self._forgotten_s = served[least[-1]]
@@ -365,7 +375,14 @@ class ProgramAccount:
             if group.sent_s is not None:
                 way_s = max(0.0, program.heard_s - group.sent_s - waited_s)
                 waited_s += group.sent_s - group.at_s
-            self.learned.observe(group.source, group.done_s, later_s, way_s)
+            self.learned.observe(
+                group.source,
+                group.done_s,
+                later_s,
+                way_s,
+                asked_s=group.took_s,
+                is_open_ended=program.is_open_ended,
+            )
             later_s += group.took_s
 
     def _forget_oldest(self) -> None:
@@ -381,8 +398,6 @@ class ProgramAccount:
 
     def _end_silent(self, now_s: float) -> None:
         """Conclude the program that was heard of longest ago, if it has been silent for too long."""
-        if not self._programs:
-            return
         name = next(iter(self._programs))
         program = self._programs[name]
         if program.open:

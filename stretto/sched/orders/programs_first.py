@@ -56,7 +56,8 @@ class ProgramsFirst:
             for one in self._tenants.values() if len(self._tenants) == 2 else ():
                 self._shares.note(one)  # nothing was noted while there was but one
         tenant.add(entry)
-        self._note(tenant)
+        if len(self._tenants) > 1:
+            self._shares.note(tenant)
 
     def remove(self, entry: QueueEntry) -> None:
         """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
@@ -87,7 +88,8 @@ class ProgramsFirst:
         """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
         tenant = self._tenant(entry)
         tenant.taken(entry, num_items)
-        self._note(tenant)
+        if len(self._tenants) > 1:
+            self._shares.note(tenant)
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
         """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
@@ -115,11 +117,7 @@ class ProgramsFirst:
         if tenant.is_empty:
             self._shares.drop(tenant)
             del self._tenants[tenant.name]
-        else:
-            self._note(tenant)
-
-    def _note(self, tenant: _Tenant) -> None:
-        if len(self._tenants) > 1:
+        elif len(self._tenants) > 1:
             self._shares.note(tenant)
 
 
@@ -150,7 +148,9 @@ class _Tenant(ByQuery):
     def add(self, entry: QueueEntry) -> None:
         """Add an entry to the waiting work of its program."""
         super().add(entry)
-        start_by_s = _start_by_s(entry, self._config)
+        start_by_s = entry.sorted_as.start_by_s
+        if entry.request.record.deadline_s is not None:
+            start_by_s = min(start_by_s, self._config.account.start_by_s(entry.request))
         if start_by_s < math.inf:
             self._deadlines.add(entry, start_by_s)
 
@@ -181,20 +181,14 @@ class _Program(ByWay):
         self._name: ProgramKey = ""
 
     def add(self, entry: QueueEntry) -> None:
-        self._name = _name(entry)
+        self._name = entry.sorted_under
         self.put(entry, self._config.unit_s * entry.fresh, entry.arrival_s)
 
     def key_s(self) -> float:
-        config, account = self._config, self._config.account
-        index_s = account.index_s(account.find(self._name), self.seconds)
-        return index_s + config.credit * self.unstarted.first_s
+        config = self._config
+        return config.account.index_s(self._name, self.seconds) + config.credit * self.unstarted.first_s
 
 
 def _name(entry: QueueEntry) -> ProgramKey:
     """Return the name that an entry is sorted under: its program, or in a session the job."""
     return entry.job if entry.sorted_as.job else entry.request.program_key
-
-
-def _start_by_s(entry: QueueEntry, config: OrderConfig) -> float:
-    """Return the time by which an entry must start to keep all deadlines; infinite without any."""
-    return min(entry.sorted_as.start_by_s, config.account.start_by_s(entry.request))

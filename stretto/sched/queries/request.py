@@ -7,6 +7,7 @@ step of the same query (Teola §5.1).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from dataclasses import field
 from functools import lru_cache
 from itertools import groupby
 from typing import TypeAlias
@@ -41,6 +42,9 @@ class StepRequest:
         shows: whether parts of its answer are passed on, to the caller or to other steps, before its end.
         is_alone: whether its query makes no other request, ever.
         is_continued: whether a later prompt goes on from its answer.
+        program_key: name of the program that it is a part of, which no other one has, of whatever tenant.
+        source: what it resembles in work: the kind of its program, the template of its step, and the step
+            without the number that tells steps of one name apart.
     """
 
     query: str
@@ -61,18 +65,13 @@ class StepRequest:
     shows: bool = False
     is_alone: bool = False
     is_continued: bool = False
+    program_key: ProgramKey = field(init=False)
+    source: tuple[str, str, str] = field(init=False)
 
-    @property
-    def program_key(self) -> ProgramKey:
-        """Name of the program that it is a part of, which no other one has, of whatever tenant."""
-        return (self.record.tenant, self.record.program) if self.record.program else self.query
-
-    @property
-    def source(self) -> tuple[str, str, str]:
-        """What it resembles in work: the kind of its program, the template of its step, and the step without
-        the number that tells steps of one name apart.
-        """
-        return self.record.kind, self.node.template, _without_number(self.step)
+    def __post_init__(self) -> None:
+        record = self.record
+        self.program_key = (record.tenant, record.program) if record.program else self.query  # type: ignore[misc]
+        self.source = record.kind, self.node.template, _without_number(self.step)  # type: ignore[misc]
 
 
 _NOWHERE: frozenset[int] = frozenset()
@@ -111,6 +110,8 @@ class QueueEntry:
             None if none has since it was last begun.
         held_s: seconds for which it was held, because its program had no room.
         room_at: LLM instance where its program has room, at which it should run; None for any.
+        sorted_under: name under which its order sorts it, such as its query or its program. The order sets it
+            when the entry is added.
     """
 
     __slots__ = (
@@ -135,6 +136,7 @@ class QueueEntry:
         "room_at",
         "said_by",
         "sorted_as",
+        "sorted_under",
         "wrong_at",
     )
 
@@ -159,6 +161,7 @@ class QueueEntry:
         self.refused_s: float | None = None
         self.room_at: int | None = None
         self.held_s = 0.0
+        self.sorted_under: ProgramKey = ""
 
     @property
     def path_s(self) -> float:

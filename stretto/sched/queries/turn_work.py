@@ -15,18 +15,18 @@ _MAX_FREE = 64
 class TurnWork:
     """The work that all queries together may still begin at this instant. Only long prompts and lists count,
     so that steps of a usual size that become ready together are scheduled together.
+
+    Attributes:
+        is_over: whether queries have to pause until the next instant.
     """
 
     def __init__(self) -> None:
+        self.is_over = False
         self._num_left = MAX_PARTS
-
-    @property
-    def is_over(self) -> bool:
-        """Whether queries have to pause until the next instant."""
-        return self._num_left <= 0
 
     def renew(self) -> None:
         """Begin a new instant."""
+        self.is_over = False
         self._num_left = MAX_PARTS
 
     def spend(self, node: Node, num_inputs: int, num_items: int) -> None:
@@ -34,6 +34,7 @@ class TurnWork:
         num_parts = _STEP_PARTS * num_inputs + num_items * _item_parts(node)
         if num_parts > _MAX_FREE:
             self._num_left -= num_parts
+            self.is_over = self._num_left <= 0
 
 
 def most_items(node: Node) -> int | None:
