@@ -27,7 +27,6 @@ from stretto.wire import paths
 from stretto.wire.models import read_models
 
 
-
 class HealthChecks:
     """The health checks of all workers, in the running event loop."""
 
