@@ -143,6 +143,7 @@ def run_plan(
         local_replicas,
         vllm_replicas,
     )
+    from stretto.planner.running.request_lines import check_any
     from stretto.planner.running.requests import read_run_requests
     from stretto.planner.running.run import PlanJob, run_job
 
@@ -159,6 +160,7 @@ def run_plan(
             if serve is Serve.LOCAL:
                 lengths = PromptLengths(application)
                 lengths.check(asked)
+                check_any(asked, requests)
                 asked.count_with(lengths.counted)
             problem = None if machine is None else _problem(application, asked, machine, say)
             match serve:

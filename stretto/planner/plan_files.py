@@ -122,29 +122,37 @@ def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str])
 
 
 def checked_lines(
-    file: BinaryIO, path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str]
+    file: BinaryIO,
+    path: Path,
+    parse: Callable[[Any], T],
+    id_of: Callable[[T], str],
+    is_refused: Callable[[int, bytes, str], bool] = lambda number, line, problem: False,
 ) -> Iterator[tuple[int, bytes, T]]:
     """Yield the lines of an open file that are not empty: where each begins, its text, and its request.
 
+    A line that is wrong is left out if `is_refused`, which gets its number, its text and what is wrong, takes
+    it.
+
     Raises:
-        ConfigError: there are no requests, `parse` refuses a line (the message has its number), or two
+        ConfigError: there are no lines, a line is wrong and not taken (the message has its number), or two
             requests have the same `custom_id`.
     """
-    places, end = dict[str, int](), 0
+    places, end, has_lines = dict[str, int](), 0, False
     for number, line in enumerate(file, 1):
         begin, end = end, end + len(line)
         if not line.strip():
             continue
+        has_lines = True
         try:
             request = parse(decode_line(line))
+            if (before := places.setdefault(id_of(request), number)) != number:
+                raise ConfigError(f"custom_id {id_of(request)!r} was used in line {before}")
         except (ValueError, RecursionError, UserError) as error:
+            if is_refused(number, line, str(error)):
+                continue
             raise ConfigError(f"{path}, line {number}: {error}") from error
-        if (before := places.setdefault(id_of(request), number)) != number:
-            raise ConfigError(
-                f"{path}, line {number}: custom_id {id_of(request)!r} was used in line {before}"
-            )
         yield begin, line, request
-    if not places:
+    if not has_lines:
         raise ConfigError(f"{path}: there are no requests")
 
 

@@ -30,6 +30,11 @@ _WAITING = Family("stretto_router_waiting", "gauge", "Requests that wait in the 
 _CLIENTS = Family("stretto_router_open", "gauge", "Requests at the router, waiting or running.")
 _HELD = Family("stretto_router_held_bytes", "gauge", "Bytes that are held for clients.")
 _STATE = Family("stretto_router_worker_state", "gauge", "1 for the state that a worker is in.")
+_WANTS_KEY = Family(
+    "stretto_router_worker_wants_key",
+    "gauge",
+    "1 for a worker that refuses requests without a key, and for which the settings have none.",
+)
 _PROMPT = Family("stretto_router_prompt_tokens_total", "counter", "Prompt tokens, as workers report them.")
 _PREDICTED = Family(
     "stretto_router_cached_tokens_predicted_total",
@@ -103,6 +108,7 @@ class Counters:
                 _labelled(_FAILURES, "worker", self._failures),
                 (_STATE, states),
                 (_RUNNING, running),
+                (_WANTS_KEY, [Sample(_WANTS_KEY.name, float(w.wants_key), label[w.id]) for w in workers]),
                 *one_value_each({**self._single(router_state), _HELD: num_held}),
                 (_FIRST_BYTE, self._first_byte.samples(_FIRST_BYTE, {})),
                 (_TOTAL, self._total.samples(_TOTAL, {})),

@@ -349,7 +349,9 @@ class RoutedExchange:
     # --- parts of an answer
 
     def _is_failure(self, answer: AnswerParser) -> bool:
-        return answer.status in _PASSING and self._is_repeatable
+        """Return whether an answer is not passed on, because another worker may answer better."""
+        is_passing = answer.status in _PASSING and self._is_repeatable
+        return is_passing or self._router_state.wants_key(self.ticket, answer.status)
 
     def _begin_stream(self, answer: AnswerParser, *, is_events: bool) -> None:
         self._is_streamed = True

@@ -22,11 +22,9 @@ from stretto.router.front import Front
 from stretto.router.messages import WorkerId
 from stretto.router.question import ask
 from stretto.router.worker_link import WorkerLink
-from stretto.router.workers import KEY_HINT
+from stretto.router.workers import KEY_HINT, NO_KEY_HINT
 from stretto.wire import paths
 from stretto.wire.models import read_models
-
-_NO_KEY = "; give its key as api_key or api_key_env"
 
 
 class HealthChecks:
@@ -173,7 +171,7 @@ def _cache_config(body: bytes) -> CacheConfig:
 def _listed(status: int, body: bytes, has_key: bool) -> tuple[Mapping[str, object], str]:
     """Return the models in an answer to the question for them, and "", or none and what is wrong with it."""
     if status != 200:
-        hint_key = f"; it refuses the router's key: {KEY_HINT}" if has_key else _NO_KEY
+        hint_key = f"; it refuses the router's key: {KEY_HINT}" if has_key else f"; {NO_KEY_HINT}"
         hint = {
             401: hint_key,
             403: hint_key,

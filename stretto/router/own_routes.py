@@ -146,6 +146,7 @@ class OwnRoutes:
                 "url": worker.config.url,
                 "state": worker.state,
                 "on_trial": worker.on_trial,
+                "wants_key": worker.wants_key,
                 "running": num_running(worker.id),
                 "models": worker.models,
                 "kv_tokens": worker.kv_tokens,

@@ -19,6 +19,9 @@ come. Rules:
   refused with 429 and the soonest end of a rest.
 - A worker that refuses the router's own key (status 401 or 403) is left as after a failure. No attempt is
   counted, and its answer, which may show the key, is not passed on.
+- A worker that refuses a request (status 401 or 403) for which neither the client nor the settings have a key
+  is left for another one; no attempt is counted. Requests without a key that have failed somewhere are not
+  sent there, until it has answered one. When no other worker is left, its answer is passed on.
 - At most `max_waiting` requests wait or are held; others are refused at once with 429. Each waits at most
   `max_wait_s`, after it was held for at most `max_hold_s`.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
@@ -222,13 +225,15 @@ class RouterState:
     def refused(
         self, ticket: Ticket, status: int, now_s: float, *, retry_after_s: float | None = None
     ) -> list[RouterAction]:
-        """Handle an answer with a passing failure (status 429 or 5xx), or about the router's own key, that
-        was not passed on.
+        """Handle an answer with a passing failure (status 429 or 5xx), about the router's own key, or about a
+        missing one, that was not passed on.
 
         `retry_after_s` is how long an answer with status 429 asks to wait.
         """
         if self.is_about_own_key(ticket, status):
             return self._refused_key(ticket, status, now_s)
+        if self.wants_key(ticket, status):
+            return self._wanted_key(ticket, status, now_s)
         client_key = self._clients[ticket].request.client_key
         worker, _ = self._release(ticket, _UNKNOWN, now_s, status)
         if worker is not None:
@@ -242,10 +247,35 @@ class RouterState:
 
     def is_about_own_key(self, ticket: Ticket, status: int) -> bool:
         """Return whether the status with which a request's worker answers is about the router's own key."""
+        worker = self._keyless_at(ticket, status)
+        return worker is not None and worker.config.has_key
+
+    def wants_key(self, ticket: Ticket, status: int) -> bool:
+        """Return whether the status with which a request's worker answers asks for a key, where neither the
+        client nor the settings have one.
+        """
+        worker = self._keyless_at(ticket, status)
+        return worker is not None and not worker.config.has_key
+
+    def _keyless_at(self, ticket: Ticket, status: int) -> Worker | None:
+        """Return the worker that refuses a request for its key, if the client has brought none."""
         if status not in (401, 403) or (client := self._clients.get(ticket)) is None:
-            return False
-        worker = None if client.running is None else self._workers.get(client.running.worker)
-        return worker is not None and not client.request.client_key and worker.config.has_key
+            return None
+        if client.running is None or client.request.client_key:
+            return None
+        return self._workers.get(client.running.worker)
+
+    def _wanted_key(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
+        """Handle that a worker has refused a request for want of a key, and so has not begun it."""
+        client = self._clients[ticket]
+        client.num_attempts -= 1
+        worker, _ = self._release(ticket, _UNKNOWN, now_s, status)
+        assert worker is not None, "it was found by `wants_key`"
+        self._workers.wanted_key(worker, status, now_s)
+        client.tried.update(one.id for one in self._workers if one.wants_key)
+        reason = f"no worker is left that takes requests without a key (status {status})"
+        actions = self._again(ticket, reason, now_s, may_return=False, was_sent=False)
+        return actions + self._after(worker, now_s)
 
     def _refused_key(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Handle that a worker has refused the router's own key, and so has not begun the request."""

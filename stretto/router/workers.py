@@ -13,11 +13,14 @@ those of the fleet:
   about one request alone, counts as status 5xx does.
 - A worker that answers with status 429 rests: for some time it gets no requests. If the key is the client's
   own, it gets no requests with that key.
+- A worker without a key in its settings *wants a key* from an answer with status 401 or 403 to a request that
+  had none, until it answers such a request well. That changes nothing of its state.
 - A worker that drains gets no requests; with its last request it is gone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,9 +36,11 @@ from stretto.router.config import WorkerConfig, server_of
 from stretto.router.keys import KeyRests
 from stretto.router.messages import WorkerId
 
+_log = logging.getLogger(__name__)
 _DEAD_CHECKS = 3
 """Failed health checks in a row after which requests that it has not begun to answer are sent elsewhere."""
 KEY_HINT = "check its api_key, api_key_env or headers"
+NO_KEY_HINT = "give its key as api_key or api_key_env"
 _TAKING: tuple[State, ...] = ("serving", "suspect")
 """States in which a worker may get a request."""
 MOST_TOKENS = 2**20
@@ -56,6 +61,7 @@ class Worker:
         probe_s: time from which a suspect worker may be tried again.
         rests_until_s: time until which it gets no requests, because it has answered with status 429.
         key_rests: the same for single keys of clients.
+        wants_key: whether it has refused the last request without a key that it has answered.
         reason: why it is suspect.
     """
 
@@ -71,6 +77,7 @@ class Worker:
     probe_s: float = 0.0
     rests_until_s: float = 0.0
     key_rests: KeyRests = field(default_factory=KeyRests)
+    wants_key: bool = False
     reason: str = ""
 
     @property
@@ -175,6 +182,7 @@ class Workers:
         if status >= 500:
             self._fail(worker, f"it answered with status {status}", now_s)
         else:
+            worker.wants_key &= bool(client_key) or status >= 400
             worker.num_failures = 0
             worker.on_trial = False
             if worker.state == "suspect":
@@ -189,6 +197,13 @@ class Workers:
             self.suspect(worker, reason, now_s)
         else:
             self._fail(worker, reason, now_s)
+
+    def wanted_key(self, worker: Worker, status: int, now_s: float) -> None:
+        """Handle an answer with status 401 or 403 to a request that had no key."""
+        self.answered(worker, status, now_s)
+        if not worker.wants_key:
+            worker.wants_key = True
+            _log.warning("worker %s wants a key (status %d); %s", worker.config.url, status, NO_KEY_HINT)
 
     def _fail(self, worker: Worker, reason: str, now_s: float) -> None:
         """Count an answer that tells of a failure; several in a row make a worker suspect."""

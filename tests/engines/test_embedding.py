@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from stretto.engines.batch import embedding as module
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
+from stretto.engines.batch.leading_text import LeadingText
 from stretto.engines.computing import Computing
 from stretto.engines.processor import has_bfloat16
 from stretto.model.errors import BadReply, ConfigError, EngineFailure
@@ -145,6 +146,34 @@ def test_chunks_and_hits_are_embedded_as_their_texts(embedding: Embedding) -> No
     text, of_chunk, of_hit = vectors_of(embedding, TEXTS[0], chunk, Hit(chunk, 0.5))
     np.testing.assert_allclose(of_chunk, text, atol=1e-6)
     np.testing.assert_allclose(of_hit, text, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "unit", ["The harbour of the old town has a green lighthouse. ", "x y ", "日本語", "ab.c", "\n\u00e9 "]
+)
+def test_a_long_text_is_cut_before_its_tokens_are_made(embedding: Embedding, unit: str) -> None:
+    """The vector is that of the whole text, bit for bit."""
+    text = unit * (60_000 // len(unit))
+    cut = embedding._leading.cut(text)
+    assert len(cut) < len(text) / 10
+    whole = embedding._model.encode([text], normalize_embeddings=True, show_progress_bar=False)
+    assert np.array_equal(vectors_of(embedding, text), whole)
+
+
+def test_huge_words_and_gaps_are_cut_in_any_case(embedding: Embedding) -> None:
+    for unit in ("x", " ", "\u0300"):
+        assert len(embedding._leading.cut(unit * 1_000_000)) <= 1024 * 256
+
+
+def test_texts_that_a_model_may_read_whole_stay_whole(embedding: Embedding) -> None:
+    class NoBackend:
+        pass
+
+    text = "word " * 800
+    assert embedding._leading.cut(text) is text
+    long = "word " * 100_000
+    assert LeadingText(NoBackend(), 256).cut(long) is long
+    assert LeadingText(embedding._model.tokenizer, None).cut(long) is long
 
 
 def test_each_task_of_a_batch_gets_its_own_vectors(embedding: Embedding) -> None:

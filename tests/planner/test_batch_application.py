@@ -69,6 +69,9 @@ def test_lines_alike_keep_their_own_texts_and_options(tmp_path: Path) -> None:
         (line("2", text="\ud800"), "surrogate"),
         ({**line("2"), "body": {"model": "m", "messages": []}}, "at least one message"),
         ({**line("2"), "body": {**line("2")["body"], "prompt": "x"}}, "'prompt' is not supported"),
+        ({"custom_id": "2", "prompt": "x"}, "unknown field 'prompt'"),
+        ({"custom_id": "2"}, "method must be 'POST'"),
+        ('{"custom_id": "2", "url": 1, "url": 2}', "the field 'url' is there twice"),
     ],
 )
 def test_a_line_behind_one_alike_that_cannot_be_run_is_refused_alone(
@@ -80,15 +83,18 @@ def test_a_line_behind_one_alike_that_cannot_be_run_is_refused_alone(
     assert (refused.id, message in refused.error.message) == ("2", True)
 
 
-@pytest.mark.parametrize(
-    ("second", "message"),
-    [
-        ({"custom_id": "2", "prompt": "x"}, "unknown field 'prompt'"),
-        ([], "is a mapping"),
-        (line("1"), "custom_id '1' was used in line 1"),
-        ('{"custom_id": "2", "url": 1, "url": 2}', "the field 'url' is there twice"),
-    ],
-)
-def test_a_line_behind_one_alike_is_checked_all_the_same(tmp_path: Path, second: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"line 2: .*{message}"):
-        read_batch_application(write(tmp_path, line("1"), second))
+def test_a_line_that_is_no_mapping_refuses_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"line 2: .*is a mapping"):
+        read_batch_application(write(tmp_path, line("1"), []))
+
+
+def test_a_custom_id_that_was_used_refuses_the_second_line(tmp_path: Path) -> None:
+    _, store = read_batch_application(write(tmp_path, line("1"), line("1", text="Ho"), line("2")))
+    assert [store.get(number).id for number in range(len(store))] == ["1", "2"]
+    (refused,) = store.refused
+    assert (refused.id, refused.error.message) == ("1", "custom_id '1' was used in line 1")
+
+
+def test_a_model_that_refused_lines_alone_name_is_no_node(tmp_path: Path) -> None:
+    app, _ = read_batch_application(write(tmp_path, line("1"), line("2", "other", n=2)))
+    assert [node.name for node in app.nodes] == ["m"]

@@ -80,6 +80,27 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
     check(app_of(NODE), request_of(text, decode={"max_tokens": 7}))
 
 
+def test_lines_of_a_batch_file_that_are_too_long_are_refused_alone() -> None:
+    long = "river " * 5000
+    texts = {"a": "Hi", "b": long, "c": "Ho", "d": long, "e": "Ha"}
+    requests = [
+        RunRequest(AppRequest(id, 1, ()), (PromptMessage(None, text),), api="chat")
+        for id, text in texts.items()
+    ]
+    store = stored(requests)
+    marks = [store.mark(number) for number in (0, 2, 4)]
+    PromptLengths(app_of(NODE)).check(store)
+    assert [store.id(number) for number in range(len(store))] == ["a", "c", "e"]
+    assert [store.get(number).text for number in range(len(store))] == ["Hi", "Ho", "Ha"]
+    assert [store.mark(number) for number in range(len(store))] == marks
+    assert store.find(marks[2], 4) == 2
+    assert [(one.id, type(one.error)) for one in store.refused] == [
+        ("b", CapacityError),
+        ("d", CapacityError),
+    ]
+    assert sum(count for _, count in store.kinds()) == 3
+
+
 def test_each_chunk_and_the_prompt_of_a_node_count() -> None:
     node = ModelNode("quote", str(MINI), 8, chain=True, prompt="{chunk} {prompt}")
     long = "river " * 5000

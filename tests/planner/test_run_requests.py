@@ -84,6 +84,12 @@ def test_a_batch_line_is_for_one_node(tmp_path: Path) -> None:
             batch({**CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}),
             "'tools' is not supported",
         ),
+        (batch({**CHAT, "reasoning_effort": "low"}), "'reasoning_effort' is not supported"),
+        (batch({**CHAT, "max_tokens": "many"}), "max_tokens"),
+        (batch({**CHAT, "messages": [{"role": "user", "content": "x", "name": "bob"}]}), "role only"),
+        (batch(CHAT, wish=1), "unknown field 'wish'"),
+        (batch(CHAT, prompt="x"), "unknown field 'prompt'"),
+        (batch(CHAT, custom_id="first"), "custom_id 'first' was used in line 1"),
     ],
 )
 def test_a_batch_line_that_cannot_be_run_is_refused_and_the_others_are_run(
@@ -95,8 +101,31 @@ def test_a_batch_line_that_cannot_be_run_is_refused_and_the_others_are_run(
     (refused,) = store.refused
     assert refused.id == line["custom_id"]
     assert re.search(message, refused.error.message)
-    with pytest.raises(ConfigError, match=f"no line can be run; .*{message}"):
-        stored_lines(tmp_path, line)
+    if line["custom_id"] != "first":
+        with pytest.raises(ConfigError, match=f"no line can be run; .*{message}"):
+            stored_lines(tmp_path, line)
+
+
+@pytest.mark.parametrize("custom_id", [7, None, "", ["a"], "\ud800"])
+def test_a_batch_line_without_a_name_is_refused_by_its_place(tmp_path: Path, custom_id: Any) -> None:
+    store = stored_lines(tmp_path, batch(CHAT, custom_id="first"), batch(CHAT, custom_id=custom_id))
+    (refused,) = store.refused
+    assert refused.id == "line 2"
+    assert re.search("custom_id must be a text|surrogate", refused.error.message)
+
+
+def test_why_each_line_is_refused_stands_in_the_error_of_a_file_without_others(tmp_path: Path) -> None:
+    lines = [batch({**CHAT, "n": number}, custom_id=f"{number}") for number in range(2, 9)]
+    with pytest.raises(ConfigError, match=r"no line can be run; '2': .*; '6': .*; and 2 more$"):
+        stored_lines(tmp_path, *lines)
+
+
+@pytest.mark.parametrize("line", ["{", "7", '["body"]', '{"body": 1'])
+def test_what_is_no_line_at_all_refuses_the_file(tmp_path: Path, line: str) -> None:
+    """A file that is cut or is of another kind is not run in part."""
+    (tmp_path / "in.jsonl").write_text(f"{json.dumps(batch(CHAT))}\n{line}\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        read_run_requests(tmp_path / "in.jsonl", APP)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +150,6 @@ def test_a_developer_is_the_system(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (batch(CHAT, wish=1), "unknown field 'wish'"),
-        (batch(CHAT, custom_id=7), "custom_id must be a text"),
         ({"custom_id": "1", "prompt_tokens": 7, "nodes": ["judge"]}, "needs the text"),
         ({"custom_id": "1", "prompt": "x", "chunks": [7]}, "chunks must be texts"),
         ({"custom_id": "1", "prompt": "x"}, "no chunks, which node 'sum' needs"),

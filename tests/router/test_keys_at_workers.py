@@ -107,6 +107,63 @@ def test_a_status_about_the_clients_own_key_or_about_none_is_the_clients() -> No
     assert all(worker.state == "serving" for worker in router_state.workers())
 
 
+# --- no key at all
+
+
+def _without_keys(num: int, **settings: Any) -> RouterState:
+    router_state = RouterState(RouterConfig(**settings), RoundRobin())
+    for index in range(num):
+        added = router_state.add_worker(WorkerConfig(url=f"http://w{index}"))
+        router_state.check_passed(added.id, MODELS, None, 0.0)
+    return router_state
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("is_repeatable", [True, False])
+def test_a_request_without_a_key_goes_on_from_a_worker_that_wants_one(
+    status: int, is_repeatable: bool
+) -> None:
+    """Nothing began there, so that neither attempts nor what a request may change at a server matter."""
+    router_state = _without_keys(4, max_attempts=1)
+    asked = RoutedRequest(model="m", num_tokens=10, is_repeatable=is_repeatable)
+    ticket, _ = router_state.arrive(asked, 0.0)
+    for worker in range(1, 4):
+        assert router_state.wants_key(ticket, status)
+        assert _sent(router_state.refused(ticket, status, 0.1)) == [worker]
+        router_state.check_invariants()
+    assert [worker.wants_key for worker in router_state.workers()] == [True, True, True, False]
+    assert {worker.state for worker in router_state.workers()} == {"serving"}
+
+
+def test_a_request_that_moves_on_passes_workers_that_are_known_to_want_a_key() -> None:
+    router_state = _without_keys(4)
+    ticket, _ = router_state.arrive(REQUEST, 0.0)
+    for _ in range(3):
+        router_state.refused(ticket, 401, 0.0)
+    router_state.answered(ticket, 200, WorkerUsage(), 0.0)
+    for _ in range(3):
+        ticket, actions = router_state.arrive(REQUEST, 1.0)
+        if _sent(actions) != [3]:
+            assert _sent(router_state.refused(ticket, 401, 1.0)) == [3]
+        router_state.answered(ticket, 200, WorkerUsage(), 1.0)
+    router_state.check_invariants()
+
+
+def test_a_worker_wants_a_key_until_it_answers_a_request_that_has_none() -> None:
+    router_state = _without_keys(1)
+    ticket, _ = router_state.arrive(REQUEST, 0.0)
+    (refusal, *_) = router_state.refused(ticket, 401, 0.0)
+    assert isinstance(refusal, Refuse), "its answer is passed on, as no other worker is left"
+    (worker,) = router_state.workers()
+    assert worker.wants_key
+    for request, status, wants_key in ((MINE, 200, True), (REQUEST, 400, True), (REQUEST, 200, False)):
+        ticket, actions = router_state.arrive(request, 1.0)
+        assert _sent(actions) == [0], "what comes first is sent there all the same"
+        router_state.answered(ticket, status, WorkerUsage(), 1.0)
+        assert worker.wants_key == wants_key
+    router_state.check_invariants()
+
+
 # --- limits of clients' keys
 
 
@@ -294,6 +351,37 @@ def test_a_key_that_a_worker_takes_no_more_costs_no_client_its_answer(models: tu
                 await until(lambda: all(worker.state == "suspect" for worker in workers()))
         good.close()
         bad.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_worker_that_wants_a_key_costs_clients_without_one_no_answer(stream: bool) -> None:
+    async def main() -> None:
+        free, locked = KeyedServer(""), KeyedServer(KEY)
+        await free.open()
+        await locked.open()
+        configs = tuple(WorkerConfig(url=one.url, models=("m",)) for one in (locked, free))
+        config = RouterConfig(worker=configs, port=0, placement="round_robin")
+        async with (
+            RunningRouter(config) as router,
+            httpx.AsyncClient(base_url=router.url, timeout=60.0) as client,
+        ):
+            body = {"model": "m", "prompt": "a", "stream": stream}
+            for _ in range(8):
+                assert (await client.post("/v1/completions", json=body)).status_code == 200
+            assert locked.asked, "it was tried"
+            assert [one["wants_key"] for one in (await client.get("/router/workers")).json()] == [True, False]
+            metrics = (await client.get("/metrics")).text
+            assert f'wants_key{{worker="0",url="{locked.url}"}} 1' in metrics
+            assert f'wants_key{{worker="1",url="{free.url}"}} 0' in metrics
+            assert {(await _ask(client, KEY)).status_code for _ in range(2)} == {200, 401}, "a client's own"
+            free.key = KEY
+            refused = await client.post("/v1/completions", json=body)
+            assert refused.status_code == 401
+            assert "Incorrect API key" in refused.text, "the answer of a worker is passed on"
+        free.close()
+        locked.close()
 
     run(main())
 

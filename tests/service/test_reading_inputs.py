@@ -13,11 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+from support.programs import Desk, desk_llm
 from support.services import served
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.apps import naive_rag
 from stretto.documents.parser_process import ParseLimits
+from stretto.engines.catalogue import transforms_engine
 from stretto.model.deployment import deploy
 from stretto.model.errors import DocumentError
 from stretto.model.values import Document
@@ -194,3 +196,57 @@ async def until(is_so: Callable[[], bool]) -> None:
     """Wait until a condition holds."""
     while not is_so():
         await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "place"),
+    [
+        ({"question": "x" * 11}, "inputs.question"),
+        ({"list": ["x" * 6, "y" * 5]}, "inputs.list"),
+        ({"lists": [["x" * 6], ["y" * 5]], "number": 7}, "inputs.lists"),
+        ({"first": "x" * 6, "second": "日" * 5}, "inputs.second"),
+    ],
+)
+def test_texts_beyond_the_limit_are_refused_before_anything_is_read(
+    inputs: dict[str, Any], place: str
+) -> None:
+    """They go whole into prompts, and take many times their size in memory."""
+
+    async def main() -> None:
+        reader = InputReader(AppLimits(max_text_chars=10))  # not entered, so that it could read no document
+        with pytest.raises(
+            Misplaced, match="characters; all texts of a query together have at most 10"
+        ) as refused:
+            await reader.read({**inputs, "files": [Upload("a.txt", b"text", None, "files")]}, None)
+        assert refused.value.place == place
+
+    asyncio.run(main())
+
+
+def test_texts_within_the_limit_are_read_beside_longer_documents() -> None:
+    async def main() -> None:
+        async with InputReader(AppLimits(max_text_chars=10)) as reader:
+            inputs = {"question": "x" * 10, "file": Upload("a.txt", b"text " * 10, None, "file")}
+            found = await reader.read(inputs, None)
+        assert found["question"] == "x" * 10
+        assert isinstance(found["file"], Document)
+
+    asyncio.run(main())
+
+
+def test_a_long_question_over_http_gets_a_typed_refusal() -> None:
+    engines = [
+        *(deploy(name, FakeBatch, FakeBatchConfig()) for name in ("chunking", "embedding", "vectors")),
+        desk_llm(Desk()),
+        transforms_engine(),
+    ]
+    with (
+        served(engines, apps={"naive": deploy_app("naive", naive_rag())}) as (_, url),
+        httpx.Client(base_url=url, timeout=300) as http,
+    ):
+        inputs = {"question": "why? " * 800_000, "files": [{"name": "a.txt", "text": "short"}]}
+        refused = http.post("/v1/apps/naive/queries", json={"inputs": inputs})
+    assert refused.status_code == 422
+    error = refused.json()["error"]
+    assert "at most 1000000" in error["message"]
+    assert "inputs.question" in str(error)

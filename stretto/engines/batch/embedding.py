@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, unwanted
+from stretto.engines.batch.leading_text import LeadingText
 from stretto.engines.batch.side_by_side import SideBySide
 from stretto.engines.computing import COMPUTING, Computing
 from stretto.engines.loading import one_load
@@ -95,6 +96,7 @@ class Embedding:
             EngineFailure: the packaged weights are not those of all-MiniLM-L6-v2.
         """
         self._model = _load(config)
+        self._leading = LeadingText(self._model.tokenizer, self._model.max_seq_length)
         self._computing = computing
         self._is_unwanted: Callable[[int], bool] = lambda _: False
         self._one_by_one: SideBySide[OpApplication, object] | None = None
@@ -139,7 +141,10 @@ class Embedding:
 
     def _encode(self, texts: list[str]) -> NDArray[np.float32]:
         vectors = self._model.encode(
-            texts, batch_size=GPU_BATCH_SIZE, normalize_embeddings=True, show_progress_bar=False
+            [self._leading.cut(text) for text in texts],
+            batch_size=GPU_BATCH_SIZE,
+            normalize_embeddings=True,
+            show_progress_bar=False,
         )
         return np.asarray(vectors, dtype=np.float32)
 

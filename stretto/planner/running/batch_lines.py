@@ -13,13 +13,13 @@ from reprlib import repr as short
 from typing import Any
 
 from stretto.graph.graph import ROLES
-from stretto.model.errors import ConfigError, UserError
+from stretto.model.errors import ConfigError
 from stretto.model.values import is_text
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan_files import MAX_NUMBER, NO_ANSWERS, tokens_of
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import PromptMessage, RefusedLine, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 from stretto.wire.options import Options
 from stretto.wire.paths import Api
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
@@ -66,12 +66,8 @@ class BatchLines:
         self._node_for = node_for
         self._known: dict[tuple[str, str], _Settings] = {}
 
-    def read(self, found: Mapping[str, Any]) -> RunRequest | RefusedLine:
-        """Return the request that the JSON of a line describes, or why it cannot be run.
-
-        Raises:
-            ConfigError: it is no line of a Batch file: it has other fields, or no `custom_id`.
-        """
+    def read(self, found: Mapping[str, Any]) -> RunRequest:
+        """Return the request that the JSON of a line describes. Raises UserError if it cannot be run."""
         if not _FIELDS.issuperset(found):
             unknown = next(name for name in found if name not in _FIELDS)
             raise ConfigError(f"unknown field {unknown!r}; a Batch line has {', '.join(BATCH_FIELDS)}")
@@ -79,12 +75,6 @@ class BatchLines:
         if not isinstance(custom_id, str) or not custom_id:
             raise ConfigError(f"custom_id must be a text, got {short(custom_id)}")
         check_unicode([custom_id])
-        try:
-            return self._request(custom_id, found)
-        except UserError as error:
-            return RefusedLine(custom_id, error)
-
-    def _request(self, custom_id: str, found: Mapping[str, Any]) -> RunRequest:
         url, body = found.get("url"), found.get("body")
         if found.get("method") != "POST":
             raise ConfigError(f"method must be 'POST', got {short(found.get('method'))}")
@@ -118,10 +108,11 @@ class BatchLines:
 def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
     """Read a Batch file as an application by itself: each model that a line names is a node.
 
-    The longest answer of a node is the longest that one of its lines allows.
+    The longest answer of a node is the longest that one of its lines allows. A line that is wrong is refused
+    alone.
 
     Raises:
-        ConfigError: it cannot be read, has no requests, or a line is wrong; the message has its number.
+        ConfigError: it cannot be read, has no requests that can be run, or a line is no JSON object.
     """
     nodes: dict[str, ModelNode] = {}
 
@@ -134,17 +125,17 @@ def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
 
     batch = BatchLines(node_for)
 
-    def read(found: Any) -> RunRequest | RefusedLine:
+    def read(found: Any) -> RunRequest:
         if not isinstance(found, dict):
             raise ConfigError(f"a line of a Batch file is a mapping, got {short(found)}")
         return batch.read(found)
 
-    requests = read_store(path, read)
-    longest = dict.fromkeys(nodes, 1)
+    requests = read_store(path, read, lambda found: isinstance(found, dict))
+    longest: dict[str, int] = {}
     for kind, _ in requests.kinds():
         assert kind.max_tokens is not None
-        longest[kind.model] = max(longest[kind.model], kind.max_tokens)
-    limited = [replace(node, max_tokens=longest[node.name]) for node in nodes.values()]
+        longest[kind.model] = max(longest.get(kind.model, 1), kind.max_tokens)
+    limited = [replace(nodes[name], max_tokens=tokens) for name, tokens in longest.items()]
     return Application(path.stem, limited), requests
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stretto.engines.catalogue import STAND_IN, checkpoint_path
-from stretto.model.errors import CapacityError
+from stretto.model.errors import CapacityError, StrettoError
 from stretto.model.values import Segment
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.prompt_slots import fill
@@ -38,11 +38,12 @@ class PromptLengths:
         self._models = {node.name: model for node in app.nodes if (model := _model(node.model)) is not None}
 
     def check(self, requests: RequestStore) -> None:
-        """Check that each request's own text fits into the context of the models that read it. Answers that
-        prompts take are not known yet.
+        """Check that each request's own text fits into the context of the models that read it; lines of a
+        Batch file that do not fit are refused alone. Answers that prompts take are not known yet.
 
         Raises:
-            CapacityError: a prompt is too long; the message names request, node, model and both numbers.
+            CapacityError: a prompt of another line is too long; the message names request, node, model and
+                both numbers.
         """
         if not self._models:
             return
@@ -50,8 +51,16 @@ class PromptLengths:
         own = max(len(node.prompt.encode()) + max(node.max_tokens, *caps) for node in self._app.nodes)
         if all(model.surely_has_room(requests.longest_line + own) for model in self._models.values()):
             return
+        too_long: dict[int, StrettoError] = {}
         for number in range(len(requests)):
-            self._check(requests.get(number))
+            try:
+                self._check(requests.get(number))
+            except CapacityError as error:
+                if requests.kind(number).api is None:
+                    raise
+                too_long[number] = error
+        if too_long:
+            requests.refuse(too_long)
 
     def _check(self, request: RunRequest) -> None:
         for name in request.planned.nodes or [node.name for node in self._app.nodes]:

@@ -2,47 +2,83 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import weakref
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
-from stretto.model.errors import ConfigError
+from stretto.model.errors import ConfigError, UserError
+from stretto.model.values import is_text
 from stretto.planner.plan_files import checked_lines, decode_line
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import RefusedLine, RunRequest
 
+_MAX_NAMED = 5
+"""Refused lines of which an error says why."""
 
-def read_store(path: Path, parse: Callable[[Any], RunRequest | RefusedLine]) -> RequestStore:
-    """Read and check a file of JSON lines with one request each, which `parse` makes of the JSON. What it
-    refuses is kept apart.
+
+def read_store(
+    path: Path, parse: Callable[[Any], RunRequest], may_refuse: Callable[[Any], bool]
+) -> RequestStore:
+    """Read and check a file of JSON lines with one request each, which `parse` makes of the JSON.
 
     The file is kept open, and may not change while the store is used.
 
+    Args:
+        may_refuse: whether the JSON of a line that is wrong is refused alone, so that the others are run.
+
     Raises:
-        ConfigError: it cannot be read, has no requests, `parse` raises (the message has the line's number),
-            or two requests have the same `custom_id`; or all lines are refused.
+        ConfigError: it cannot be read, has no requests, or a line is wrong that may not be refused alone (the
+            message has its number), such as one that is no JSON; or all lines are refused.
     """
     try:
         with path.open("rb") as file, _seekable(file) as source:
             lines = _Lines(path, source, parse)
             store = RequestStore(lines.get)
-            for begin, line, request in checked_lines(source, path, parse, lambda request: request.id):
-                if isinstance(request, RefusedLine):
-                    store.refused.append(request)
-                    continue
+
+            def is_refused(number: int, line: bytes, problem: str) -> bool:
+                if not may_refuse(found := _lenient(line)):
+                    return False
+                custom_id = found.get("custom_id")
+                is_name = is_text(custom_id) and custom_id
+                store.refused.append(
+                    RefusedLine(custom_id if is_name else f"line {number}", UserError(problem))
+                )
+                return True
+
+            for begin, line, request in checked_lines(
+                source, path, parse, lambda request: request.id, is_refused
+            ):
                 lines.places.extend((begin, len(line)))
                 store.add(request, line.strip())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    if not len(store):
-        first = store.refused[0]
-        raise ConfigError(f"{path}: no line can be run; {first.id!r}: {first.error.message}")
+    check_any(store, path)
     return store
+
+
+def check_any(store: RequestStore, path: Path) -> None:
+    """Check that there is a request to run. Raises ConfigError with why the first lines cannot be."""
+    if len(store):
+        return
+    reasons = [f"{one.id!r}: {one.error}" for one in store.refused[:_MAX_NAMED]]
+    if more := len(store.refused) - len(reasons):
+        reasons.append(f"and {more} more")
+    raise ConfigError(f"{path}: no line can be run; {'; '.join(reasons)}")
+
+
+def _lenient(line: bytes) -> Any:
+    """Return the JSON of a line, in which a field may be there twice; None if it is no JSON."""
+    try:
+        return json.loads(line.removeprefix(BOM_UTF8))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:
@@ -62,7 +98,7 @@ class _Lines:
         places: where each line of a request begins, and its length, in bytes.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, parse: Callable[[Any], RunRequest | RefusedLine]) -> None:
+    def __init__(self, path: Path, file: BinaryIO, parse: Callable[[Any], RunRequest]) -> None:
         self.places = array("Q")
         self._path = path
         self._parse = parse
@@ -80,9 +116,7 @@ class _Lines:
             raise ConfigError(f"{self._path}: {error.strerror}") from error
         if has_changed:
             raise ConfigError(f"{self._path}: has changed since the run began; it is needed as it was")
-        request = self._parse(decode_line(line))
-        assert isinstance(request, RunRequest), "it was one when the file was checked"
-        return request
+        return self._parse(decode_line(line))
 
 
 def _state(file: int) -> tuple[int, int]:

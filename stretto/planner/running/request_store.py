@@ -7,9 +7,11 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b, sha256
+from itertools import accumulate
 
+from stretto.model.errors import StrettoError
 from stretto.model.record import record
 from stretto.planner.application import AppRequest
 from stretto.planner.running.run_request import RefusedLine, RunRequest
@@ -78,6 +80,19 @@ class RequestStore:
         self._hash.update(data + b"\n")
         self._marks += blake2b(data, digest_size=_MARK_BYTES).digest()
         self.longest_line = max(self.longest_line, len(data))
+
+    def refuse(self, errors: Mapping[int, StrettoError]) -> None:
+        """Take requests out, because each cannot be run for its error. The others get new numbers."""
+        kept = array("Q", (number for number in range(len(self)) if number not in errors))
+        self.refused += [RefusedLine(self.id(number), error) for number, error in errors.items()]
+        get, size = self.get, _MARK_BYTES
+        ids = [self.id(number).encode() for number in kept]
+        self.get = lambda number: get(kept[number])
+        self._kind_of = array("I", (self._kind_of[number] for number in kept))
+        self._marks = bytearray(b"".join(self._marks[at * size : (at + 1) * size] for at in kept))
+        self._ids = bytearray(b"".join(ids))
+        self._id_ends = array("Q", accumulate(map(len, ids), initial=0))
+        self._number_of = self._planned = None
 
     def __len__(self) -> int:
         return len(self._kind_of)

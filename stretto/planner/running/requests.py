@@ -15,21 +15,22 @@ from stretto.planner.plan_files import parse_request
 from stretto.planner.running.batch_lines import BatchLines, check_unicode
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import PromptMessage, RefusedLine, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 
 def read_run_requests(path: Path, app: Application) -> RequestStore:
     """Read the requests of a run from a file of JSON lines.
 
     Raises:
-        ConfigError: it cannot be read, has no requests, or a line is wrong; the message has its number.
+        ConfigError: it cannot be read, has no requests that can be run, or a line is wrong that is none of a
+            Batch file; the message has its number.
     """
     batch = BatchLines(lambda model: _node_for(model, app))
 
-    def read(found: Any) -> RunRequest | RefusedLine:
+    def read(found: Any) -> RunRequest:
         return batch.read(found) if is_batch_line(found) else _checked(_of_plan(found), app)
 
-    return read_store(path, read)
+    return read_store(path, read, is_batch_line)
 
 
 def is_batch_line(found: Any) -> bool:

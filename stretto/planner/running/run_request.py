@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.model.errors import UserError
+from stretto.model.errors import StrettoError
 from stretto.model.record import record
 from stretto.planner.application import AppRequest
 from stretto.wire.paths import Api
@@ -16,11 +16,11 @@ class RefusedLine:
     """A line of a Batch file that cannot be run. The others are.
 
     Attributes:
-        id: the line's `custom_id`.
+        id: the line's `custom_id`, or its place in the file if it has none.
     """
 
     id: str
-    error: UserError
+    error: StrettoError
 
 
 @record

@@ -19,6 +19,8 @@ class AppLimits:
         parse: limits within which one document is parsed.
         max_document_bytes: largest size of a document.
         max_documents: most documents of one input.
+        max_text_chars: characters of all inputs of a query together that are texts, such as a question. They
+            go whole into prompts, so a query takes some 50 bytes of memory for each.
         num_parsers: number of documents that are parsed at a time. Where there are several tenants, a quarter
             of them, at least one, is left to tenants for whom none is parsed.
         keep_s: seconds for which a query that has ended is kept.
@@ -31,13 +33,17 @@ class AppLimits:
     parse: ParseLimits = ParseLimits()
     max_document_bytes: int = 50_000_000
     max_documents: int = 1000
+    max_text_chars: int = 1_000_000
     num_parsers: int = 3
     keep_s: float = 600.0
     max_kept: int = 1000
     max_kept_bytes: int = 256_000_000
 
     def __post_init__(self) -> None:
-        for name in ("max_document_bytes", "max_documents", "num_parsers", "max_kept", "max_kept_bytes"):
+        for name in (
+            *("max_document_bytes", "max_documents", "max_text_chars"),
+            *("num_parsers", "max_kept", "max_kept_bytes"),
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"apps: {name} is {getattr(self, name)}; it must be at least 1")
         if not 0 < self.keep_s < math.inf:

@@ -31,6 +31,7 @@ class InputReader:
 
     def __init__(self, limits: AppLimits, *, is_shared: bool = False) -> None:
         self._max_documents = limits.max_documents
+        self._max_text_chars = limits.max_text_chars
         self._parsers = DocumentParsers(
             limits.num_parsers, limits.parse, limits.max_document_bytes, is_shared=is_shared
         )
@@ -52,9 +53,11 @@ class InputReader:
         is fetched and parsed for it.
 
         Raises:
-            Refused: an input has too many documents, or one of them cannot be read.
+            Refused: the texts among the inputs are too long, or an input has too many documents, or one of
+                them cannot be read.
             DeadlineExceeded: they were not read by `end_s`.
         """
+        self._check_texts(inputs)
         budget = self._fetcher.budget()
         found = dict(inputs)
         try:
@@ -66,6 +69,18 @@ class InputReader:
         except TimeoutError:
             raise DeadlineExceeded(LATE_READING) from None
         return found
+
+    def _check_texts(self, inputs: Mapping[str, object]) -> None:
+        """Check the length of all texts among inputs. Raises Misplaced with the input that is beyond it."""
+        num_chars = 0
+        for name, value in inputs.items():
+            num_chars += _text_chars(value)
+            if num_chars > self._max_text_chars:
+                raise Misplaced(
+                    f"inputs.{name}",
+                    f"has {_text_chars(value)} characters; all texts of a query together have at most "
+                    f"{self._max_text_chars}, while longer ones can be given as documents",
+                )
 
     async def _documents(self, uploads: Sequence[Upload], budget: FetchBudget, tenant: str) -> list[Document]:
         """Return the documents of an input."""
@@ -94,6 +109,13 @@ def unread_parts(value: object) -> list[str]:
         case list():
             return [note for item in value for note in unread_parts(item)]
     return []
+
+
+def _text_chars(value: object) -> int:
+    """Return the number of characters of the texts of an input, which may be a list, or a list of lists."""
+    if isinstance(value, str):
+        return len(value)
+    return sum(map(_text_chars, value)) if isinstance(value, list) else 0
 
 
 def _uploads(value: object) -> Iterator[Upload]:
