@@ -82,10 +82,10 @@ def test_bad_files_are_reported_and_skipped_unless_strict(stretto: CommandLine, 
 
 
 def test_what_is_left_out_is_named_and_refused_if_strict(stretto: CommandLine, doc: Path) -> None:
-    (doc.parent / "plan.docx").write_text("text")
+    (doc.parent / "plan.odt").write_text("text")
     ended = stretto("explain", "--app", "naive", "--docs", doc.parent)
     assert ended.code == 0
-    assert ended.err.startswith(f"skipped {doc.parent}: 1 file of other kinds: plan.docx (read are .pdf, ")
+    assert ended.err.startswith(f"skipped {doc.parent}: 1 file of other kinds: plan.odt (read are .pdf, ")
     assert "1 file of other kinds" in stretto.refuses("explain", "--docs", doc.parent, "--strict")
 
 
