@@ -4,9 +4,9 @@ A row becomes the line `| Product: Lamp | Price: 3 EUR`. `split_sentences` takes
 so no chunk and no quote parts a value from its column. A row that is too long for a chunk becomes several
 lines, each of which begins with the row's first cell.
 
-The first row of a table is its header if it fills two cells or more, and holds no number but years. Rows
-above it that fill one cell are titles. An empty row ends a table; the next one has a header of its own, or
-keeps the header before it.
+The first row of a table that fills two cells or more is its header, if it holds no number but years. Rows
+above it are titles. The cell above the first column may be empty. An empty row ends a table; the next one has
+a header of its own, or keeps the header before it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def table_text(rows: Iterable[Row]) -> str:
         if is_empty:
             continue
         block = list(group)
-        if any(_num_filled(row) > 1 for row in block):
-            num_titles = next(at for at, row in enumerate(block) if _num_filled(row) > 1)
+        if not all(map(_is_title, block)):
+            num_titles = next(at for at, row in enumerate(block) if not _is_title(row))
             lines += [cell for row in block[:num_titles] for cell in row if cell]
             block = block[num_titles:]
         if _is_header(block[0]) and len(block) > 1:
@@ -56,12 +56,13 @@ def _cleaned(row: Row) -> Row:
     return [None if cell is None else " ".join(cell.split()) for cell in row]
 
 
-def _num_filled(row: Row) -> int:
-    return sum(map(bool, row))
+def _is_title(row: Row) -> bool:
+    """Return whether a row fills one cell only, which is not the second of two."""
+    return sum(map(bool, row)) == 1 and (bool(row[0]) or len(row) > 2)
 
 
 def _is_header(row: Row) -> bool:
-    return _num_filled(row) > 1 and not any(
+    return not _is_title(row) and not any(
         cell and _NUMBER.fullmatch(cell) and not _YEAR.fullmatch(cell) for cell in row
     )
 

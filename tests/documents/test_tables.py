@@ -26,6 +26,7 @@ from stretto.model.errors import DocumentError
          "| Sales\n| Town: Oslo | 2023: 5 | 2024: 6"),
         ([["Sales", ""], ["Town", "Sold"], ["Oslo", "5"]], "Sales\n| Town: Oslo | Sold: 5"),
         ([["", "2019", None, "2018"], ["Income", "5", "6", "7"]], "| Income | 2019: 5 | 2019: 6 | 2018: 7"),
+        ([["", "2019"], ["Income", "5"]], "| Income | 2019: 5"),
         ([["Lamp", "3.5"], ["Chair", "7"]], "| Lamp | 3.5\n| Chair | 7"),
         ([["Only", "a header"]], "| Only | a header"),
         ([["one"], ["two"]], "| one\n| two"),

@@ -1,8 +1,8 @@
 """Parser of Word files: one section per heading, tables row by row, notes at the end.
 
 python-docx opens the file. Its text is read from the XML, because the library's own texts lack content
-controls, insertions that are not accepted yet, and text boxes. Left out are deleted and hidden text, tables of
-contents, comments, and what is repeated on each page.
+controls, insertions that are not accepted yet, and text boxes. Left out are deleted and hidden text, tables
+of contents, comments, and what is repeated on each page.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from io import BytesIO
 from typing import Any
 
 from stretto.documents.office.package import check_package
-from stretto.documents.tables import Row, table_text
+from stretto.documents.tables import record_text, table_text
 from stretto.model.values import Section
 
 _REPEATED = frozenset({"DATE", "FOOTER", "HEADER", "SLIDE_NUMBER"})
@@ -52,18 +52,18 @@ def _texts(shapes: Iterable[Any]) -> Iterator[str]:
         elif shape.has_table:
             yield table_text([_cell_text(cell) for cell in row.cells] for row in shape.table.rows)
         elif shape.has_chart:
-            yield table_text(_chart_rows(shape.chart))
+            yield "\n".join(_chart_rows(shape.chart))
 
 
 def _cell_text(cell: Any) -> str | None:
     return None if cell.is_spanned else str(cell.text_frame.text)
 
 
-def _chart_rows(chart: Any) -> Iterator[Row]:
+def _chart_rows(chart: Any) -> Iterator[str]:
     """Yield the values of a chart as rows: one for each category, with a column for each series."""
     for plot in chart.plots:
-        series = list(plot.series)
-        yield ["", *(str(one.name) for one in series)]
+        series = [(str(one.name), one.values) for one in plot.series]
         for at, category in enumerate(plot.categories):
-            values = [one.values[at] if at < len(one.values) else None for one in series]
-            yield [str(category), *("" if value is None else f"{value:g}" for value in values)]
+            values = [(name, all_values[at]) for name, all_values in series if at < len(all_values)]
+            filled = [(name, f"{value:.15g}") for name, value in values if value is not None]
+            yield record_text([("", str(category)), *filled])
