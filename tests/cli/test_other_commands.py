@@ -30,8 +30,20 @@ LARGE = ("--llm", "http://127.0.0.1:9")
 """A server's LLM counts as large."""
 
 
-def test_explain_shows_each_graph_and_what_each_pass_changed(stretto: CommandLine, doc: Path) -> None:
-    ended = stretto("explain", "What?", *LARGE, "--app", "advanced", "--unroll", "--docs", doc)
+@pytest.fixture
+def large_llm(tmp_path: Path) -> tuple[str, str]:
+    """The option that names a checkpoint which is large, and has no more than its size."""
+    folder = tmp_path / "large"
+    folder.mkdir()
+    with (folder / "model.safetensors").open("wb") as weights:
+        weights.truncate(1 << 30)
+    return "--llm", str(folder)
+
+
+def test_explain_shows_each_graph_and_what_each_pass_changed(
+    stretto: CommandLine, doc: Path, large_llm: tuple[str, str]
+) -> None:
+    ended = stretto("explain", "What?", *large_llm, "--app", "advanced", "--unroll", "--docs", doc)
     assert ended.code == 0
     headings = ["p-graph", "prune_order", "split_stages", "split_prefill", "pipeline_decode", "share_prefix"]
     places = [
@@ -245,8 +257,10 @@ def test_explain_lists_what_can_be_set(stretto: CommandLine) -> None:
     assert '  synthesis.mode="tree"' in lines
 
 
-def test_explain_shortens_constants_where_it_shows_changes(stretto: CommandLine) -> None:
-    out = stretto("explain", "--passes", "all").out
+def test_explain_shortens_constants_where_it_shows_changes(
+    stretto: CommandLine, large_llm: tuple[str, str]
+) -> None:
+    out = stretto("explain", *large_llm, "--passes", "all").out
     changes = out[out.index("\nsplit_prefill\n") : out.index("\ne-graph\n")]
     assert 'system"Answer the question from…"' in changes
     assert "If the context does not answer it" not in changes
