@@ -87,6 +87,16 @@ path.write_text(SERVER)
 with MCPTools(MCPServer(command=[sys.executable, str(path)])) as tools:
     assert [tool.name for tool in tools] == ["add"], tools
 """
+OFFICE = """
+import docx
+from stretto import load_documents
+
+written = docx.Document()
+written.add_heading("The harbour")
+written.save("harbour.docx")
+(read,) = load_documents(["harbour.docx"])
+assert read.sections[0].title == "The harbour"
+"""
 RAY = """
 from ray.cluster_utils import Cluster
 from stretto import Input, Runtime, Template, deploy
@@ -283,6 +293,11 @@ def _mcp(env: Environment) -> str:
     return "a program with a tool of an MCP server"
 
 
+def _office(env: Environment) -> str:
+    env.run_code(OFFICE)
+    return "a program that reads a Word file"
+
+
 COMMANDS: Mapping[str, Callable[[Environment], str]] = {
     "emulate": _emulate,
     "route": _route,
@@ -296,6 +311,7 @@ COMMANDS: Mapping[str, Callable[[Environment], str]] = {
     "local": _local,
     "structured": _structured,
     "mcp": _mcp,
+    "office": _office,
 }
 """What is run in the environment of each extra; returns what was run, in words."""
 NEEDS_SERVER = ("route", "service", "client", "kv-events")

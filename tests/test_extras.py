@@ -54,6 +54,10 @@ from stretto.engines.openai_server import OpenAIServer
 minilm_path()
 local_engines()
 """,
+    "office": """
+from stretto.documents.office.package import check_package
+import docx, lxml.etree, openpyxl, pptx
+""",
     "mcp": """
 import sys
 from stretto.engines.mcp_tools import MCPServer, MCPTools

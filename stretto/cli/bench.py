@@ -74,8 +74,10 @@ def bench(
     """Run a benchmark and say which goals it meets."""
     _find_benchmarks()
     from rich.console import Console
+    from rich.markup import escape
 
     from benchmarks import plotting, registry, report
+    from stretto.cli.progress import spinner
 
     console = Console()
     if name == "list":
@@ -88,12 +90,13 @@ def bench(
     for option, folder in (("--data", data), ("--checkpoint", checkpoint)):
         if folder is not None and not folder.is_dir():
             raise UserError(f"{option} {folder}: there is no such folder")
-    with Console(stderr=True).status(name) as status:
+    with spinner(Console(stderr=True)) as progress:
+        task = progress.add_task(escape(name), total=None)
         options = registry.BenchmarkOptions(
             quick=quick,
             data=data,
             seed=seed,
-            say=status.update,
+            say=lambda text: progress.update(task, description=escape(text)),
             vllm=vllm,
             checkpoint=checkpoint,
             cells=cells,

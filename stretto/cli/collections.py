@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretto.cli import options
-from stretto.cli.terminal import shown
+from stretto.cli.terminal import note, shown
 from stretto.model.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def missing(
     from stretto.cli.progress import spinner
 
     with spinner(errors) as progress:
-        progress.add_task("looking into the collection")
+        progress.add_task("looking into the collection", total=None)
         known = {one.name: one for one in store.collections()}
         if not documents and collection not in known:
             raise UserError(
@@ -135,9 +135,6 @@ def missing(
                 )
         absent = store.missing(collection, documents, recipe)
     if len(absent) < len(documents):
-        errors.print(
-            f"[dim]in {escape(repr(collection))} already: "
-            f"{len(documents) - len(absent)} of {len(documents)} documents[/]",
-            soft_wrap=True,
-        )
+        num_known = len(documents) - len(absent)
+        note(errors, f"in {escape(repr(collection))} already: {num_known} of {len(documents)} documents")
     return absent

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from stretto import __version__
+from stretto.cli.verbosity import with_verbosity
 
 _FUNCTIONS = {
     "ask": ("stretto.cli.ask.command", "ask"),
@@ -54,7 +55,8 @@ class _Commands(TyperGroup):
             return None
         module, function = _FUNCTIONS[cmd_name]
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-        alone.command(cmd_name, epilog=_EPILOGS.get(cmd_name))(getattr(import_module(module), function))
+        command = with_verbosity(getattr(import_module(module), function))
+        alone.command(cmd_name, epilog=_EPILOGS.get(cmd_name))(command)
         return get_command(alone)
 
 

@@ -29,7 +29,7 @@ def read_documents(
         return []
     bad: list[DocumentError] = []
     with spinner(errors) as progress:
-        task = progress.add_task("reading documents")
+        task = progress.add_task("reading documents", total=None)
         documents = load_documents(
             paths,
             max_bytes=max_bytes,

@@ -17,6 +17,7 @@ def explain(
     docs: options.Docs = None,
     app: options.App = options.ADVANCED,
     passes: options.Passes = "weighed",
+    llm: options.Llms = None,
     engines: options.EnginesFile = None,
     settings: options.Settings = None,
     list_settings: Annotated[
@@ -31,23 +32,26 @@ def explain(
     max_bytes: options.MaxBytes = options.MAX_BYTES,
     strict: options.Strict = False,
 ) -> None:
-    """Show an app's graph before, between and after the passes, and what these are predicted to save. The
-    app is as for a large LLM.
+    """Show an app's graph before, between and after the passes, and what these are predicted to save.
+
+    The app is the one that `ask` runs with the same --llm and --engines.
     """
     if question is not None:
         parsing.checked_question(question)
     if html is not None:
         parsing.checked_target("--html", html)
+    from stretto.cli.engines import EngineOptions
     from stretto.cli.explanation import print_explanation, print_settings
 
+    chosen = EngineOptions(file=engines, llms=tuple(llm or ()))
     if list_settings:
-        print_settings(app)
+        print_settings(app, chosen)
         return
     print_explanation(
         app,
         docs,
         passes,
-        engines,
+        chosen,
         parsing.configuration(settings),
         html,
         max_bytes,

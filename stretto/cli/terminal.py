@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+from stretto.cli.verbosity import shows_notes
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _CONTROLS = [code for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"]
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS}
@@ -12,6 +17,12 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS}
 def say(line: str) -> None:
     """Print a line about the work of a server on stderr, at once."""
     print(line, file=sys.stderr, flush=True)
+
+
+def note(errors: Console, text: str) -> None:
+    """Print a note about the work of a command on stderr, in markup of rich, unless it is to be quiet."""
+    if shows_notes():
+        errors.print(f"[dim]{text}[/]", soft_wrap=True, highlight=False)
 
 
 def shown(text: str, stream: TextIO | None) -> str:

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from stretto.documents.parse import PARSERS, parse_file, parser_of
+from stretto.documents.parse import INSTALL_OFFICE, PARSERS, needs_office, parse_file, parser_of
 from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.documents.pdf import unread_pages_note
 from stretto.documents.text import parse_text
@@ -103,23 +103,35 @@ def _files(
             yield path
             continue
         found = sorted(_walk(path, note), key=lambda file: file.split(os.sep))
-        known = [file for file in found if _suffix(file) in PARSERS]
-        unknown = [os.path.relpath(file, path) for file in found if _suffix(file) not in PARSERS]
+        left_out = _left_out(found, path)
+        known = [file for file in found if _suffix(file) in PARSERS and not needs_office(file)]
         if not known:
-            left_out = f", only {_listed(unknown)}" if unknown else ""
-            raise DocumentError(f"{path}: no documents in this directory{left_out} (read are {_KNOWN})")
-        if unknown:
-            on_left_out(
-                DocumentError(f"{path}: {_listed(unknown)} (read are {_KNOWN}, or a file given by name)")
-            )
+            only = f", only {'; '.join(left_out)}" if left_out else ""
+            raise DocumentError(f"{path}: no documents in this directory{only} (read are {_KNOWN})")
+        if left_out:
+            raised = "; ".join(left_out)
+            on_left_out(DocumentError(f"{path}: {raised} (read are {_KNOWN}, or a file given by name)"))
         yield from known
 
 
-def _listed(files: Sequence[str]) -> str:
-    """Return a text that counts files with an unknown suffix, and names the first of them."""
-    names = ", ".join(files[:_MAX_NAMED])
+def _left_out(found: Sequence[str], folder: str) -> list[str]:
+    """Return texts that count and name the files of a folder that are not read, and say why."""
+    unknown = [os.path.relpath(file, folder) for file in found if _suffix(file) not in PARSERS]
+    lacking = [os.path.relpath(file, folder) for file in found if needs_office(file)]
+    texts = [f"{_counted(unknown)} of other kinds: {_named(unknown)}"] if unknown else []
+    if lacking:
+        texts.append(f"{_counted(lacking)} that need an extra ({INSTALL_OFFICE}): {_named(lacking)}")
+    return texts
+
+
+def _counted(files: Sequence[str]) -> str:
+    return f"{len(files)} file{'s' if len(files) > 1 else ''}"
+
+
+def _named(files: Sequence[str]) -> str:
+    """Return the names of the first files, and how many there are beyond."""
     more = f" and {len(files) - _MAX_NAMED} more" if len(files) > _MAX_NAMED else ""
-    return f"{len(files)} file{'s' if len(files) > 1 else ''} of other kinds: {names}{more}"
+    return ", ".join(files[:_MAX_NAMED]) + more
 
 
 def _walk(directory: str, note: Callable[[DocumentError], None]) -> Iterator[str]:

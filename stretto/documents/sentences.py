@@ -2,8 +2,8 @@
 
 A sentence ends at a blank line, before a list item on a new line, or at `.`, `!`, `?` or `…` followed by
 white space and anything but a small letter, unless the full stop belongs to an abbreviation. Chinese and
-Japanese full stops end a sentence without white space. A missed border makes one long sentence of two; no
-text is lost.
+Japanese full stops end a sentence without white space. A line that begins with "| " is the row of a table,
+and one sentence. A missed border makes one long sentence of two; no text is lost.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _ABBREVIATION = re.compile(
     re.VERBOSE,
 )
 _LONGEST_ABBREVIATION = 8
+_BLANKS = " \t\r\n"
+_ROW = re.compile(r"^\| [^\n]*[^ \t\r\n]", re.MULTILINE)
 
 
 def split_sentences(text: str) -> Iterator[tuple[int, int]]:
@@ -38,8 +40,18 @@ def split_sentences(text: str) -> Iterator[tuple[int, int]]:
 
     White space around a sentence is left out. The time is linear in the length of the text.
     """
-    start = len(text) - len(text.lstrip(" \t\r\n"))
-    end = len(text.rstrip(" \t\r\n"))
+    after = 0
+    for row in _ROW.finditer(text):
+        yield from _sentences_of_prose(text, after, row.start())
+        yield row.start(), row.end()
+        after = row.end()
+    yield from _sentences_of_prose(text, after, len(text))
+
+
+def _sentences_of_prose(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the sentences of a span of a text without rows."""
+    stretch = text[start:end]
+    start, end = end - len(stretch.lstrip(_BLANKS)), start + len(stretch.rstrip(_BLANKS))
     for border in _BORDER.finditer(text, start, end):
         if border["stop"] is not None and _goes_on(text, border.start(), border.end()):
             continue

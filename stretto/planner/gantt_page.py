@@ -11,7 +11,8 @@ from stretto.planner.machine import PlanMachine
 _WIDTH, _ROW, _LEFT = 1000, 28, 60
 _STYLE = (
     "body{font:13px system-ui,sans-serif;margin:24px;color:#1f2328;background:#fff}"
-    "text{font-size:11px;fill:#1f2328}.loading{fill-opacity:.3}"
+    "text{font-size:11px;fill:#1f2328}.loading{fill-opacity:.3}.scroll{overflow-x:auto}"
+    ".key{display:inline-block;padding:2px 8px;margin:0 8px 4px 0}"
 )
 
 
@@ -31,13 +32,16 @@ def gantt_page(title: str, done: Execution, nodes: Sequence[str], machine: PlanM
         f'<text x="{_LEFT + _WIDTH}" y="{height - 4}" text-anchor="end">{done.makespan_s:.0f} s</text>'
     )
     keys = "".join(
-        f'<span style="background:{colour};padding:2px 8px;margin-right:8px">{escape(node)}</span>'
+        f'<span class="key" style="background:{colour}">{escape(node)}</span>'
         for node, colour in colours.items()
     )
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title>"
         f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>{keys}</p>"
-        f'<svg width="{_LEFT + _WIDTH}" height="{height}" role="img">{"".join(rows)}</svg></html>\n'
+        f'<div class="scroll"><svg width="{_LEFT + _WIDTH}" height="{height}" role="img">'
+        f"{''.join(rows)}</svg></div></html>\n"
     )
 
 

@@ -95,10 +95,11 @@ def as_html(lines: Sequence[Line], session: str) -> str:
     )
     title = html.escape(f"Session {session[:6]}…")
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>\n'
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>\n'
         "<style>body{font:14px sans-serif}td,th{border:1px solid #ccc;padding:4px;text-align:left}"
-        "table{border-collapse:collapse}</style>\n"
-        f"<h1>{title}</h1><table><tr>{head}</tr>\n{rows}</table></html>\n"
+        "table{border-collapse:collapse}.scroll{overflow-x:auto}</style>\n"
+        f'<h1>{title}</h1><div class="scroll"><table><tr>{head}</tr>\n{rows}</table></div></html>\n'
     )
 
 

@@ -21,7 +21,7 @@ from stretto.trace.drawing import colours_of, draw_graph
 from stretto.trace.lanes import horizon_s, lanes, origin_s, pack, running_s
 from stretto.trace.recorder import Recorder, Span
 from stretto.trace.summary import Summary, summarise
-from stretto.trace.tables import engine_table, pass_table, query_table, tiles
+from stretto.trace.tables import engine_table, pass_table, query_table, share_table, tiles
 
 _HELP = (
     "Wheel: zoom. Drag: move. Double click or <kbd>0</kbd>: all. Click a bar or a query: only that query, "
@@ -53,9 +53,16 @@ def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
         _section("Time line", '<div id="timeline"><canvas></canvas></div>', about=_HELP),
         _section("Where the time went, by engine", _scroll(engine_table(summary, colours))),
         _section(
+            "What queries waited for",
+            _scroll(share_table(summary, colours)),
+            about="From submission to reply, one thing after the other: the shares add up to 100 %. "
+            "Grey: an engine had not begun, for it was busy, not ready, or held the request back.",
+        ),
+        _section(
             "Queries",
             _scroll(query_table(summary, colours), "tall"),
-            about="The bars show what a query waited for, one after the other, from submission to reply.",
+            about="The bars show what a query waited for, one after the other, from submission to reply. "
+            "Point at a part to see its step and time.",
         ),
         *(_section("Passes", _scroll(table)) for table in [pass_table(recorder.queries.values())] if table),
         *(

@@ -65,12 +65,14 @@ class Wait:
     """A part of the time of a query (run of an app) in a recording, and the batch or LLM request (`span`)
     that the query waited for then.
 
-    `span` is None if none of its steps ran.
+    `span` is None if none of its steps ran. The query waited for `next` to begin then: its instance was busy
+    or not ready, or it was held back. `next` is None if nothing ran any more.
     """
 
     start_s: float
     end_s: float
     span: Span | None
+    next: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +169,49 @@ def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wai
     )
     waits: list[Wait] = []
     now_s = end_s
+    after: Span | None = None
     for time_s, _, i in deliveries:
         span = spans[i]
         if time_s > now_s or not start_s <= span.start_s < time_s:
             continue
         if time_s < now_s:
-            waits.append(Wait(time_s, now_s, None))
+            waits.append(Wait(time_s, now_s, None, after))
         waits.append(Wait(span.start_s, time_s, span))
-        now_s = span.start_s
+        now_s, after = span.start_s, span
     if start_s < now_s:
-        waits.append(Wait(start_s, now_s, None))
+        waits.append(Wait(start_s, now_s, None, after))
     return tuple(reversed(waits))
+
+
+def shares_of_time(queries: Sequence[QueryRow]) -> list[tuple[str, str, float]]:
+    """Return what queries waited for, as (engine, how, seconds), the longest first. The seconds add up to the
+    times of all queries.
+
+    An engine is waited for while it works, and before it begins. What is neither has the engine "".
+    """
+    seconds: dict[tuple[str, str], float] = {}
+    for wait in (wait for row in queries for wait in row.waits):
+        if wait.span is not None:
+            key = (wait.span.engine, "works")
+        elif wait.next is not None:
+            key = (wait.next.engine, "has not begun")
+        else:
+            key = ("", "no step runs any more")
+        seconds[key] = seconds.get(key, 0.0) + wait.end_s - wait.start_s
+    return [(*key, value) for key, value in sorted(seconds.items(), key=lambda item: -item[1])]
+
+
+def percents(values: Sequence[float]) -> list[float]:
+    """Return the shares of values in percent, rounded to a tenth so that they add up to 100."""
+    whole = math.fsum(values)
+    if not whole:
+        return [0.0 for _ in values]
+    exact = [1000 * value / whole for value in values]
+    tenths = [int(one) for one in exact]
+    by_rest = sorted(range(len(exact)), key=lambda at: tenths[at] - exact[at])
+    for at in by_rest[: 1000 - sum(tenths)]:
+        tenths[at] += 1
+    return [one / 10 for one in tenths]
 
 
 def quantile(values: Sequence[float], share: float) -> float:

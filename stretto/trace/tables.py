@@ -8,7 +8,7 @@ from html import escape
 from statistics import median, quantiles
 
 from stretto.trace.recorder import QuerySpan
-from stretto.trace.summary import EngineRow, QueryRow, Summary
+from stretto.trace.summary import EngineRow, QueryRow, Summary, Wait, percents, shares_of_time
 
 
 def tiles(summary: Summary) -> str:
@@ -99,10 +99,8 @@ def _query_cells(
     for."""
     parts = []
     for wait in row.waits:
-        name, colour = "queued, or nothing to run", ""
-        if wait.span is not None:
-            steps = dict.fromkeys(part.step for part in wait.span.parts if part.query == row.query)
-            name, colour = f"{', '.join(steps)} @{wait.span.engine}", colours[wait.span.engine]
+        colour = "" if wait.span is None else colours[wait.span.engine]
+        name = _name(wait, row.query)
         width = (wait.end_s - wait.start_s) / longest_s if longest_s else 0.0
         hover = escape(f"{name}: {_seconds(wait.end_s - wait.start_s)}")
         parts.append(f'<i class="{colour}" style="width:{width:.3%}" title="{hover}"></i>')
@@ -115,6 +113,33 @@ def _query_cells(
         f'<td class="number">{_seconds(row.wall_s)}</td><td class="number">{row.overlap:.2f}</td>'
         f'<td class="wide"><div class="bar">{"".join(parts)}</div></td></tr>'
     )
+
+
+def _name(wait: Wait, query: str) -> str:
+    """Return what a query waited for, in words."""
+    span = wait.span or wait.next
+    if span is None:
+        return "waited for the reply: no step ran any more"
+    steps = ", ".join(dict.fromkeys(part.step for part in span.parts if part.query == query))
+    return f"{steps} @{span.engine}" if wait.span else f"waited for @{span.engine} to begin {steps}"
+
+
+def share_table(summary: Summary, colours: Mapping[str, str]) -> str:
+    """Return a table of what all queries waited for, whose shares add up to 100 %, as HTML. Waits for an
+    engine to begin are grey, as in the bars.
+    """
+    found = shares_of_time(summary.queries)
+    rows = []
+    for (engine, how, seconds), percent in zip(found, percents([one[2] for one in found]), strict=True):
+        colour = colours[engine] if how == "works" else ""
+        bar = f'<i class="{colour}" style="width:{percent:.1f}%"></i>'
+        name = f"{engine} {how}" if engine else how
+        rows.append(
+            f'<tr><td><span class="dot {colour}"></span>{escape(name)}</td>'
+            f'<td class="number">{_seconds(seconds)}</td><td class="number">{percent:.1f} %</td>'
+            f'<td class="wide"><div class="bar">{bar}</div></td></tr>'
+        )
+    return _table(["while", "#time", "#share", ""], rows)
 
 
 def _table(heads: Sequence[str], rows: Iterable[str]) -> str:

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from support.command_line import CommandLine
 
+from stretto.cli.parsing import configuration, template
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
+from stretto.graph.text import print_graph
 
 QUESTION = "Where did the captain live?"
 ANSWER = "The captain lived at the inn with his sea chest."
@@ -24,9 +26,24 @@ MAIN = (sys.executable, "-m", "stretto.cli.main")
 
 # --- explain
 
+LARGE = ("--llm", "http://127.0.0.1:9")
+"""A server's LLM counts as large."""
 
-def test_explain_shows_each_graph_and_what_each_pass_changed(stretto: CommandLine, doc: Path) -> None:
-    ended = stretto("explain", "What?", "--app", "advanced", "--unroll", "--docs", doc)
+
+@pytest.fixture
+def large_llm(tmp_path: Path) -> tuple[str, str]:
+    """The option that names a checkpoint which is large, and has no more than its size."""
+    folder = tmp_path / "large"
+    folder.mkdir()
+    with (folder / "model.safetensors").open("wb") as weights:
+        weights.truncate(1 << 30)
+    return "--llm", str(folder)
+
+
+def test_explain_shows_each_graph_and_what_each_pass_changed(
+    stretto: CommandLine, doc: Path, large_llm: tuple[str, str]
+) -> None:
+    ended = stretto("explain", "What?", *large_llm, "--app", "advanced", "--unroll", "--docs", doc)
     assert ended.code == 0
     headings = ["p-graph", "prune_order", "split_stages", "split_prefill", "pipeline_decode", "share_prefix"]
     places = [
@@ -82,10 +99,10 @@ def test_bad_files_are_reported_and_skipped_unless_strict(stretto: CommandLine, 
 
 
 def test_what_is_left_out_is_named_and_refused_if_strict(stretto: CommandLine, doc: Path) -> None:
-    (doc.parent / "plan.docx").write_text("text")
+    (doc.parent / "plan.odt").write_text("text")
     ended = stretto("explain", "--app", "naive", "--docs", doc.parent)
     assert ended.code == 0
-    assert ended.err.startswith(f"skipped {doc.parent}: 1 file of other kinds: plan.docx (read are .pdf, ")
+    assert ended.err.startswith(f"skipped {doc.parent}: 1 file of other kinds: plan.odt (read are .pdf, ")
     assert "1 file of other kinds" in stretto.refuses("explain", "--docs", doc.parent, "--strict")
 
 
@@ -235,13 +252,15 @@ def test_the_version_is_printed(stretto: CommandLine) -> None:
 
 
 def test_explain_lists_what_can_be_set(stretto: CommandLine) -> None:
-    lines = stretto("explain", "--settings", "--app", "naive").out.splitlines()
+    lines = stretto("explain", *LARGE, "--settings", "--app", "naive").out.splitlines()
     assert "  searching.top_k=3" in lines
     assert '  synthesis.mode="tree"' in lines
 
 
-def test_explain_shortens_constants_where_it_shows_changes(stretto: CommandLine) -> None:
-    out = stretto("explain", "--passes", "all").out
+def test_explain_shortens_constants_where_it_shows_changes(
+    stretto: CommandLine, large_llm: tuple[str, str]
+) -> None:
+    out = stretto("explain", *large_llm, "--passes", "all").out
     changes = out[out.index("\nsplit_prefill\n") : out.index("\ne-graph\n")]
     assert 'system"Answer the question from…"' in changes
     assert "If the context does not answer it" not in changes
@@ -546,3 +565,27 @@ def test_a_home_that_cannot_hold_anything_is_one_line(
 
 def _homeless() -> Path:
     raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.parametrize("llm", [(), LARGE])
+@pytest.mark.parametrize("app", ["naive", "advanced", "search"])
+def test_explain_shows_the_app_that_ask_runs(stretto: CommandLine, app: str, llm: tuple[str, ...]) -> None:
+    """All settings that it lists can be set in what `ask` runs, and its graph is that app's."""
+    asked = template(app, named_collection=True, small_llm=not llm)
+    listed = [
+        line.strip()
+        for line in stretto("explain", *llm, "--app", app, "--settings").out.splitlines()
+        if re.match(r"  \w+\.\w+=", line)
+    ]
+    found = configuration(listed)
+    assert found.keys() == {component.name for component in asked.components}
+    asked.lower(found)
+    graph = print_graph(template(app, small_llm=not llm).lower({}))
+    assert graph in stretto("explain", *llm, "--app", app).out
+
+
+def test_explain_says_what_a_small_llm_does_without(stretto: CommandLine) -> None:
+    small = stretto("explain", "--app", "advanced").out
+    assert small.startswith("left out, as the LLM is small (weights of less than 1 GB)")
+    assert "without: query_expansion; with a larger --llm they run\n" in small
+    assert "left out, as" not in stretto("explain", *LARGE, "--app", "advanced").out

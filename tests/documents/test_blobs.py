@@ -28,8 +28,9 @@ LINES = base64.encodebytes(DATA).decode()
             "-----BEGIN X-----\n[4056 characters of base64]\n-----END X-----",
         ),
         (f"key: |\n  {LINES[:770].rstrip()}\nThe end", "key: |\n  [769 characters of base64]\nThe end"),
+        (f"A line: {'<' * 100_000}>", "A line: [100000 characters of <]>"),
     ],
-    ids=["word", "picture", "percent", "lines", "in prose"],
+    ids=["word", "picture", "percent", "lines", "in prose", "run"],
 )
 def test_binary_data_becomes_a_mark(text: str, expected: str) -> None:
     assert without_blobs(text) == expected
@@ -67,6 +68,7 @@ def test_the_time_is_linear() -> None:
         "data:text/plain;a=b;",
         "A1" * 34 + "\n ",
         "a" * 399 + "=",
+        "<" * 1999 + ">",
     ):
         costs = []
         for num_chars in (1_000_000, 4_000_000):

@@ -62,14 +62,14 @@ def test_a_document_of_scans_alone_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_other_kinds_in_a_folder_are_named_and_counted(tmp_path: Path) -> None:
-    for name in ("a.txt", "b.docx", "sub/c.PNG", ".hidden.png", "sub/noext", "d.md"):
+    for name in ("a.txt", "b.odt", "sub/c.PNG", ".hidden.png", "sub/noext", "d.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("text")
-    documents, told = left_out([tmp_path, tmp_path / "b.docx"])
-    assert [Path(document.source).name for document in documents] == ["a.txt", "d.md", "b.docx"]
+    documents, told = left_out([tmp_path, tmp_path / "b.odt"])
+    assert [Path(document.source).name for document in documents] == ["a.txt", "d.md", "b.odt"]
     (message,) = told
     assert message.startswith(
-        f"{tmp_path}: 3 files of other kinds: b.docx, sub/c.PNG, sub/noext (read are .pdf, "
+        f"{tmp_path}: 3 files of other kinds: b.odt, sub/c.PNG, sub/noext (read are .pdf, "
     )
 
 
@@ -85,10 +85,10 @@ def test_many_files_of_other_kinds_are_not_all_named(tmp_path: Path) -> None:
 
 def test_what_is_left_out_may_be_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "b.docx").write_text("text")
+    (tmp_path / "b.odt").write_text("text")
 
     def refuse(error: DocumentError) -> None:
         raise error
 
-    with pytest.raises(DocumentError, match=r"1 file of other kinds: b\.docx"):
+    with pytest.raises(DocumentError, match=r"1 file of other kinds: b\.odt"):
         load_documents([tmp_path], on_left_out=refuse)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,31 @@ def test_files_may_be_uploaded(http: httpx.Client) -> None:
     assert answer.status_code == 200, answer.text
     markdown = next(one for one in answer.json()["outputs"]["sources"] if one["source"] == "rum.md")
     assert (markdown["section"], markdown["text"]) == ("Rum", "Rum Rum is a drink.")
+
+
+def test_tables_and_office_files_may_be_uploaded(http: httpx.Client) -> None:
+    pytest.importorskip("docx", reason="the extra office is not installed")
+    from docx import Document
+
+    written = BytesIO()
+    document = Document()
+    document.add_heading("Rum", level=1)
+    document.add_paragraph("Rum is a drink.")
+    document.save(written)
+    files = [
+        ("files", ("rum.docx", written.getvalue())),
+        ("files", ("ships.csv", b"Ship,Home\nAda,Oslo\n")),
+    ]
+    query = json.dumps({"inputs": {"question": QUESTION}})
+    answer = http.post("/v1/apps/naive/queries", data={"query": query}, files=files)
+    assert answer.status_code == 200, answer.text
+    found = {one["source"]: one for one in answer.json()["outputs"]["sources"]}
+    assert (found["rum.docx"]["section"], found["rum.docx"]["text"]) == ("Rum", "Rum Rum is a drink.")
+    assert found["ships.csv"]["text"] == "| Ship: Ada | Home: Oslo"
+    files = [("files", ("rum.docx", b"no archive"))]
+    refused = http.post("/v1/apps/naive/queries", data={"query": query}, files=files)
+    assert refused.status_code == 422
+    assert "rum.docx: is no readable Office file" in refused.json()["error"]["message"]
 
 
 def test_pages_that_could_not_be_read_are_named(http: httpx.Client, tmp_path: Path) -> None:

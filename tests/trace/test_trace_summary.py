@@ -7,7 +7,7 @@ from recorded import driver
 
 from stretto.model.tasks import Usage
 from stretto.trace.recorder import QuerySpan, Recorder, Span, SpanPart
-from stretto.trace.summary import critical_chain, summarise
+from stretto.trace.summary import critical_chain, percents, shares_of_time, summarise
 
 
 def _span(engine: str, start_s: float, end_s: float | None, *, marks_s: tuple[float, ...] = ()) -> Span:
@@ -56,6 +56,34 @@ def test_the_chain_goes_back_from_the_end_through_what_ended_last() -> None:
     )
     found = [(wait.start_s, wait.end_s, wait.span and wait.span.engine) for wait in chain]
     assert found == [(0.0, 1.0, None), (1, 6, "b"), (6, 6.5, None), (6.5, 10, "d")]
+    assert [wait.next and wait.next.engine for wait in chain] == ["b", None, "d", None]
+
+
+def test_what_queries_waited_for_adds_up_to_their_time() -> None:
+    recorder = _recorder(_span("embed", 1, 3), _span("llm", 6, 9), end_s=10.0)
+    (row,) = summarise(recorder).queries
+    assert shares_of_time([row]) == [
+        ("llm", "has not begun", 3.0),
+        ("llm", "works", 3.0),
+        ("embed", "works", 2.0),
+        ("embed", "has not begun", 1.0),
+        ("", "no step runs any more", 1.0),
+    ]
+    run = driver(5)
+    run.run()
+    rows = summarise(run.recorder).queries
+    shares = shares_of_time(rows)
+    assert sum(seconds for _, _, seconds in shares) == pytest.approx(sum(row.wall_s for row in rows))
+    assert sum(percents([seconds for _, _, seconds in shares])) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.0, 1.0], [1e-9, 5.0], [2.0] * 7, [3.0]])
+def test_shares_add_up_to_a_hundred(values: list[float]) -> None:
+    assert round(sum(percents(values)), 6) == 100.0
+
+
+def test_no_time_has_no_shares() -> None:
+    assert (percents([]), percents([0.0])) == ([], [0.0])
 
 
 def test_the_chain_enters_a_running_request_at_the_piece_that_was_waited_for() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from stretto.cli.ask.sources import AnswerSource, source_of
-from stretto.cli.terminal import shown
+from stretto.cli.terminal import note, shown
 from stretto.model.errors import StrettoError
 from stretto.model.tasks import Ending
 from stretto.model.values import ABSENT, Hit
@@ -125,7 +125,7 @@ class Printer:
 
     def _say_small_model(self) -> None:
         if self.is_small_model:
-            self.errors.print(f"[dim]{_SMALL_MODEL}[/]", soft_wrap=True)
+            note(self.errors, _SMALL_MODEL)
         self.is_small_model = False
 
     def _name(self, source: str) -> str:

@@ -18,6 +18,7 @@ from stretto.cli.ask.saved_answers import Saved, entry_of
 from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
+from stretto.cli.terminal import note
 from stretto.model.deployment import Deployment
 from stretto.model.errors import NotSaved, StrettoError
 from stretto.model.tasks import Ending
@@ -76,7 +77,7 @@ class Questions:
         began_s = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
-                progress.add_task("loading models")
+                progress.add_task("loading models", total=None)
                 observers = [self.recorder] if self.record is None else [self.recorder, self.record]
                 runtime = await stack.enter_async_context(
                     Runtime(
@@ -146,7 +147,7 @@ class Questions:
         query = await self._submit(runtime, self.questions[0])
         pieces = query.stream("answer")
         with spinner(errors) as progress:
-            progress.add_task("reading and answering")
+            progress.add_task("reading and answering", total=None)
             first = await anext(pieces, "")
         self.printer.show(first)
         try:
@@ -206,11 +207,10 @@ def _ending(query: Query) -> Ending | None:
 
 def _say_loaded(seconds: float, errors: Console) -> None:
     """Say how long the models took to load, and how that time is saved."""
-    errors.print(
-        f"[dim]Models were loaded in {seconds:.1f} s; each call of `stretto ask` loads them again. "
-        "--questions FILE asks many at once, and `stretto serve --app` keeps them loaded.[/]",
-        soft_wrap=True,
-        highlight=False,
+    note(
+        errors,
+        f"Models were loaded in {seconds:.1f} s; each call of `stretto ask` loads them again. "
+        "--questions FILE asks many at once, and `stretto serve --app` keeps them loaded.",
     )
 
 

@@ -15,6 +15,8 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cli.ask.questions import Questions
 from stretto.cli.indexing import NAME, indexing_template
+from stretto.cli.terminal import note
+from stretto.cli.verbosity import shows_notes
 from stretto.model.deployment import Deployment
 from stretto.runtime.conditions import idle_conditions
 from stretto.trace.chrome import chrome_trace
@@ -45,15 +47,20 @@ def write_traces(
             f"[bold red]UserError[/]: --trace {escape(os.fspath(page))}: {error.strerror}", soft_wrap=True
         )
         return False
-    errors.print(f"[dim]wrote {escape(os.fspath(page))} and {escape(os.fspath(chrome))}[/]", soft_wrap=True)
+    note(errors, f"wrote {escape(os.fspath(page))} and {escape(os.fspath(chrome))}")
     return True
 
 
-def print_times(recorder: Recorder, errors: Console) -> None:
-    """Print a table of how busy each engine was to `errors`, a console on stderr."""
+def print_times(recorder: Recorder, whole_s: float, errors: Console) -> None:
+    """Print a table of how busy each engine was to `errors`, a console on stderr, unless it is to be quiet.
+
+    Args:
+        whole_s: seconds of the whole run, in which engines were started too.
+    """
+    if not shows_notes():
+        return
     summary = summarise(recorder)
-    table = Table("engine", box=None, pad_edge=False, style="dim", title_justify="left")
-    table.title = f"{summary.wall_s:.2f} s in all"
+    table = Table("engine", box=None, pad_edge=False, style="dim")
     for heading in ("batches", "items", "busy s", "share"):
         table.add_column(heading, justify="right")
     for row in sorted(summary.engines, key=lambda row: -row.busy_s):
@@ -64,4 +71,6 @@ def print_times(recorder: Recorder, errors: Console) -> None:
             f"{row.busy_s:.2f}",
             f"{row.share:.0%}",
         )
+    loading_s = max(0.0, whole_s - summary.wall_s)
+    note(errors, f"{whole_s:.2f} s in all: {loading_s:.2f} s to load, {summary.wall_s:.2f} s to answer")
     errors.print(table)

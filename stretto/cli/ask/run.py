@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from dataclasses import replace
 
 from rich.console import Console
@@ -27,6 +28,7 @@ def run(checked: Checked, errors: Console) -> bool:
     Raises:
         StrettoError: an engine cannot start, documents cannot be indexed, or a single question failed.
     """
+    began_s = time.monotonic()
     request = checked.request
     printer = Printer(errors, request.as_json, checked.says_small_model)
     recorder = IndexingRecorder()
@@ -64,7 +66,7 @@ def run(checked: Checked, errors: Console) -> bool:
                     request.trace, request.chrome, questions, engines.deployments, errors
                 )
     if not request.as_json:
-        print_times(recorder, errors)
+        print_times(recorder, time.monotonic() - began_s, errors)
     if questions.record is not None:
         is_reported = is_reported and questions.record.is_whole
     return not _say_failed(answers, errors) and is_reported

@@ -38,6 +38,12 @@ _SUFFIXES: Mapping[str, str] = {
     "application/pdf": ".pdf",
     "text/markdown": ".md",
     "text/x-rst": ".rst",
+    "text/csv": ".csv",
+    "application/json": ".json",
+    "message/rfc822": ".eml",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
 }
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
