@@ -144,6 +144,8 @@ class RouterConfig:
             free; its further requests are refused with status 429. At least twice `max_body_bytes`.
         max_programs: number of programs that are remembered, so that later requests are recognised as part of
             them; about 1 kB each. 0 recognises none.
+        max_stored_ids: number of ids of responses, files and the like for which it is remembered which worker
+            keeps them; about 200 bytes each.
         max_body_s: seconds in which the body of a request must have come, before status 408.
         connect_timeout_s: seconds that a connection to a worker may take.
         first_byte_timeout_s: seconds without an answer after which another worker is tried.
@@ -168,6 +170,7 @@ class RouterConfig:
     max_body_bytes: int = 64_000_000
     max_held_bytes: int = 512_000_000
     max_programs: int = 100_000
+    max_stored_ids: int = 100_000
     max_body_s: float = 60.0
     connect_timeout_s: float = 5.0
     first_byte_timeout_s: float = 600.0
@@ -189,7 +192,7 @@ class RouterConfig:
                 f"router: max_held_bytes is {self.max_held_bytes}; it must be at least twice max_body_bytes, "
                 f"which is {self.max_body_bytes}"
             )
-        for name in ("max_waiting", "max_programs"):
+        for name in ("max_waiting", "max_programs", "max_stored_ids"):
             if (value := getattr(self, name)) < 0:
                 raise ConfigError(f"router: {name} is {value!r}; it must not be negative")
         for one in fields(self):

@@ -29,6 +29,7 @@ from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import RequestTrace
 from stretto.router.resumption import Resumption, resumable
 from stretto.router.router_state import RouterState
+from stretto.router.stored_names import made_id
 from stretto.router.worker_link import WorkerLink
 from stretto.wire.errors import ApiError, read_retry_after
 
@@ -37,6 +38,7 @@ _PASSING = (429, 500, 502, 503, 504)
 """Statuses of answers after which another worker is tried."""
 _KINDS = {
     500: "InternalServerError",
+    404: "NotFoundError",
     429: "RateLimitError",
     503: "ServiceUnavailableError",
     502: "UpstreamError",
@@ -93,6 +95,7 @@ class RoutedExchange:
         self._resumption: Resumption | None = None
         self._rest_request: bytes | None = None
         self._usage = UsageReader()
+        self._made = made_id(request.method, request.path)
         self._failure: tuple[int, Headers, bytes] | None = None
         self._is_paused = self._was_paused = False
 
@@ -304,6 +307,8 @@ class RoutedExchange:
             )
             return
         self._usage.feed(body)
+        if self._made is not None and answer.status < 300:
+            self._router_state.stored(self.ticket, self._made.whole(body))
         if self.program is not None:
             self.program.answer.take_whole(body)
         self.trace.first_byte_s = now_s
@@ -349,7 +354,9 @@ class RoutedExchange:
     # --- parts of an answer
 
     def _is_failure(self, answer: AnswerParser) -> bool:
-        return answer.status in _PASSING and self._is_repeatable
+        """Return whether an answer is not passed on, because another worker may answer better."""
+        is_passing = answer.status in _PASSING and self._is_repeatable
+        return is_passing or self._router_state.may_be_elsewhere(self.ticket, answer.status)
 
     def _begin_stream(self, answer: AnswerParser, *, is_events: bool) -> None:
         self._is_streamed = True
@@ -399,6 +406,8 @@ class RoutedExchange:
             if self._rest_request is not None:
                 events = self._resumption.joined(events)
         self._usage.feed(events)
+        if self._made is not None and self._made.is_wanted:
+            self._router_state.stored(self.ticket, self._made.feed(events))
         self._write(events)
         if self.program is not None:
             self.program.answer.feed(events)

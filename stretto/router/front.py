@@ -43,6 +43,7 @@ from stretto.router.replies import api_error_of, error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
+from stretto.router.stored_names import id_in_path
 from stretto.router.token_reader import TokenReader
 from stretto.router.worker_link import WorkerLink
 from stretto.wire.errors import ApiError, RequestRefused, no_such_path
@@ -264,7 +265,8 @@ class Front:
         may_repeat = is_repeatable(request.method, path)
         key = client_key(request.headers)
         if request.method != b"POST":
-            return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key)
+            stored_id = id_in_path(path)
+            return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key, stored_id=stored_id)
         router_state = self.router_state
         uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
         return lambda: read_request(

@@ -48,6 +48,8 @@ class RoutedRequest:
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
         client_key: digest of the key that the client brings; "" if it brings none, so that it gets the key in
             its worker's settings.
+        stored_id: id of what it names that one worker alone keeps, such as an answer that was stored; "" if
+            it names nothing like that.
         asked: ids and prompt, from which its program is recognised; None if there are none, or afterwards.
         program: program that it belongs to.
     """
@@ -61,6 +63,7 @@ class RoutedRequest:
     ids: Sequence[int] = ()
     is_repeatable: bool = True
     client_key: str = ""
+    stored_id: str = ""
     asked: AskedProgram | None = None
     program: NamedProgram = NO_PROGRAM
 

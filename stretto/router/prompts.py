@@ -22,6 +22,7 @@ from stretto.http.client.headers import Headers
 from stretto.model.values import Segment
 from stretto.router.messages import RoutedRequest
 from stretto.router.programs import asked_program
+from stretto.router.stored_names import id_in_path, id_named
 from stretto.wire.errors import ApiError, RequestRefused, malformed
 
 _BYTES_PER_TOKEN = 4
@@ -75,12 +76,17 @@ def read_request(
     Raises:
         RequestRefused: the body is not a JSON object, or names no model by a text.
     """
-    if "json" not in content_type and (content_type or not body.lstrip().startswith(b"{")):
+    is_empty = not body and bool(id_in_path(path))  # such as the cancelling of a response
+    if is_empty or "json" not in content_type and (content_type or not body.lstrip().startswith(b"{")):
         boundary = _BOUNDARY.match(content_type)
         name = _form_model(body, boundary[1] or boundary[2]) if boundary else ""
         num_tokens = len(body) // _BYTES_PER_TOKEN
         return RoutedRequest(
-            model=name, num_tokens=num_tokens, is_repeatable=is_repeatable, client_key=client_key
+            model=name,
+            num_tokens=num_tokens,
+            is_repeatable=is_repeatable,
+            client_key=client_key,
+            stored_id=id_in_path(path),
         )
     _check_num_items(body)
     try:
@@ -111,6 +117,7 @@ def read_request(
         ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
         client_key=client_key,
+        stored_id=id_named(path, fields, body),
         asked=None if headers is None else asked_program(path, headers, fields, client_key),
     )
 

@@ -17,6 +17,7 @@ come. Rules:
 - A worker that has answered with status 429 rests for as long as it says, and gets nothing meanwhile; if the
   client had brought the key, nothing with that key. A request that comes while all rest that could take it is
   refused with 429 and the soonest end of a rest.
+- A request that names what one worker keeps, such as a stored answer, goes there alone (`homes.py`).
 - A worker that refuses the router's own key (status 401 or 403) is left as after a failure. No attempt is
   counted, and its answer, which may show the key, is not passed on.
 - At most `max_waiting` requests wait or are held; others are refused at once with 429. Each waits at most
@@ -45,6 +46,7 @@ from stretto.model.tasks import Usage
 from stretto.router import believable
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
+from stretto.router.homes import ANYWHERE, Home, Homes
 from stretto.router.loads import RunningAtWorker, WorkerLoads
 from stretto.router.messages import (
     Check,
@@ -87,6 +89,7 @@ class _Client:
         bound: the choice of a worker in whose queue it waits, and the seconds that it delays the next one.
         num_attempts: number of times that it was sent to a worker.
         tried: workers that it is not sent to again.
+        home: worker that it has to go to, if there is one.
         has_begun: whether the first byte of an answer has come.
     """
 
@@ -99,6 +102,7 @@ class _Client:
     why: str = ""
     num_attempts: int = 0
     tried: set[WorkerId] = field(default_factory=set)
+    home: Home = ANYWHERE
     running: RunningAtWorker | None = None
     bound: tuple[Choice, float] | None = None
     has_begun: bool = False
@@ -118,6 +122,7 @@ class RouterState:
         self._workers = Workers(config.max_failures)
         self._loads = WorkerLoads(placement)
         self._caches = HeldByWorkers()
+        self._homes = Homes(self._workers, config.max_stored_ids)
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
         engine = Engine("router", "llm", policy=config.order)
         self._account = ProgramAccount(*prices_s(engine, profile))
@@ -142,6 +147,9 @@ class RouterState:
         if request.ids or request.text:  # long, and looked up above
             request = replace(request, ids=(), text="")
         self._clients[ticket] = client = _Client(request, placed, now_s, now_s)
+        client.home = self._homes.of(request)
+        if client.home.problem:
+            return ticket, [self._refuse(ticket, 404, client.home.problem, None, now_s)]
         if request.program.name:
             self._step_of(ticket)
         entered = self._room.arrive(ticket, request, placed.expected_output, now_s)
@@ -209,6 +217,8 @@ class RouterState:
         """
         client = self._clients[ticket]
         client_key = client.request.client_key
+        if client.home.is_sought and status < 400:
+            self.stored(ticket, client.request.stored_id)
         worker, usage = self._release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
@@ -229,6 +239,8 @@ class RouterState:
         """
         if self.is_about_own_key(ticket, status):
             return self._refused_key(ticket, status, now_s)
+        if self.may_be_elsewhere(ticket, status):
+            return self._look_elsewhere(ticket, status, now_s)
         client_key = self._clients[ticket].request.client_key
         worker, _ = self._release(ticket, _UNKNOWN, now_s, status)
         if worker is not None:
@@ -238,6 +250,32 @@ class RouterState:
         actions = self._again(ticket, reason, now_s, may_return=False)
         if status == 429:
             actions += self._limit_key(client_key, worker, now_s)
+        return actions + self._after(worker, now_s)
+
+    def stored(self, ticket: Ticket, stored_id: str) -> None:
+        """Note that the worker of a request keeps what has an id; "" stands for no id."""
+        client = self._clients.get(ticket)
+        if stored_id and client is not None and client.running is not None:
+            self._homes.learn(client.request.client_key, stored_id, client.running.worker)
+
+    def may_be_elsewhere(self, ticket: Ticket, status: int) -> bool:
+        """Return whether an answer says that the worker lacks what its request names, which another one may
+        keep.
+        """
+        return status == 404 and (client := self._clients.get(ticket)) is not None and client.home.is_sought
+
+    def _look_elsewhere(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
+        """Ask the next worker that serves for what a request names, as this one has not begun the request."""
+        client = self._clients[ticket]
+        client.num_attempts -= 1
+        worker, _ = self._release(ticket, _UNKNOWN, now_s, status)
+        if worker is not None:
+            self._workers.answered(worker, status, now_s)
+        reason = f"no worker keeps {client.request.stored_id!r}"
+        if client.tried.issuperset(one.id for one in self._able(client)[0] if one.state == "serving"):
+            actions: list[RouterAction] = [self._refuse(ticket, 404, reason, None, now_s)]
+        else:
+            actions = self._again(ticket, reason, now_s, may_return=False, was_sent=False)
         return actions + self._after(worker, now_s)
 
     def is_about_own_key(self, ticket: Ticket, status: int) -> bool:
@@ -386,7 +424,8 @@ class RouterState:
         """
         found = self._known(worker)
         self._leave(found, now_s)
-        actions = [*self._unbind(worker, now_s), *self._fill(worker, now_s), *self._retire(found, now_s)]
+        actions = self._refuse_at_home(worker, now_s)
+        actions += [*self._unbind(worker, now_s), *self._fill(worker, now_s), *self._retire(found, now_s)]
         return actions + self._release_held(now_s)
 
     def remove(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
@@ -398,7 +437,7 @@ class RouterState:
         """
         found = self._known(worker)
         self._leave(found, now_s)
-        actions = self._unbind(worker, now_s)
+        actions = [*self._refuse_at_home(worker, now_s), *self._unbind(worker, now_s)]
         actions += self._move_unanswered(worker, "the worker was removed", now_s)
         for ticket in self._at(worker):
             self._release(ticket, _UNKNOWN, now_s)
@@ -412,6 +451,14 @@ class RouterState:
         self._workers.drain(worker, now_s)
         self._loads.leave(worker.id)
         self._room.leave(worker.id)
+
+    def _refuse_at_home(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
+        """Refuse what waits for a worker that leaves, because that one alone keeps what is named."""
+        return [
+            self._refuse(ticket, 404, self._homes.problem(client.request, worker), None, now_s)
+            for ticket, client in list(self._clients.items())
+            if client.home.worker == worker and client.running is None
+        ]
 
     def workers(self) -> list[Worker]:
         """Return the workers that are not gone."""
@@ -471,6 +518,7 @@ class RouterState:
         self._workers.check_invariants()
         self._waiting.check_invariants()
         self._room.check_invariants()
+        self._homes.check_invariants()
         self._account.check_invariants()
         for ticket, client in self._clients.items():
             is_running = client.running is not None
@@ -541,11 +589,13 @@ class RouterState:
         return view is not None and not view.num_waiting and self._loads.has_room(view.id, placed)
 
     def _able(self, client: _Client) -> tuple[Sequence[Worker], int]:
-        """Return the workers that take a request, also those that rest, and how many take any: those that
-        list its model, or all if none does.
+        """Return the workers that take a request, also those that rest, and how many take any: its home, or
+        those that list its model, or all if none does.
         """
         model = client.request.model
         taking = self._workers.taking()
+        if (home := client.home.worker) is not None:
+            return [worker for worker in taking if worker.id == home], len(taking)
         listing = [worker for worker in taking if model in worker.models] if model else taking
         return listing or taking, len(taking)
 
@@ -604,6 +654,8 @@ class RouterState:
         name = f"{model if is_listed else ''}{'/again' if client.tried else ''}"
         if client.room_at is not None:
             name = f"{name}@{client.room_at}"
+        if client.home.worker is not None:
+            name = f"{name}/home {client.home.worker}"
         return f"{name}/limited" if is_limited else name
 
     def _send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
@@ -776,6 +828,8 @@ class RouterState:
         `may_return` is whether it may be sent to a worker again where it has failed.
         """
         client = self._clients[ticket]
+        if (home := client.home.worker) is not None and not self._homes.is_there(home):
+            return [self._refuse(ticket, 404, self._homes.problem(client.request, home), None, now_s)]
         may_repeat = client.request.is_repeatable or not was_sent
         rest_s = self._rest_s(client, now_s)
         if client.num_attempts >= self._config.max_attempts or not may_repeat:
