@@ -37,6 +37,8 @@ class WorkerConfig:
             the server, and sets no limit if it does not tell.
         profile: predicted seconds of its work, for policies that compare seconds.
         kv_events: where it publishes what its prefix cache holds (vLLM); None leaves that to be guessed.
+        takes_priority: whether it takes the field `priority`, as vLLM does with `--scheduling-policy
+            priority`. If not, the field is left out on the way there: the router has made use of it.
         models: names of its models, for a server that does not list them.
         api_key: key that goes, as `Authorization: Bearer KEY`, with health checks and with requests that
             bring no key of their own; "" for none.
@@ -49,6 +51,7 @@ class WorkerConfig:
     kv_tokens: int | None = None
     profile: Profile = UNKNOWN_LLM
     kv_events: KVEventsConfig | None = None
+    takes_priority: bool = True
     models: tuple[str, ...] = ()
     api_key: str = field(default="", repr=False)
     api_key_env: str | None = None

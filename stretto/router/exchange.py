@@ -21,6 +21,7 @@ from stretto.http.head import answer_head
 from stretto.model.errors import EngineFailure, EngineTimeout
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
+from stretto.router.body_edits import without_field
 from stretto.router.head import REQUEST_ID, with_ids
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.programs import HEADER, RoutedProgram
@@ -83,7 +84,7 @@ class RoutedExchange:
         self.trace = RequestTrace(request_id, request.path, arrived_s)
         self.ticket: Ticket = -1
         self.attempt: Attempt | None = None
-        self._is_repeatable = True
+        self._is_repeatable, self._has_priority = True, False
         self._is_head = request.method == b"HEAD"
         self._answer: AnswerParser | None = None
         self._is_streamed = False
@@ -116,7 +117,7 @@ class RoutedExchange:
         """
         if self.has_ended:
             return
-        self._is_repeatable = routed.is_repeatable
+        self._is_repeatable, self._has_priority = routed.is_repeatable, routed.has_priority
         self.trace.model, self.trace.num_prompt = routed.model, routed.num_tokens
         self.ticket, actions = self._router_state.arrive(routed, monotonic())
         self.trace.decided_s = monotonic()
@@ -138,12 +139,11 @@ class RoutedExchange:
         now_s = monotonic()
         self.trace.sent(action, now_s)
         request = self.request
-        data = link.request(
-            b"GET" if self._is_head else request.method,
-            request.target,
-            self._headers,
-            request.body if self._rest_request is None else self._rest_request,
-        )
+        body = request.body if self._rest_request is None else self._rest_request
+        if self._has_priority and not link.takes_priority:
+            body = without_field(body, "priority")
+        method = b"GET" if self._is_head else request.method
+        data = link.request(method, request.target, self._headers, body)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()

@@ -45,6 +45,7 @@ from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
 from stretto.router.stored_names import id_in_path
 from stretto.router.token_reader import TokenReader
+from stretto.router.urgency import read_deadline
 from stretto.router.worker_link import WorkerLink
 from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 
@@ -269,6 +270,7 @@ class Front:
             return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key, stored_id=stored_id)
         router_state = self.router_state
         uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
+        deadline_s = read_deadline(request.headers)
         return lambda: read_request(
             path,
             request.content_type,
@@ -277,6 +279,7 @@ class Front:
             has_reports=has_reports,
             is_repeatable=may_repeat,
             client_key=key,
+            deadline_s=deadline_s,
             headers=request.headers if self.config.max_programs else None,
         )
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from stretto.cluster.placement import Choice, PromptKey
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.model.record import record
+from stretto.model.tasks import Objective
 
 WorkerId: TypeAlias = int
 Ticket: TypeAlias = int
@@ -50,6 +51,9 @@ class RoutedRequest:
             its worker's settings.
         stored_id: id of what it names that one worker alone keeps, such as an answer that was stored; "" if
             it names nothing like that.
+        objective: class of the request: "latency" goes first, "offline" gives way to all others.
+        has_priority: whether its class comes of a field `priority`, which a worker may not know.
+        deadline_s: seconds within which its program should end; None if it does not say.
         asked: ids and prompt, from which its program is recognised; None if there are none, or afterwards.
         program: program that it belongs to.
     """
@@ -64,6 +68,9 @@ class RoutedRequest:
     is_repeatable: bool = True
     client_key: str = ""
     stored_id: str = ""
+    objective: Objective = "throughput"
+    has_priority: bool = False
+    deadline_s: float | None = None
     asked: AskedProgram | None = None
     program: NamedProgram = NO_PROGRAM
 

@@ -128,7 +128,7 @@ class OwnRoutes:
             fields = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise malformed("", f"not JSON: {error!s:.200}") from error
-        known = {"url", "num_slots", "kv_tokens", "models", "api_key", "headers"}
+        known = {"url", "num_slots", "kv_tokens", "models", "api_key", "headers", "takes_priority"}
         if not isinstance(fields, dict) or "url" not in fields or not fields.keys() <= known:
             raise malformed("", f"must be an object with url, and may have {', '.join(sorted(known))}")
         names = fields.get("models", [])

@@ -23,6 +23,7 @@ from stretto.model.values import Segment
 from stretto.router.messages import RoutedRequest
 from stretto.router.programs import asked_program
 from stretto.router.stored_names import id_in_path, id_named
+from stretto.router.urgency import read_objective
 from stretto.wire.errors import ApiError, RequestRefused, malformed
 
 _BYTES_PER_TOKEN = 4
@@ -61,6 +62,7 @@ def read_request(
     is_repeatable: bool,
     has_reports: bool = False,
     client_key: str = "",
+    deadline_s: float | None = None,
     headers: Headers | None = None,
 ) -> RoutedRequest:
     """Read the body of a request to a path, such as "/v1/completions".
@@ -70,14 +72,15 @@ def read_request(
     Args:
         has_reports: whether workers report what their caches hold, so that the prompt of a completion is
             wanted as it is.
-        client_key: digest of the client's own key, as `RoutedRequest` has it.
+        client_key, deadline_s: what the head of the request says, as `RoutedRequest` has it.
         headers: headers of the request, in which programs are named; None if programs are not recognised.
 
     Raises:
-        RequestRefused: the body is not a JSON object, or names no model by a text.
+        RequestRefused: the body is not a JSON object, names no model by a text, or asks for a class that
+            there is not.
     """
     is_empty = not body and bool(id_in_path(path))  # such as the cancelling of a response
-    if is_empty or "json" not in content_type and (content_type or not body.lstrip().startswith(b"{")):
+    if is_empty or ("json" not in content_type and (content_type or not body.lstrip().startswith(b"{"))):
         boundary = _BOUNDARY.match(content_type)
         name = _form_model(body, boundary[1] or boundary[2]) if boundary else ""
         num_tokens = len(body) // _BYTES_PER_TOKEN
@@ -87,6 +90,7 @@ def read_request(
             is_repeatable=is_repeatable,
             client_key=client_key,
             stored_id=id_in_path(path),
+            deadline_s=deadline_s,
         )
     _check_num_items(body)
     try:
@@ -118,6 +122,9 @@ def read_request(
         is_repeatable=is_repeatable,
         client_key=client_key,
         stored_id=id_named(path, fields, body),
+        objective=read_objective(fields),
+        has_priority="priority" in fields,
+        deadline_s=deadline_s,
         asked=None if headers is None else asked_program(path, headers, fields, client_key),
     )
 

@@ -37,8 +37,9 @@ from itertools import chain, count, islice
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.loading import loading_shares
-from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
+from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Purpose, Unbound
 from stretto.cluster.prompt_keys import BYTES
+from stretto.cluster.room.call_means import EnteredRate
 from stretto.model.deployment import Engine
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM
@@ -64,6 +65,7 @@ from stretto.router.messages import (
 )
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
+from stretto.router.urgency import ProgramDeadlines
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
 from stretto.sched.orders.order import prices_s
@@ -72,6 +74,8 @@ from stretto.sched.queries.request import QueueEntry, StepRequest
 
 _MAX_ASKED = 8
 """Waiting requests about which the policy is asked again after one event."""
+_MOST_UNKNOWN_S = 60.0
+"""Longest time until a client is told to ask again, where there is nothing to predict from."""
 _UNKNOWN = WorkerUsage()
 _PAUSE = "the workers ask for a pause (status 429)"
 _TURN = "its turn"
@@ -83,6 +87,7 @@ class _Client:
 
     Attributes:
         since_s: time from which it waits for its turn.
+        deadline_s: time by which its program should end; None if there is none.
         step: the request as queues and accounts know it; None while these need not know it.
         room_at: worker where its program has room; None for any.
         why: what it waits for, or has waited for; "" if it has not.
@@ -90,6 +95,7 @@ class _Client:
         num_attempts: number of times that it was sent to a worker.
         tried: workers that it is not sent to again.
         home: worker that it has to go to, if there is one.
+        has_waited: whether it has waited for its turn.
         has_begun: whether the first byte of an answer has come.
     """
 
@@ -97,6 +103,7 @@ class _Client:
     placed: PlacementRequest
     arrived_s: float
     since_s: float
+    deadline_s: float | None = None
     step: StepRequest | None = None
     room_at: WorkerId | None = None
     why: str = ""
@@ -105,6 +112,7 @@ class _Client:
     home: Home = ANYWHERE
     running: RunningAtWorker | None = None
     bound: tuple[Choice, float] | None = None
+    has_waited: bool = False
     has_begun: bool = False
 
 
@@ -123,8 +131,12 @@ class RouterState:
         self._loads = WorkerLoads(placement)
         self._caches = HeldByWorkers()
         self._homes = Homes(self._workers, config.max_stored_ids)
+        self._deadlines = ProgramDeadlines()
+        self._turns = EnteredRate()
+        self._waiting_tokens = 0
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
         engine = Engine("router", "llm", policy=config.order)
+        self._yields_s = engine.age_limit_s
         self._account = ProgramAccount(*prices_s(engine, profile))
         self._waiting = Waiting(engine, profile, self._account, config.max_wait_s)
         self._room = RoomAtWorkers(holds=config.holds_programs)
@@ -143,10 +155,12 @@ class RouterState:
             expected_output=self._loads.expected_output(request.model, request.max_tokens),
             keys={} if request.key is None else {BYTES.name: request.key},
             hints=self._caches.held(request.ids, self._reporting(request)) if request.ids else {},
+            purpose=Purpose(request.objective, yields_until_s=now_s + self._yields_s),
         )
         if request.ids or request.text:  # long, and looked up above
             request = replace(request, ids=(), text="")
-        self._clients[ticket] = client = _Client(request, placed, now_s, now_s)
+        deadline_s = self._deadlines.of(request, now_s)
+        self._clients[ticket] = client = _Client(request, placed, now_s, now_s, deadline_s)
         client.home = self._homes.of(request)
         if client.home.problem:
             return ticket, [self._refuse(ticket, 404, client.home.problem, None, now_s)]
@@ -181,9 +195,24 @@ class RouterState:
             return [self._refuse(ticket, 429, _PAUSE, rest_s, now_s)]
         if self.num_waiting > self._config.max_waiting:
             message = f"{self._config.max_waiting} requests wait already"
-            wait_s = self._room.wait_s(ticket, now_s) if ticket in self._room else 1.0
+            wait_s = self._wait_s(ticket, now_s)
             return [self._refuse(ticket, 429, message, wait_s, now_s)]
         return []
+
+    def _wait_s(self, ticket: Ticket, now_s: float) -> float:
+        """Return the predicted seconds until there is room for a request that is refused: until what is held
+        has room, or until as many have had their turn as wait now. While no worker serves, it is the time
+        until one is tried again. While nothing has had its turn lately, it is the age of the oldest request.
+        """
+        if ticket in self._room:
+            return self._room.wait_s(ticket, now_s)
+        able = self._able(self._clients[ticket])[0]
+        if any(worker.state == "serving" for worker in able):
+            oldest_s = next(iter(self._clients.values())).arrived_s
+            unknown_s = min(_MOST_UNKNOWN_S, max(1.0, now_s - oldest_s))
+            return self._turns.wait_s(self._waiting_tokens, now_s, unknown_s)
+        next_s = min((worker.probe_s for worker in able), default=now_s + self._config.health_interval_s)
+        return max(1.0, next_s - now_s)
 
     def began(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Handle the head of an answer that is passed on as it comes: the request is not repeated any more,
@@ -340,12 +369,11 @@ class RouterState:
             actions += self._end_key_rests(now_s)
         for ticket in self._waiting.overdue(now_s):
             waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
-            actions.append(self._refuse(ticket, 503, waited, None, now_s))
+            actions.append(self._refuse(ticket, 503, waited, self._wait_s(ticket, now_s), now_s))
         limit_s = self._config.max_hold_s
         for ticket in self._room.overdue(limit_s, now_s):
             held = f"there was no room in KV memory for {limit_s:g} s: {self._room.reason(ticket)}"
-            wait_s = self._room.wait_s(ticket, now_s)
-            actions.append(self._refuse(ticket, 503, held, wait_s, now_s))
+            actions.append(self._refuse(ticket, 503, held, self._wait_s(ticket, now_s), now_s))
         return actions + self._release_held(now_s)
 
     @property
@@ -524,6 +552,8 @@ class RouterState:
             is_running = client.running is not None
             assert is_running + (ticket in self._waiting) + (ticket in self._room) == 1
             assert client.bound is None or ticket in self._waiting
+        waiting = self._waiting.queues()
+        assert self._waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
         assert self.num_waiting == sum(one.running is None for one in self._clients.values())
 
     # --- placing
@@ -543,6 +573,8 @@ class RouterState:
         client = self._clients[ticket]
         client.why = client.why or _TURN
         entry = QueueEntry(self._step_of(ticket), client.arrived_s, client.placed.expected_output)
+        self._waiting_tokens += client.placed.all_tokens
+        client.has_waited = True
         num_tokens = max(1, client.placed.num_tokens)
         entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
         self._waiting.add(name, ticket, entry, client.since_s)
@@ -554,7 +586,7 @@ class RouterState:
         client = self._clients[ticket]
         if client.step is None:
             num_tokens, since_s = client.placed.num_tokens, client.arrived_s
-            client.step = step_of(ticket, client.request, num_tokens, since_s)
+            client.step = step_of(ticket, client.request, num_tokens, since_s, client.deadline_s)
             self._account.arrived(client.step, client.placed.expected_output, since_s)
         return client.step
 
@@ -670,6 +702,8 @@ class RouterState:
         self._room.sent(ticket, choice.instance)
         if client.step is not None:
             self._account.sent(client.step, now_s)
+        if client.has_waited:
+            self._turns.note(client.placed.all_tokens, now_s)
         return Send(
             ticket, choice.instance, choice, now_s - client.arrived_s if client.why else 0.0, client.why
         )
@@ -684,6 +718,7 @@ class RouterState:
 
     def _dequeue(self, ticket: Ticket, *, is_its_turn: bool = False) -> None:
         client = self._clients[ticket]
+        self._waiting_tokens -= client.placed.all_tokens
         if is_its_turn:
             self._waiting.take(ticket)
         else:

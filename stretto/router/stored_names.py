@@ -1,4 +1,4 @@
-"""What a request names that one worker alone keeps, such as an answer that was stored, and what an answer makes.
+"""What a request names that one worker alone keeps, such as a stored answer, and what an answer makes.
 
 Servers keep responses, files, conversations and batches in their own memory or on their own disk. So a
 request that names one has to go to the worker that made it.
