@@ -45,7 +45,8 @@ _KINDS = {
     502: "UpstreamError",
 }
 """Kinds of the router's own errors, by status."""
-_WORKER, _HELD_MS, _HELD_FOR = b"x-stretto-worker", b"x-stretto-held-ms", b"x-stretto-held-for"
+_WORKER, _REASON = b"x-stretto-worker", b"x-stretto-reason"
+_HELD_MS, _HELD_FOR = b"x-stretto-held-ms", b"x-stretto-held-for"
 _RETRY_AFTER = b"retry-after"
 
 
@@ -164,7 +165,7 @@ class RoutedExchange:
         else:
             error = ApiError(status, message, _KINDS.get(status, "UpstreamError"), None, retry_after_s)
             headers, body = error_headers(error), error_body(error)
-            headers = [*headers, (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
+            headers = [*headers, *self._told(), (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
         self.trace.error = message
         self._leave(status)
         self.client.answer(status, headers, body, keeps_alive=self.request.keeps_alive)
@@ -437,15 +438,28 @@ class RoutedExchange:
 
     def _to_client(self, answer: AnswerParser) -> Headers:
         """Return the headers of a worker's answer with those that the router adds."""
-        added: Headers = [(_WORKER, b"%d" % self.trace.worker)]
-        if why := self.trace.why:
-            held_ms = (_HELD_MS, b"%d" % round(1000 * self.trace.waited_s))
-            added += [held_ms, (_HELD_FOR, why.encode("latin-1", "replace"))]
-        if self.program is not None:
-            added.append((HEADER, self.program.header))
+        added = self._told()
         if value_of(answer.headers, REQUEST_ID) is None:
             added.append((REQUEST_ID, self.trace.request_id.encode("latin-1")))
         return [*answer.headers, *added]
+
+    def _told(self) -> Headers:
+        """Return the headers that say where the request went and why, for how long it has waited in the
+        router and for what, and its program.
+        """
+        trace = self.trace
+        told: Headers = []
+        if trace.tries:
+            told = [(_WORKER, b"%d" % trace.worker), (_REASON, trace.reason.encode("latin-1", "replace"))]
+            waited_s = trace.waited_s
+        else:
+            waited_s = monotonic() - trace.arrived_s
+        told.append((_HELD_MS, b"%d" % round(1000 * waited_s)))
+        if why := trace.why:
+            told.append((_HELD_FOR, why.encode("latin-1", "replace")))
+        if self.program is not None:
+            told.append((HEADER, self.program.header))
+        return told
 
     def _finish(self, answer: AnswerParser, now_s: float) -> None:
         self.trace.usage = self._usage.usage()

@@ -71,6 +71,14 @@ class RequestTrace:
         return self.tries[-1].action.why if self.tries else ""
 
     @property
+    def reason(self) -> str:
+        """Why it was last sent where it was, and which attempt that was if not the first; "" if it was not
+        sent.
+        """
+        reason = self.tries[-1].action.choice.reason if self.tries else ""
+        return reason if len(self.tries) < 2 else f"{reason}; attempt {len(self.tries)}"
+
+    @property
     def predicted_cached(self) -> int:
         """Number of tokens of its prompt that the last worker was believed to hold."""
         return self.tries[-1].action.choice.held_tokens if self.tries else 0

@@ -704,9 +704,9 @@ class RouterState:
             self._account.sent(client.step, now_s)
         if client.has_waited:
             self._turns.note(client.placed.all_tokens, now_s)
-        return Send(
-            ticket, choice.instance, choice, now_s - client.arrived_s if client.why else 0.0, client.why
-        )
+        choice = _explained(client, choice)
+        waited_s = now_s - client.arrived_s if client.why else 0.0
+        return Send(ticket, choice.instance, choice, waited_s, client.why)
 
     def _bind(self, ticket: Ticket, choice: Choice) -> None:
         client = self._clients[ticket]
@@ -984,3 +984,15 @@ class RouterState:
             known = ", ".join(str(one.id) for one in self._workers) or "none"
             raise ConfigError(f"there is no worker {worker}; the numbers of the workers are: {known}")
         return found
+
+
+def _explained(client: _Client, choice: Choice) -> Choice:
+    """Return a choice with the reason that counted, where that is not the policy's."""
+    reason = choice.reason
+    if client.home.worker is not None:
+        reason = "it keeps what the request names"
+    elif client.home.is_sought:
+        reason = "it may keep what the request names"
+    elif choice.instance == client.room_at:
+        reason = "its program has room there"
+    return choice if reason == choice.reason else replace(choice, reason=reason)
