@@ -16,6 +16,7 @@ from stretto.http.client.address import Address, check_port
 from stretto.http.client.headers import Headers
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM, Profile
+from stretto.router.aliases import AliasConfig
 from stretto.router.keys import KEY_HEADERS
 from stretto.sched.orders import ORDERS
 from stretto.wire.server_url import read_server_url
@@ -124,6 +125,7 @@ class RouterConfig:
 
     Attributes:
         worker: servers to begin with; more may be added while the router runs.
+        alias: names of models that stand for others.
         placement: name of the policy that chooses the worker of a request.
         order: name of the order in which requests that wait are served.
         holds_programs: whether programs are held while the workers have no room in KV memory for what they
@@ -158,6 +160,7 @@ class RouterConfig:
     """
 
     worker: tuple[WorkerConfig, ...] = ()
+    alias: tuple[AliasConfig, ...] = ()
     placement: str = "stretto"
     order: str = "programs_first"
     holds_programs: bool = True
@@ -209,6 +212,9 @@ class RouterConfig:
                 "router: a snapshot is only of use with a placement that keeps an index of prefixes, such as "
                 f"'stretto'; {self.placement!r} keeps none"
             )
+        names = [one.name for one in self.alias]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(f"router: alias {twice[0]!r} is given twice")
         servers = [server_of(worker.url) for worker in self.worker]
         for worker, server in zip(self.worker, servers, strict=True):
             if servers.count(server) > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from stretto.http.client.answer_parser import AnswerParser
@@ -21,12 +21,12 @@ from stretto.http.head import answer_head
 from stretto.model.errors import EngineFailure, EngineTimeout
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
-from stretto.router.body_edits import without_field
+from stretto.router.body_edits import Span, edited
 from stretto.router.head import REQUEST_ID, with_ids
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.programs import HEADER, RoutedProgram
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
-from stretto.router.replies import error_body, error_event, error_headers
+from stretto.router.replies import error_body, error_event, error_headers, json_body
 from stretto.router.request_log import RequestTrace
 from stretto.router.resumption import Resumption, resumable
 from stretto.router.router_state import RouterState
@@ -85,7 +85,10 @@ class RoutedExchange:
         self.trace = RequestTrace(request_id, request.path, arrived_s)
         self.ticket: Ticket = -1
         self.attempt: Attempt | None = None
-        self._is_repeatable, self._has_priority = True, False
+        self._is_repeatable = True
+        self._priority_at: Sequence[Span] = ()
+        self._renaming: list[tuple[Span, bytes]] = []
+        self._sent_body = b""
         self._is_head = request.method == b"HEAD"
         self._answer: AnswerParser | None = None
         self._is_streamed = False
@@ -118,7 +121,10 @@ class RoutedExchange:
         """
         if self.has_ended:
             return
-        self._is_repeatable, self._has_priority = routed.is_repeatable, routed.has_priority
+        self._is_repeatable, self._priority_at = routed.is_repeatable, routed.priority_at
+        if routed.alias_at:
+            name = routed.model.encode() if routed.is_form else json_body(routed.model)
+            self._renaming = [(span, name) for span in routed.alias_at]
         self.trace.model, self.trace.num_prompt = routed.model, routed.num_tokens
         self.ticket, actions = self._router_state.arrive(routed, monotonic())
         self.trace.decided_s = monotonic()
@@ -140,14 +146,19 @@ class RoutedExchange:
         now_s = monotonic()
         self.trace.sent(action, now_s)
         request = self.request
-        body = request.body if self._rest_request is None else self._rest_request
-        if self._has_priority and not link.takes_priority:
-            body = without_field(body, "priority")
+        self._sent_body = body = self._body_for(link) if self._rest_request is None else self._rest_request
         method = b"GET" if self._is_head else request.method
         data = link.request(method, request.target, self._headers, body)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
+
+    def _body_for(self, link: WorkerLink) -> bytes:
+        """Return the body as a worker wants it: as it came, but for an alias and a field that it lacks."""
+        edits = list(self._renaming)
+        if not link.takes_priority:
+            edits += ((span, b"") for span in self._priority_at)
+        return edited(self.request.body, edits) if edits else self.request.body
 
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
         """Answer with the last worker's failure if there is one, or with an error of the router.
@@ -224,6 +235,7 @@ class RoutedExchange:
         if self.reading is not None:
             self.reading.drop()
         self.request.drop_body()
+        self._sent_body = b""
         self.trace.error = "the client left"
         actions = self._router_state.left(self.ticket, monotonic())
         self._leave(499)
@@ -363,7 +375,7 @@ class RoutedExchange:
         self._is_streamed = True
         self._events = EventParts() if is_events else None
         if is_events and answer.status == 200:
-            self._resumption = resumable(self.request.path, self.request.body)
+            self._resumption = resumable(self.request.path, self._sent_body)
         length = None if is_events else answer.length
         self._is_chunked = self.request.takes_chunks and length is None
         self._keeps_alive = self.request.keeps_alive and (self._is_chunked or length is not None)

@@ -19,6 +19,7 @@ from stretto.http.connection import ClientConnection
 from stretto.http.refusals import Refused
 from stretto.http.served import Served, WholeAnswer
 from stretto.http.server import HttpServer
+from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
 from stretto.router.exchange import RoutedExchange
@@ -69,6 +70,7 @@ class Front:
         links: the way to each worker.
         server: the port at which clients ask.
         budget: count of the bytes held for all clients.
+        aliases: names that stand for models.
         programs: recognises which program a request belongs to.
         own_route: answers requests to the router's own paths.
         check: called to have the health of a worker checked at a time.
@@ -88,6 +90,7 @@ class Front:
         self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s)
         self.counters = Counters()
         self.programs = Recogniser(config.max_programs)
+        self.aliases = Aliases(config.alias)
         self.own_route: OwnRoute = lambda request, is_local: None
         self.check: Callable[[WorkerId, float], None] = lambda worker, at_s: None
         self.on_worker_passed: list[Callable[[WorkerId], None]] = []
@@ -237,10 +240,16 @@ class Front:
         try:
             if routed.asked is not None and not exchange.has_ended:
                 routed = self._recognise(exchange, routed.asked, routed)
+            if routed.alias_at:
+                routed = replace(routed, model=self._model_of(routed))
             exchange.begin(routed, self._register)
         except Exception:
             _log.exception("a request could not be placed")
             exchange.fail("the router could not place the request")
+
+    def _model_of(self, routed: RoutedRequest) -> str:
+        """Return the model of a request that names an alias."""
+        return self.aliases.choose(routed.model, routed.program.name, self.router_state.is_listed)
 
     def _recognise(
         self, exchange: RoutedExchange, asked: AskedProgram, routed: RoutedRequest
@@ -280,6 +289,8 @@ class Front:
             is_repeatable=may_repeat,
             client_key=key,
             deadline_s=deadline_s,
+            aliases=self.aliases,
+            cuts_priority=router_state.cuts_priority,
             headers=request.headers if self.config.max_programs else None,
         )
 

@@ -52,7 +52,9 @@ class RoutedRequest:
         stored_id: id of what it names that one worker alone keeps, such as an answer that was stored; "" if
             it names nothing like that.
         objective: class of the request: "latency" goes first, "offline" gives way to all others.
-        has_priority: whether its class comes of a field `priority`, which a worker may not know.
+        priority_at: places in its body of a field `priority`, which a worker may not know.
+        alias_at: places in its body of the name of its model, if that is an alias.
+        is_form: whether the body is none of JSON.
         deadline_s: seconds within which its program should end; None if it does not say.
         asked: ids and prompt, from which its program is recognised; None if there are none, or afterwards.
         program: program that it belongs to.
@@ -69,7 +71,9 @@ class RoutedRequest:
     client_key: str = ""
     stored_id: str = ""
     objective: Objective = "throughput"
-    has_priority: bool = False
+    priority_at: Sequence[tuple[int, int]] = ()
+    alias_at: Sequence[tuple[int, int]] = ()
+    is_form: bool = False
     deadline_s: float | None = None
     asked: AskedProgram | None = None
     program: NamedProgram = NO_PROGRAM

@@ -535,6 +535,15 @@ class RouterState:
         return self._loads.uses_keys or self._room.wants_keys
 
     @property
+    def cuts_priority(self) -> bool:
+        """Whether a worker knows no field `priority`."""
+        return any(not worker.config.takes_priority for worker in self._workers)
+
+    def is_listed(self, model: str) -> bool:
+        """Return whether a worker that takes requests lists a model."""
+        return any(model in worker.models for worker in self._workers.taking())
+
+    @property
     def has_reports(self) -> bool:
         """Whether the policy reads keys and a worker has reported what its prefix cache holds."""
         return self._loads.uses_keys and bool(self._caches)
