@@ -130,6 +130,8 @@ class RouterConfig:
         order: name of the order in which requests that wait are served.
         holds_programs: whether programs are held while the workers have no room in KV memory for what they
             keep there from one request to the next.
+        learns_slots: whether it is learned from the `/metrics` of workers how many requests each runs at
+            once, so that no more are sent there.
         tokenizer: directory with the tokenizer of the workers' model, with which prompts that come as texts
             are looked up in what workers report of their caches; None looks up those that come as token ids.
         snapshot: file that keeps what workers hold in their caches, from the router's end to its next start;
@@ -164,6 +166,7 @@ class RouterConfig:
     placement: str = "stretto"
     order: str = "programs_first"
     holds_programs: bool = True
+    learns_slots: bool = True
     tokenizer: str | None = None
     snapshot: str | None = None
     host: str = "127.0.0.1"
@@ -188,8 +191,9 @@ class RouterConfig:
         check_placement(self.placement)
         if self.order not in ORDERS:
             raise ConfigError(f"router: order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
-        if type(self.holds_programs) is not bool:
-            raise ConfigError(f"router: holds_programs is {self.holds_programs!r}; it must be true or false")
+        for name in ("holds_programs", "learns_slots"):
+            if type(value := getattr(self, name)) is not bool:
+                raise ConfigError(f"router: {name} is {value!r}; it must be true or false")
         check_port(self.port)
         for name in ("max_attempts", "max_failures", "max_body_bytes", "max_held_bytes"):
             _check_count("router", name, getattr(self, name))

@@ -162,6 +162,7 @@ class OwnRoutes:
                 "state": worker.state,
                 "on_trial": worker.on_trial,
                 "running": num_running(worker.id),
+                "num_slots": worker.num_slots,
                 "models": worker.models,
                 "kv_tokens": worker.kv_tokens,
                 **dict(zip(("claimed_tokens", "believed_tokens"), claimed(worker.id, now_s), strict=True)),

@@ -8,7 +8,6 @@ prompt that is read in another way than the server reads it costs time and never
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from collections.abc import Callable, Mapping
 from hashlib import blake2b

@@ -14,6 +14,7 @@ come. Rules:
 - A policy that binds "early" or "final" may choose a full worker; the request then waits in that worker's
   queue. It is placed again when that worker leaves or becomes suspect, and (early) when another worker has
   room and nothing waits for that one.
+- A worker gets no more requests at once than it runs, as far as that is learned (`learned_slots.py`).
 - A worker that has answered with status 429 rests for as long as it says, and gets nothing meanwhile; if the
   client had brought the key, nothing with that key. A request that comes while all rest that could take it is
   refused with 429 and the soonest end of a rest.
@@ -443,6 +444,17 @@ class RouterState:
     def forget_reports(self, worker: WorkerId) -> None:
         """Handle that a worker reports nothing of its prefix cache any more."""
         self._caches.forget(worker)
+
+    def looked_at(
+        self, worker: WorkerId, num_running: int, num_waiting: int, now_s: float
+    ) -> list[RouterAction]:
+        """Handle how many requests run and wait at a worker, as it tells itself."""
+        if (found := self._workers.get(worker)) is None or found.state != "serving":
+            return []
+        if not found.slots.look(num_running, num_waiting, are_held=bool(self._waiting)):
+            return []
+        self._loads.refresh(found)
+        return self._fill(worker, now_s) if self._waiting else []
 
     def drain(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Give a worker no more requests; it is gone when it has answered those that it has.
