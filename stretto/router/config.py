@@ -154,6 +154,8 @@ class RouterConfig:
         max_stored_ids: number of ids of responses, files and the like for which it is remembered which worker
             keeps them; about 200 bytes each.
         max_body_s: seconds in which the body of a request must have come, before status 408.
+        hedge_share: largest share of requests that are sent a second time, to another worker, because they
+            wait for their first byte much longer than others; 0 sends none.
         connect_timeout_s: seconds that a connection to a worker may take.
         first_byte_timeout_s: seconds without an answer after which another worker is tried.
         idle_timeout_s: seconds without a byte after which an answer that has begun is cut.
@@ -181,6 +183,7 @@ class RouterConfig:
     max_programs: int = 100_000
     max_stored_ids: int = 100_000
     max_body_s: float = 60.0
+    hedge_share: float = 0.0
     connect_timeout_s: float = 5.0
     first_byte_timeout_s: float = 600.0
     idle_timeout_s: float = 600.0
@@ -209,6 +212,8 @@ class RouterConfig:
             value = getattr(self, one.name)
             if one.name.endswith("_s") and not 0 < value < math.inf:
                 raise ConfigError(f"router: {one.name} is {value!r}; it must be positive and finite")
+        if not 0.0 <= self.hedge_share <= 1.0:
+            raise ConfigError(f"router: hedge_share is {self.hedge_share!r}; it must be from 0 to 1")
         if self.tokenizer is not None and all(worker.kv_events is None for worker in self.worker):
             raise ConfigError("router: a tokenizer is only of use where a worker has kv_events; none has")
         if self.snapshot is not None and not isinstance(PLACEMENTS[self.placement](), ScoredPlacement):

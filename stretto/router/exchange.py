@@ -23,6 +23,7 @@ from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
 from stretto.router.body_edits import Span, edited
 from stretto.router.head import REQUEST_ID, with_ids
+from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.programs import HEADER, RoutedProgram
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
@@ -85,6 +86,7 @@ class RoutedExchange:
         self.trace = RequestTrace(request_id, request.path, arrived_s)
         self.ticket: Ticket = -1
         self.attempt: Attempt | None = None
+        self._hedge: HedgeAttempt | None = None
         self._is_repeatable = True
         self._priority_at: Sequence[Span] = ()
         self._renaming: list[tuple[Span, bytes]] = []
@@ -145,18 +147,27 @@ class RoutedExchange:
         """Begin an attempt at a worker."""
         now_s = monotonic()
         self.trace.sent(action, now_s)
-        request = self.request
-        self._sent_body = body = self._body_for(link) if self._rest_request is None else self._rest_request
-        method = b"GET" if self._is_head else request.method
-        data = link.request(method, request.target, self._headers, body)
+        data = self._data_for(link)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
 
+    def hedge(self, action: Send, link: WorkerLink, forget: Callable[[Ticket], object]) -> HedgeAttempt:
+        """Begin a second attempt beside the one that runs."""
+        self.trace.was_hedged = True
+        self._hedge = HedgeAttempt(action, link, self._data_for(link), self, forget)
+        return self._hedge
+
+    def _data_for(self, link: WorkerLink) -> tuple[bytes, bytes]:
+        """Return the request as it is sent to a worker, in two parts."""
+        self._sent_body = body = self._body_for(link) if self._rest_request is None else self._rest_request
+        method = b"GET" if self._is_head else self.request.method
+        return link.request(method, self.request.target, self._headers, body)
+
     def _body_for(self, link: WorkerLink) -> bytes:
         """Return the body as a worker wants it: as it came, but for an alias and a field that it lacks."""
         edits = list(self._renaming)
-        if not link.takes_priority:
+        if self._priority_at and not link.takes_priority:
             edits += ((span, b"") for span in self._priority_at)
         return edited(self.request.body, edits) if edits else self.request.body
 
@@ -262,6 +273,11 @@ class RoutedExchange:
 
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
+        if self._hedge is not None:
+            if self._is_failure(answer) or self._router_state.is_about_own_key(self.ticket, answer.status):
+                self._take_hedge(f"it answered with status {answer.status}")
+                return
+            self._end_hedge()
         self._answer = answer
         self._body, self._body_bytes = [], 0
         kind = value_of(answer.headers, b"content-type") or b""
@@ -338,6 +354,9 @@ class RoutedExchange:
         """Handle an attempt that has failed before its end."""
         self.attempt = None
         reason = failure.message
+        if self._hedge is not None and was_sent:
+            self._take_hedge(reason)
+            return
         self.trace.failed(reason)
         if (resumption := self._resumption) is None:
             self._go_on(None, reason, was_sent=was_sent)
@@ -363,6 +382,49 @@ class RoutedExchange:
                 self.ticket, reason, monotonic(), was_sent=was_sent, may_go_on=may_go_on
             )
         )
+
+    # --- the second attempt
+
+    def hedge_begins(self, answer: AnswerParser) -> None:
+        """Go on with the second attempt if its answer is good; else it is over."""
+        hedge = self._hedge
+        assert hedge is not None, "it is aborted when it is not wanted any more"
+        if answer.status >= 400:
+            hedge.give_up("")
+            self._act(self._router_state.refused(hedge.action.ticket, answer.status, monotonic()))
+            return
+        self._take_hedge("")
+        self.on_head(answer)
+
+    def hedge_fails(self, reason: str, *, was_sent: bool) -> None:
+        """Go on with the first attempt alone."""
+        if (hedge := self._hedge) is not None:
+            now_s = monotonic()
+            self._act(self._router_state.failed(hedge.action.ticket, reason, now_s, was_sent=was_sent))
+
+    def hedge_is_over(self) -> None:
+        """Go on with the first attempt alone."""
+        self._hedge = None
+
+    def _take_hedge(self, failure: str) -> None:
+        """Go on with the second attempt in place of the first, which is aborted or has failed."""
+        hedge, self._hedge = self._hedge, None
+        assert hedge is not None, "there is one"
+        self.stop()
+        now_s = monotonic()
+        self.trace.failed(failure or "the second attempt began first")
+        self.trace.sent(hedge.action, now_s)
+        self.attempt = hedge.hand_over()
+        if self._is_paused:
+            self.attempt.pause()
+        self._act(self._router_state.hedge_won(self.ticket, hedge.action.ticket, now_s, failure))
+
+    def _end_hedge(self) -> None:
+        """Abort the second attempt, if there is one."""
+        if (hedge := self._hedge) is not None:
+            self._hedge = None
+            hedge.stop()
+            self._act(self._router_state.left(hedge.action.ticket, monotonic()))
 
     # --- parts of an answer
 
@@ -488,6 +550,7 @@ class RoutedExchange:
             self._act(actions)
 
     def _leave(self, status: int) -> None:
+        self._end_hedge()
         self.trace.end(status, monotonic())
         self._ended(self)
 

@@ -24,10 +24,12 @@ from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
 from stretto.router.exchange import RoutedExchange
 from stretto.router.fallback_placement import FallbackPlacement
+from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.keys import client_key
 from stretto.router.messages import (
     Check,
     Cut,
+    Hedge,
     Refuse,
     RoutedRequest,
     RouterAction,
@@ -99,6 +101,7 @@ class Front:
         self.threads = ReadingThreads()
         self._log = log
         self._exchanges: dict[Ticket, RoutedExchange] = {}
+        self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_s = math.inf
@@ -119,12 +122,15 @@ class Front:
             match action:
                 case Send(ticket, worker):
                     self._exchanges[ticket].send(action, self.links[worker])
+                case Hedge(ticket, send):
+                    link, forget = self.links[send.worker], self._forget_hedge
+                    self._hedges[send.ticket] = self._exchanges[ticket].hedge(send, link, forget)
                 case Stop(ticket, reason):
-                    self._exchanges[ticket].give_up(reason)
+                    self._at(ticket).give_up(reason)
                 case Refuse(ticket, status, message, retry_after_s):
-                    self._exchanges[ticket].refuse(status, message, retry_after_s)
+                    self._at(ticket).refuse(status, message, retry_after_s)
                 case Cut(ticket, reason):
-                    self._exchanges[ticket].cut(reason)
+                    self._at(ticket).cut(reason)
                 case Check(worker, at_s):
                     self.check(worker, at_s)
                 case WorkerGone(worker):
@@ -137,6 +143,13 @@ class Front:
                 self._expiry.cancel()
             self._expiry_s = due_s
             self._expiry = self._loop.call_later(max(0.0, due_s - monotonic()), self._expire)
+
+    def _at(self, ticket: Ticket) -> RoutedExchange | HedgeAttempt:
+        """Return the request or the second attempt that has a ticket."""
+        return self._exchanges.get(ticket) or self._hedges[ticket]
+
+    def _forget_hedge(self, ticket: Ticket) -> None:
+        self._hedges.pop(ticket, None)
 
     def remove(self, worker: WorkerId, now_s: float) -> None:
         """Remove a worker at once: streams that can go on elsewhere do, other begun answers are cut.

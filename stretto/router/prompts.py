@@ -42,6 +42,8 @@ _MAX_EACH = 128
 _MAX_ITEMS = 1_000_000
 """Number of values of a body that takes 100 megabytes, and the interpreter for too long."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
+_HEDGED = frozenset(("/v1/completions", "/v1/chat/completions", "/v1/embeddings"))
+"""Paths of requests that leave nothing at a worker, unless they ask to be stored."""
 _NO_ALIASES = Aliases(())
 
 _Text: TypeAlias = "str | array[int]"
@@ -126,6 +128,8 @@ def read_request(
         client_key=client_key,
         stored_id=id_named(path, fields, body),
         objective=objective,
+        may_hedge=path in _HEDGED and not fields.get("store"),
+        is_streamed=fields.get("stream") is True,
         priority_at=members_of(body, "priority") if has_priority else (),
         alias_at=values_of(body, "model") if model_name in aliases else (),
         deadline_s=deadline_s,

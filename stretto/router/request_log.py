@@ -40,6 +40,7 @@ class RequestTrace:
         num_prompt: estimated number of tokens of its prompt.
         status: status that the client got; 0 if its answer was cut.
         error: why it failed or was cut, if it did.
+        was_hedged: whether it was sent a second time beside the first.
     """
 
     request_id: str
@@ -53,6 +54,7 @@ class RequestTrace:
     tries: list[Try] = field(default_factory=list)
     status: int = 0
     error: str = ""
+    was_hedged: bool = False
     usage: WorkerUsage = field(default_factory=WorkerUsage)
 
     @property
@@ -110,6 +112,7 @@ class RequestTrace:
             "cached_tokens_predicted": self.predicted_cached,
             "cached_tokens": self.usage.num_cached,
             **({"waited_s": round(self.waited_s, 6), "waited_for": self.why} if self.why else {}),
+            **({"hedged": True} if self.was_hedged else {}),
             "decision_s": self._after(self.decided_s),
             "first_byte_s": self._after(self.first_byte_s),
             "total_s": self._after(self.ended_s),

@@ -26,6 +26,9 @@ come. Rules:
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
   an answer with status 5xx is passed on.
+- A request that waits much longer for its first byte than others like it may be sent a second time
+  (`hedges.py`). The second attempt is a request of its own here, which takes the place of the first if its
+  answer begins first, or if the first one fails. It is never repeated.
 - However a request ends, its load is taken off its worker in `_release`.
 """
 
@@ -47,12 +50,15 @@ from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
 from stretto.router import believable
 from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.hedges import Hedges
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.homes import ANYWHERE, Home, Homes
 from stretto.router.loads import RunningAtWorker, WorkerLoads
 from stretto.router.messages import (
+    NO_PROGRAM,
     Check,
     Cut,
+    Hedge,
     Refuse,
     RoutedRequest,
     RouterAction,
@@ -97,6 +103,8 @@ class _Client:
         tried: workers that it is not sent to again.
         home: worker that it has to go to, if there is one.
         has_waited: whether it has waited for its turn.
+        sent_s: time at which it was first sent, of the attempts that run.
+        is_hedge: whether it is the second attempt of another one.
         has_begun: whether the first byte of an answer has come.
     """
 
@@ -114,6 +122,8 @@ class _Client:
     running: RunningAtWorker | None = None
     bound: tuple[Choice, float] | None = None
     has_waited: bool = False
+    sent_s: float = 0.0
+    is_hedge: bool = False
     has_begun: bool = False
 
 
@@ -133,6 +143,7 @@ class RouterState:
         self._caches = HeldByWorkers()
         self._homes = Homes(self._workers, config.max_stored_ids)
         self._deadlines = ProgramDeadlines()
+        self._hedges = Hedges(config.hedge_share)
         self._turns = EnteredRate()
         self._waiting_tokens = 0
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
@@ -222,6 +233,8 @@ class RouterState:
         if (client := self._clients.get(ticket)) is None or client.running is None:
             return []
         client.has_begun = True
+        if status < 400:
+            self._note_wait(client, now_s)
         self._loads.first_byte(client.running, now_s)
         worker = self._workers.get(client.running.worker)
         if worker is None or not worker.is_doubted or status >= 500:
@@ -249,6 +262,8 @@ class RouterState:
         client_key = client.request.client_key
         if client.home.is_sought and status < 400:
             self.stored(ticket, client.request.stored_id)
+        if status < 400 and not client.has_begun:
+            self._note_wait(client, now_s)
         worker, usage = self._release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
@@ -355,6 +370,24 @@ class RouterState:
         client.has_begun = False
         return self._again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
+    def hedge_won(self, ticket: Ticket, hedge: Ticket, now_s: float, failure: str = "") -> list[RouterAction]:
+        """Put the second attempt of a request in the place of the first, which is over: because the answer of
+        the second one begins, or because of a failure.
+        """
+        client, other = self._clients[ticket], self._clients.pop(hedge)
+        assert other.running is not None, "a second attempt never waits"
+        worker, _ = self._release(ticket, _UNKNOWN, now_s)
+        if worker is not None and failure:
+            self._workers.suspect(worker, failure, now_s)
+            self._refresh(worker)
+        client.running = running = other.running
+        del self._by_worker[running.worker][hedge]
+        self._by_worker[running.worker][ticket] = None
+        client.num_attempts += 1
+        client.tried.add(running.worker)
+        self._room.sent(ticket, running.worker)
+        return self._after(worker, now_s)
+
     def left(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
         if ticket not in self._clients:
@@ -375,12 +408,18 @@ class RouterState:
         for ticket in self._room.overdue(limit_s, now_s):
             held = f"there was no room in KV memory for {limit_s:g} s: {self._room.reason(ticket)}"
             actions.append(self._refuse(ticket, 503, held, self._wait_s(ticket, now_s), now_s))
+        for ticket, num_attempts in self._hedges.due(now_s):
+            actions += self._hedge(ticket, num_attempts, now_s)
         return actions + self._release_held(now_s)
 
     @property
     def next_due_s(self) -> float | None:
         """Time at which `expire` is to be called; None while nothing waits."""
-        dues = (self._waiting.next_due_s, self._room.due_s(self._config.max_hold_s))
+        dues = (
+            self._waiting.next_due_s,
+            self._room.due_s(self._config.max_hold_s),
+            self._hedges.next_due_s,
+        )
         due_s = min((one for one in dues if one is not None), default=None)
         return None if due_s is None else min(due_s, self._rest_ends_s)
 
@@ -571,6 +610,7 @@ class RouterState:
         self._account.check_invariants()
         for ticket, client in self._clients.items():
             is_running = client.running is not None
+            assert is_running or not client.is_hedge
             assert is_running + (ticket in self._waiting) + (ticket in self._room) == 1
             assert client.bound is None or ticket in self._waiting
         waiting = self._waiting.queues()
@@ -719,6 +759,8 @@ class RouterState:
         client.running = self._loads.start(ticket, client.placed, choice, now_s, model if is_listed else "")
         self._by_worker.setdefault(choice.instance, {})[ticket] = None
         client.num_attempts += 1
+        client.sent_s = now_s
+        self._hedges.sent(ticket, client.request, client.num_attempts, now_s)
         client.tried.add(choice.instance)
         self._room.sent(ticket, choice.instance)
         if client.step is not None:
@@ -728,6 +770,34 @@ class RouterState:
         choice = _explained(client, choice)
         waited_s = now_s - client.arrived_s if client.why else 0.0
         return Send(ticket, choice.instance, choice, waited_s, client.why)
+
+    def _note_wait(self, client: _Client, now_s: float) -> None:
+        """Learn how long a request has waited for its first byte."""
+        self._hedges.learn(client.request, now_s - client.sent_s)
+
+    def _hedge(self, ticket: Ticket, num_attempts: int, now_s: float) -> list[RouterAction]:
+        """Send a request a second time if it still waits for its first byte, at a worker that has room."""
+        client = self._clients.get(ticket)
+        if client is None or client.running is None or client.has_begun:
+            return []
+        if client.num_attempts != num_attempts:
+            return []
+        able, client_key = self._able(client)[0], client.request.client_key
+        among = [
+            worker.id
+            for worker in able
+            if worker.state == "serving"
+            and worker.free_s(client_key) <= now_s
+            and worker.id not in client.tried
+        ]
+        choice = self._loads.choose(client.placed, now_s, among) if among else None
+        if choice is None or not self._can_start(choice, ticket) or not self._hedges.take():
+            return []
+        hedge, first = next(self._tickets), client.running.worker
+        request = replace(client.request, is_repeatable=False, may_hedge=False, program=NO_PROGRAM)
+        self._clients[hedge] = _Client(request, client.placed, client.arrived_s, now_s, is_hedge=True)
+        reason = f"worker {first} had not begun after {now_s - client.sent_s:.3g} s"
+        return [Hedge(ticket, self._send(hedge, replace(choice, reason=reason), now_s))]
 
     def _bind(self, ticket: Ticket, choice: Choice) -> None:
         client = self._clients[ticket]
@@ -884,6 +954,8 @@ class RouterState:
         `may_return` is whether it may be sent to a worker again where it has failed.
         """
         client = self._clients[ticket]
+        if client.is_hedge:
+            return [self._refuse(ticket, 502, reason, None, now_s)]
         if (home := client.home.worker) is not None and not self._homes.is_there(home):
             return [self._refuse(ticket, 404, self._homes.problem(client.request, home), None, now_s)]
         may_repeat = client.request.is_repeatable or not was_sent
