@@ -26,7 +26,7 @@ class LearnedSlots:
     """The number of requests that one worker runs at once, as far as it is known.
 
     Attributes:
-        limit: that number; None while it is not known.
+        limit: number of requests that it runs at once; None while that is not known.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Whose turn it is: which of the requests that wait go to a worker that has room, and which move."""
+"""Turns of the requests that wait: which go to a worker that has room, and which move to another queue."""
 
 from __future__ import annotations
 

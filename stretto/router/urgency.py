@@ -20,7 +20,7 @@ from stretto.wire.service_tiers import TIERS
 DEADLINE = b"x-stretto-deadline"
 """Header with the seconds within which the program of a request should end."""
 _TIERS: Mapping[str, Objective] = {**TIERS, "standard_only": "throughput"}
-"""Those of OpenAI and of Anthropic."""
+"""Tiers of OpenAI and of Anthropic."""
 _MAX_DEADLINE_S = 1e7
 _MAX_PROGRAMS = 8192
 
