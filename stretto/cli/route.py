@@ -23,6 +23,14 @@ def route(
         Path | None,
         typer.Option("--config", help=r"TOML file with \[router] and \[\[router.worker]].", metavar="FILE"),
     ] = None,
+    aliases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--alias",
+            help="Let a name stand for models, which get its requests by weight; give one for each.",
+            metavar="NAME=MODEL[:WEIGHT],…",
+        ),
+    ] = None,
     placement: Annotated[
         str | None,
         typer.Option("--placement", help="Policy that chooses the worker of a request.", metavar="NAME"),
@@ -57,12 +65,14 @@ def route(
 ) -> None:
     """Run a router before servers that speak OpenAI's API, such as vLLM or SGLang."""
     with imports_of("route", "the router"):
+        from stretto.router.aliases import read_alias
         from stretto.router.config import RouterConfig, WorkerConfig
         from stretto.router.config_file import read_router_config
         from stretto.router.serve import run_router
 
     settings = RouterConfig() if config is None else read_router_config(config)
     settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in workers or ())))
+    settings = replace(settings, alias=(*settings.alias, *map(read_alias, aliases or ())))
     given: dict[str, Any] = {"placement": placement, "snapshot": snapshot, "host": host, "port": port}
     given["max_held_bytes"] = max_held_bytes
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})

@@ -78,6 +78,10 @@ class Attempt:
             self._connection.abort()
             self._connection = None
 
+    def report_to(self, owner: AttemptOwner) -> None:
+        """Report to another receiver from now on."""
+        self._owner = owner
+
     def pause(self) -> None:
         """Read no more of the answer until `resume`, also if there is no connection yet."""
         self.is_paused = True

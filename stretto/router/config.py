@@ -16,6 +16,7 @@ from stretto.http.client.address import Address, check_port
 from stretto.http.client.headers import Headers
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM, Profile
+from stretto.router.aliases import AliasConfig
 from stretto.router.keys import KEY_HEADERS
 from stretto.sched.orders import GONE_ORDERS, ORDERS, check_policy
 from stretto.wire.server_url import read_server_url
@@ -37,6 +38,8 @@ class WorkerConfig:
             the server, and sets no limit if it does not tell.
         profile: predicted seconds of its work, for policies that compare seconds.
         kv_events: where it publishes what its prefix cache holds (vLLM); None leaves that to be guessed.
+        takes_priority: whether it takes the field `priority`, as vLLM does with `--scheduling-policy
+            priority`. If not, the field is left out on the way there: the router has made use of it.
         models: names of its models, for a server that does not list them.
         api_key: key that goes, as `Authorization: Bearer KEY`, with health checks and with requests that
             bring no key of their own; "" for none.
@@ -49,6 +52,7 @@ class WorkerConfig:
     kv_tokens: int | None = None
     profile: Profile = UNKNOWN_LLM
     kv_events: KVEventsConfig | None = None
+    takes_priority: bool = True
     models: tuple[str, ...] = ()
     api_key: str = field(default="", repr=False)
     api_key_env: str | None = None
@@ -121,10 +125,13 @@ class RouterConfig:
 
     Attributes:
         worker: servers to begin with; more may be added while the router runs.
+        alias: names of models that stand for others.
         placement: name of the policy that chooses the worker of a request.
         order: name of the order in which requests that wait are served.
         holds_programs: whether programs are held while the workers have no room in KV memory for what they
             keep there from one request to the next.
+        learns_slots: whether it is learned from the `/metrics` of workers how many requests each runs at
+            once, so that no more are sent there.
         tokenizer: directory with the tokenizer of the workers' model, with which prompts that come as texts
             are looked up in what workers report of their caches; None looks up those that come as token ids.
         snapshot: file that keeps what workers hold in their caches, from the router's end to its next start;
@@ -144,7 +151,11 @@ class RouterConfig:
             free; its further requests are refused with status 429. At least twice `max_body_bytes`.
         max_programs: number of programs that are remembered, so that later requests are recognised as part of
             them; about 1 kB each. 0 recognises none.
+        max_stored_ids: number of ids of responses, files and the like for which it is remembered which worker
+            keeps them; about 200 bytes each.
         max_body_s: seconds in which the body of a request must have come, before status 408.
+        hedge_share: largest share of requests that are sent a second time, to another worker, because they
+            wait for their first byte much longer than others; 0 sends none.
         connect_timeout_s: seconds that a connection to a worker may take.
         first_byte_timeout_s: seconds without an answer after which another worker is tried.
         idle_timeout_s: seconds without a byte after which an answer that has begun is cut.
@@ -153,9 +164,11 @@ class RouterConfig:
     """
 
     worker: tuple[WorkerConfig, ...] = ()
+    alias: tuple[AliasConfig, ...] = ()
     placement: str = "stretto"
     order: str = "programs_first"
     holds_programs: bool = True
+    learns_slots: bool = True
     tokenizer: str | None = None
     snapshot: str | None = None
     host: str = "127.0.0.1"
@@ -168,7 +181,9 @@ class RouterConfig:
     max_body_bytes: int = 64_000_000
     max_held_bytes: int = 512_000_000
     max_programs: int = 100_000
+    max_stored_ids: int = 100_000
     max_body_s: float = 60.0
+    hedge_share: float = 0.0
     connect_timeout_s: float = 5.0
     first_byte_timeout_s: float = 600.0
     idle_timeout_s: float = 600.0
@@ -181,8 +196,9 @@ class RouterConfig:
             check_policy(self.order)
         if self.order not in ORDERS:
             raise ConfigError(f"router: order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
-        if type(self.holds_programs) is not bool:
-            raise ConfigError(f"router: holds_programs is {self.holds_programs!r}; it must be true or false")
+        for name in ("holds_programs", "learns_slots"):
+            if type(value := getattr(self, name)) is not bool:
+                raise ConfigError(f"router: {name} is {value!r}; it must be true or false")
         check_port(self.port)
         for name in ("max_attempts", "max_failures", "max_body_bytes", "max_held_bytes"):
             _check_count("router", name, getattr(self, name))
@@ -191,13 +207,15 @@ class RouterConfig:
                 f"router: max_held_bytes is {self.max_held_bytes}; it must be at least twice max_body_bytes, "
                 f"which is {self.max_body_bytes}"
             )
-        for name in ("max_waiting", "max_programs"):
+        for name in ("max_waiting", "max_programs", "max_stored_ids"):
             if (value := getattr(self, name)) < 0:
                 raise ConfigError(f"router: {name} is {value!r}; it must not be negative")
         for one in fields(self):
             value = getattr(self, one.name)
             if one.name.endswith("_s") and not 0 < value < math.inf:
                 raise ConfigError(f"router: {one.name} is {value!r}; it must be positive and finite")
+        if not 0.0 <= self.hedge_share <= 1.0:
+            raise ConfigError(f"router: hedge_share is {self.hedge_share!r}; it must be from 0 to 1")
         if self.tokenizer is not None and all(worker.kv_events is None for worker in self.worker):
             raise ConfigError("router: a tokenizer is only of use where a worker has kv_events; none has")
         if self.snapshot is not None and not isinstance(PLACEMENTS[self.placement](), ScoredPlacement):
@@ -205,6 +223,9 @@ class RouterConfig:
                 "router: a snapshot is only of use with a placement that keeps an index of prefixes, such as "
                 f"'stretto'; {self.placement!r} keeps none"
             )
+        names = [one.name for one in self.alias]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(f"router: alias {twice[0]!r} is given twice")
         servers = [server_of(worker.url) for worker in self.worker]
         for worker, server in zip(self.worker, servers, strict=True):
             if servers.count(server) > 1:

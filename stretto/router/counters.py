@@ -25,6 +25,9 @@ _REQUESTS = Family(
 )
 _ATTEMPTS = Family("stretto_router_attempts_total", "counter", "Requests sent to a worker.")
 _FAILURES = Family("stretto_router_failures_total", "counter", "Attempts that failed at a worker.")
+_HEDGES = Family(
+    "stretto_router_hedges_total", "counter", "Requests sent a second time, beside an attempt that was slow."
+)
 _RUNNING = Family("stretto_router_running", "gauge", "Requests that run at a worker.")
 _WAITING = Family("stretto_router_waiting", "gauge", "Requests that wait in the router.")
 _CLIENTS = Family("stretto_router_open", "gauge", "Requests at the router, waiting or running.")
@@ -62,7 +65,7 @@ class Counters:
         self._statuses: Counter[int] = Counter()
         self._attempts: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
-        self._prompt = self._predicted = self._cached = 0
+        self._prompt = self._predicted = self._cached = self._hedges = 0
         self._first_byte = Histogram(FIRST_TOKEN_BOUNDS_S)
         self._total = Histogram(FIRST_TOKEN_BOUNDS_S)
         self._decision_s = 0.0
@@ -73,6 +76,7 @@ class Counters:
         for one in trace.tries:
             self._attempts[one.action.worker] += 1
             self._failures[one.action.worker] += bool(one.failure)
+        self._hedges += trace.was_hedged
         self._prompt += trace.usage.num_prompt or 0
         self._cached += trace.usage.num_cached or 0
         if trace.usage.num_prompt is not None:  # only these can be compared with what was found
@@ -120,6 +124,7 @@ class Counters:
         return {
             _WAITING: router_state.num_waiting,
             _CLIENTS: router_state.num_clients,
+            _HEDGES: self._hedges,
             _PROMPT: self._prompt,
             _PREDICTED: self._predicted,
             _CACHED: self._cached,

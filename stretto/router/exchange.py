@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from stretto.http.client.answer_parser import AnswerParser
@@ -21,14 +21,17 @@ from stretto.http.head import answer_head
 from stretto.model.errors import EngineFailure, EngineTimeout
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
+from stretto.router.body_edits import Span, edited
 from stretto.router.head import REQUEST_ID, with_ids
+from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.programs import HEADER, RoutedProgram
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
-from stretto.router.replies import error_body, error_event, error_headers
+from stretto.router.replies import error_body, error_event, error_headers, json_body
 from stretto.router.request_log import RequestTrace
 from stretto.router.resumption import Resumption, resumable
 from stretto.router.router_state import RouterState
+from stretto.router.stored_names import made_id
 from stretto.router.worker_link import WorkerLink
 from stretto.wire.errors import ApiError, read_retry_after
 
@@ -37,12 +40,14 @@ _PASSING = (429, 500, 502, 503, 504)
 """Statuses of answers after which another worker is tried."""
 _KINDS = {
     500: "InternalServerError",
+    404: "NotFoundError",
     429: "RateLimitError",
     503: "ServiceUnavailableError",
     502: "UpstreamError",
 }
 """Kinds of the router's own errors, by status."""
-_WORKER, _HELD_MS, _HELD_FOR = b"x-stretto-worker", b"x-stretto-held-ms", b"x-stretto-held-for"
+_WORKER, _REASON = b"x-stretto-worker", b"x-stretto-reason"
+_HELD_MS, _HELD_FOR = b"x-stretto-held-ms", b"x-stretto-held-for"
 _RETRY_AFTER = b"retry-after"
 
 
@@ -81,7 +86,11 @@ class RoutedExchange:
         self.trace = RequestTrace(request_id, request.path, arrived_s)
         self.ticket: Ticket = -1
         self.attempt: Attempt | None = None
+        self._hedge: HedgeAttempt | None = None
         self._is_repeatable = True
+        self._priority_at: Sequence[Span] = ()
+        self._renaming: list[tuple[Span, bytes]] = []
+        self._sent_body = b""
         self._is_head = request.method == b"HEAD"
         self._answer: AnswerParser | None = None
         self._is_streamed = False
@@ -93,6 +102,7 @@ class RoutedExchange:
         self._resumption: Resumption | None = None
         self._rest_request: bytes | None = None
         self._usage = UsageReader()
+        self._made = made_id(request.method, request.path)
         self._failure: tuple[int, Headers, bytes] | None = None
         self._is_paused = self._was_paused = False
 
@@ -113,7 +123,10 @@ class RoutedExchange:
         """
         if self.has_ended:
             return
-        self._is_repeatable = routed.is_repeatable
+        self._is_repeatable, self._priority_at = routed.is_repeatable, routed.priority_at
+        if routed.alias_at:
+            name = routed.model.encode() if routed.is_form else json_body(routed.model)
+            self._renaming = [(span, name) for span in routed.alias_at]
         self.trace.model, self.trace.num_prompt = routed.model, routed.num_tokens
         self.ticket, actions = self._router_state.arrive(routed, monotonic())
         self.trace.decided_s = monotonic()
@@ -134,16 +147,29 @@ class RoutedExchange:
         """Begin an attempt at a worker."""
         now_s = monotonic()
         self.trace.sent(action, now_s)
-        request = self.request
-        data = link.request(
-            b"GET" if self._is_head else request.method,
-            request.target,
-            self._headers,
-            request.body if self._rest_request is None else self._rest_request,
-        )
+        data = self._data_for(link)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
+
+    def hedge(self, action: Send, link: WorkerLink, forget: Callable[[Ticket], object]) -> HedgeAttempt:
+        """Begin a second attempt beside the one that runs."""
+        self.trace.was_hedged = True
+        self._hedge = HedgeAttempt(action, link, self._data_for(link), self, forget)
+        return self._hedge
+
+    def _data_for(self, link: WorkerLink) -> tuple[bytes, bytes]:
+        """Return the request as it is sent to a worker, in two parts."""
+        self._sent_body = body = self._body_for(link) if self._rest_request is None else self._rest_request
+        method = b"GET" if self._is_head else self.request.method
+        return link.request(method, self.request.target, self._headers, body)
+
+    def _body_for(self, link: WorkerLink) -> bytes:
+        """Return the body as a worker wants it: as it came, but for an alias and a field that it lacks."""
+        edits = list(self._renaming)
+        if self._priority_at and not link.takes_priority:
+            edits += ((span, b"") for span in self._priority_at)
+        return edited(self.request.body, edits) if edits else self.request.body
 
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
         """Answer with the last worker's failure if there is one, or with an error of the router.
@@ -161,7 +187,7 @@ class RoutedExchange:
         else:
             error = ApiError(status, message, _KINDS.get(status, "UpstreamError"), None, retry_after_s)
             headers, body = error_headers(error), error_body(error)
-            headers = [*headers, (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
+            headers = [*headers, *self._told(), (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
         self.trace.error = message
         self._leave(status)
         self.client.answer(status, headers, body, keeps_alive=self.request.keeps_alive)
@@ -220,6 +246,7 @@ class RoutedExchange:
         if self.reading is not None:
             self.reading.drop()
         self.request.drop_body()
+        self._sent_body = b""
         self.trace.error = "the client left"
         actions = self._router_state.left(self.ticket, monotonic())
         self._leave(499)
@@ -246,6 +273,11 @@ class RoutedExchange:
 
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
+        if self._hedge is not None:
+            if self._is_failure(answer) or self._router_state.is_about_own_key(self.ticket, answer.status):
+                self._take_hedge(f"it answered with status {answer.status}")
+                return
+            self._end_hedge()
         self._answer = answer
         self._body, self._body_bytes = [], 0
         kind = value_of(answer.headers, b"content-type") or b""
@@ -304,6 +336,8 @@ class RoutedExchange:
             )
             return
         self._usage.feed(body)
+        if self._made is not None and answer.status < 300:
+            self._router_state.stored(self.ticket, self._made.whole(body))
         if self.program is not None:
             self.program.answer.take_whole(body)
         self.trace.first_byte_s = now_s
@@ -320,6 +354,9 @@ class RoutedExchange:
         """Handle an attempt that has failed before its end."""
         self.attempt = None
         reason = failure.message
+        if self._hedge is not None and was_sent:
+            self._take_hedge(reason)
+            return
         self.trace.failed(reason)
         if (resumption := self._resumption) is None:
             self._go_on(None, reason, was_sent=was_sent)
@@ -346,18 +383,63 @@ class RoutedExchange:
             )
         )
 
+    # --- the second attempt
+
+    def hedge_begins(self, answer: AnswerParser) -> None:
+        """Go on with the second attempt if its answer is good; else it is over."""
+        hedge = self._hedge
+        assert hedge is not None, "it is aborted when it is not wanted any more"
+        if answer.status >= 400:
+            hedge.give_up("")
+            self._act(self._router_state.refused(hedge.action.ticket, answer.status, monotonic()))
+            return
+        self._take_hedge("")
+        self.on_head(answer)
+
+    def hedge_fails(self, reason: str, *, was_sent: bool) -> None:
+        """Go on with the first attempt alone."""
+        if (hedge := self._hedge) is not None:
+            now_s = monotonic()
+            self._act(self._router_state.failed(hedge.action.ticket, reason, now_s, was_sent=was_sent))
+
+    def hedge_is_over(self) -> None:
+        """Go on with the first attempt alone."""
+        self._hedge = None
+
+    def _take_hedge(self, failure: str) -> None:
+        """Go on with the second attempt in place of the first, which is aborted or has failed."""
+        hedge, self._hedge = self._hedge, None
+        assert hedge is not None, "there is one"
+        self.stop()
+        now_s = monotonic()
+        self.trace.failed(failure or "the second attempt began first")
+        self.trace.sent(hedge.action, now_s)
+        self.attempt = hedge.hand_over()
+        if self._is_paused:
+            self.attempt.pause()
+        self._act(self._router_state.hedge_won(self.ticket, hedge.action.ticket, now_s, failure))
+
+    def _end_hedge(self) -> None:
+        """Abort the second attempt, if there is one."""
+        if (hedge := self._hedge) is not None:
+            self._hedge = None
+            hedge.stop()
+            self._act(self._router_state.left(hedge.action.ticket, monotonic()))
+
     # --- parts of an answer
 
     def _is_failure(self, answer: AnswerParser) -> bool:
         """Return whether an answer is not passed on, because another worker may answer better."""
         is_passing = answer.status in _PASSING and self._is_repeatable
-        return is_passing or self._router_state.wants_key(self.ticket, answer.status)
+        state, status = self._router_state, answer.status
+        may_go_on = state.wants_key(self.ticket, status) or state.may_be_elsewhere(self.ticket, status)
+        return is_passing or may_go_on
 
     def _begin_stream(self, answer: AnswerParser, *, is_events: bool) -> None:
         self._is_streamed = True
         self._events = EventParts() if is_events else None
         if is_events and answer.status == 200:
-            self._resumption = resumable(self.request.path, self.request.body)
+            self._resumption = resumable(self.request.path, self._sent_body)
         length = None if is_events else answer.length
         self._is_chunked = self.request.takes_chunks and length is None
         self._keeps_alive = self.request.keeps_alive and (self._is_chunked or length is not None)
@@ -401,6 +483,8 @@ class RoutedExchange:
             if self._rest_request is not None:
                 events = self._resumption.joined(events)
         self._usage.feed(events)
+        if self._made is not None and self._made.is_wanted:
+            self._router_state.stored(self.ticket, self._made.feed(events))
         self._write(events)
         if self.program is not None:
             self.program.answer.feed(events)
@@ -430,15 +514,28 @@ class RoutedExchange:
 
     def _to_client(self, answer: AnswerParser) -> Headers:
         """Return the headers of a worker's answer with those that the router adds."""
-        added: Headers = [(_WORKER, b"%d" % self.trace.worker)]
-        if why := self.trace.why:
-            held_ms = (_HELD_MS, b"%d" % round(1000 * self.trace.waited_s))
-            added += [held_ms, (_HELD_FOR, why.encode("latin-1", "replace"))]
-        if self.program is not None:
-            added.append((HEADER, self.program.header))
+        added = self._told()
         if value_of(answer.headers, REQUEST_ID) is None:
             added.append((REQUEST_ID, self.trace.request_id.encode("latin-1")))
         return [*answer.headers, *added]
+
+    def _told(self) -> Headers:
+        """Return the headers that say where the request went and why, for how long it has waited in the
+        router and for what, and its program.
+        """
+        trace = self.trace
+        told: Headers = []
+        if trace.tries:
+            told = [(_WORKER, b"%d" % trace.worker), (_REASON, trace.reason.encode("latin-1", "replace"))]
+            waited_s = trace.waited_s
+        else:
+            waited_s = monotonic() - trace.arrived_s
+        told.append((_HELD_MS, b"%d" % round(1000 * waited_s)))
+        if why := trace.why:
+            told.append((_HELD_FOR, why.encode("latin-1", "replace")))
+        if self.program is not None:
+            told.append((HEADER, self.program.header))
+        return told
 
     def _finish(self, answer: AnswerParser, now_s: float) -> None:
         self.trace.usage = self._usage.usage()
@@ -455,6 +552,7 @@ class RoutedExchange:
             self._act(actions)
 
     def _leave(self, status: int) -> None:
+        self._end_hedge()
         self.trace.end(status, monotonic())
         self._ended(self)
 

@@ -19,14 +19,17 @@ from stretto.http.connection import ClientConnection
 from stretto.http.refusals import Refused
 from stretto.http.served import Served, WholeAnswer
 from stretto.http.server import HttpServer
+from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
 from stretto.router.exchange import RoutedExchange
 from stretto.router.fallback_placement import FallbackPlacement
+from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.keys import client_key
 from stretto.router.messages import (
     Check,
     Cut,
+    Hedge,
     Refuse,
     RoutedRequest,
     RouterAction,
@@ -43,7 +46,9 @@ from stretto.router.replies import api_error_of, error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
+from stretto.router.stored_names import id_in_path
 from stretto.router.token_reader import TokenReader
+from stretto.router.urgency import read_deadline
 from stretto.router.worker_link import WorkerLink
 from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 
@@ -67,6 +72,7 @@ class Front:
         links: the way to each worker.
         server: the port at which clients ask.
         budget: count of the bytes held for all clients.
+        aliases: names that stand for models.
         programs: recognises which program a request belongs to.
         own_route: answers requests to the router's own paths.
         check: called to have the health of a worker checked at a time.
@@ -86,6 +92,7 @@ class Front:
         self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s)
         self.counters = Counters()
         self.programs = Recogniser(config.max_programs)
+        self.aliases = Aliases(config.alias)
         self.own_route: OwnRoute = lambda request, is_local: None
         self.check: Callable[[WorkerId, float], None] = lambda worker, at_s: None
         self.on_worker_passed: list[Callable[[WorkerId], None]] = []
@@ -94,6 +101,7 @@ class Front:
         self.threads = ReadingThreads()
         self._log = log
         self._exchanges: dict[Ticket, RoutedExchange] = {}
+        self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_s = math.inf
@@ -114,12 +122,15 @@ class Front:
             match action:
                 case Send(ticket, worker):
                     self._exchanges[ticket].send(action, self.links[worker])
+                case Hedge(ticket, send):
+                    link, forget = self.links[send.worker], self._forget_hedge
+                    self._hedges[send.ticket] = self._exchanges[ticket].hedge(send, link, forget)
                 case Stop(ticket, reason):
-                    self._exchanges[ticket].give_up(reason)
+                    self._at(ticket).give_up(reason)
                 case Refuse(ticket, status, message, retry_after_s):
-                    self._exchanges[ticket].refuse(status, message, retry_after_s)
+                    self._at(ticket).refuse(status, message, retry_after_s)
                 case Cut(ticket, reason):
-                    self._exchanges[ticket].cut(reason)
+                    self._at(ticket).cut(reason)
                 case Check(worker, at_s):
                     self.check(worker, at_s)
                 case WorkerGone(worker):
@@ -132,6 +143,13 @@ class Front:
                 self._expiry.cancel()
             self._expiry_s = due_s
             self._expiry = self._loop.call_later(max(0.0, due_s - monotonic()), self._expire)
+
+    def _at(self, ticket: Ticket) -> RoutedExchange | HedgeAttempt:
+        """Return the request or the second attempt that has a ticket."""
+        return self._exchanges.get(ticket) or self._hedges[ticket]
+
+    def _forget_hedge(self, ticket: Ticket) -> None:
+        self._hedges.pop(ticket, None)
 
     def remove(self, worker: WorkerId, now_s: float) -> None:
         """Remove a worker at once: streams that can go on elsewhere do, other begun answers are cut.
@@ -235,10 +253,16 @@ class Front:
         try:
             if routed.asked is not None and not exchange.has_ended:
                 routed = self._recognise(exchange, routed.asked, routed)
+            if routed.alias_at:
+                routed = replace(routed, model=self._model_of(routed))
             exchange.begin(routed, self._register)
         except Exception:
             _log.exception("a request could not be placed")
             exchange.fail("the router could not place the request")
+
+    def _model_of(self, routed: RoutedRequest) -> str:
+        """Return the model of a request that names an alias."""
+        return self.aliases.choose(routed.model, routed.program.name, self.router_state.is_listed)
 
     def _recognise(
         self, exchange: RoutedExchange, asked: AskedProgram, routed: RoutedRequest
@@ -264,9 +288,11 @@ class Front:
         may_repeat = is_repeatable(request.method, path)
         key = client_key(request.headers)
         if request.method != b"POST":
-            return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key)
+            stored_id = id_in_path(path)
+            return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key, stored_id=stored_id)
         router_state = self.router_state
         uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
+        deadline_s = read_deadline(request.headers)
         return lambda: read_request(
             path,
             request.content_type,
@@ -275,6 +301,9 @@ class Front:
             has_reports=has_reports,
             is_repeatable=may_repeat,
             client_key=key,
+            deadline_s=deadline_s,
+            aliases=self.aliases,
+            cuts_priority=router_state.cuts_priority,
             headers=request.headers if self.config.max_programs else None,
         )
 

@@ -121,7 +121,7 @@ class WorkerLoads:
 
     def refresh(self, worker: Worker) -> None:
         """Bring the view of a worker in step with its state and its trial."""
-        num_slots = 1 if worker.on_trial else worker.config.num_slots
+        num_slots = worker.num_slots
         if (view := self._table.get(worker.id)) is not None:
             view.probe_s = worker.probe_s
             if (view.state, view.num_slots) != (worker.state, num_slots):

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from stretto.cluster.placement import Choice, PromptKey
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.model.record import record
+from stretto.model.tasks import Objective
 
 WorkerId: TypeAlias = int
 Ticket: TypeAlias = int
@@ -48,6 +49,15 @@ class RoutedRequest:
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
         client_key: digest of the key that the client brings; "" if it brings none, so that it gets the key in
             its worker's settings.
+        stored_id: id of what it names that one worker alone keeps, such as an answer that was stored; "" if
+            it names nothing like that.
+        objective: class of the request: "latency" goes first, "offline" gives way to all others.
+        priority_at: places in its body of a field `priority`, which a worker may not know.
+        alias_at: places in its body of the name of its model, if that is an alias.
+        is_form: whether the body is none of JSON.
+        may_hedge: whether it may be answered twice at one time, because it leaves nothing at a worker.
+        is_streamed: whether its answer is wanted as a stream.
+        deadline_s: seconds within which its program should end; None if it does not say.
         asked: ids and prompt, from which its program is recognised; None if there are none, or afterwards.
         program: program that it belongs to.
     """
@@ -61,6 +71,14 @@ class RoutedRequest:
     ids: Sequence[int] = ()
     is_repeatable: bool = True
     client_key: str = ""
+    stored_id: str = ""
+    objective: Objective = "throughput"
+    priority_at: Sequence[tuple[int, int]] = ()
+    alias_at: Sequence[tuple[int, int]] = ()
+    is_form: bool = False
+    may_hedge: bool = False
+    is_streamed: bool = False
+    deadline_s: float | None = None
     asked: AskedProgram | None = None
     program: NamedProgram = NO_PROGRAM
 
@@ -79,6 +97,14 @@ class Send:
     choice: Choice
     waited_s: float = 0.0
     why: str = ""
+
+
+@record
+class Hedge:
+    """Action: begin a second attempt for a request that runs, by `send`, which has a ticket of its own."""
+
+    ticket: Ticket
+    send: Send
 
 
 @record
@@ -142,7 +168,7 @@ class WaitingPicture:
     why: str
 
 
-RouterAction: TypeAlias = Send | Stop | Refuse | Cut | WorkerGone | Check
+RouterAction: TypeAlias = Send | Hedge | Stop | Refuse | Cut | WorkerGone | Check
 
 
 @record

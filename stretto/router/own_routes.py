@@ -56,10 +56,11 @@ class OwnRoutes:
                     text = self._front.counters.render(self._front.router_state, self._front.budget.num_held)
                     return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
                 case "/v1/models":
-                    return self._listing(partial(_models, self._model_lists()))
+                    return self._listing(partial(_models, [*self._model_lists(), self._alias_cards()]))
             if path.startswith(_MODEL):
                 name = path.removeprefix(_MODEL)
-                cards = (models[name] for models in self._model_lists() if name in models)
+                lists = [*self._model_lists(), self._alias_cards()]
+                cards = (models[name] for models in lists if name in models)
                 return None if (card := next(cards, None)) is None else _answer(card)
         if path in (WAITING, WORKERS) or path.startswith(WORKERS + "/"):
             if not is_local:
@@ -97,6 +98,20 @@ class OwnRoutes:
         """Return the models of each worker that takes requests. The mappings are never changed."""
         return [worker.models for worker in self._front.router_state.workers() if worker.takes_requests]
 
+    def _alias_cards(self) -> Mapping[str, object]:
+        """Return the entries of aliases that stand for a model which a worker lists: the entry of the first
+        such model, under the alias's name.
+        """
+        aliases, lists = self._front.aliases, self._model_lists()
+        found: dict[str, object] = {}
+        for name in aliases.names():
+            for model in aliases.models_of(name):
+                card = next((models[model] for models in lists if model in models), None)
+                if isinstance(card, Mapping):
+                    found[name] = {**card, "id": name, "root": model}
+                    break
+        return found
+
     def _listing(self, value: Callable[[], object]) -> WholeAnswer | LateAnswer:
         """Answer with a value that lists models, in a thread if they are many."""
         num_models = sum(len(worker.models) for worker in self._front.router_state.workers())
@@ -128,7 +143,7 @@ class OwnRoutes:
             fields = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise malformed("", f"not JSON: {error!s:.200}") from error
-        known = {"url", "num_slots", "kv_tokens", "models", "api_key", "headers"}
+        known = {"url", "num_slots", "kv_tokens", "models", "api_key", "headers", "takes_priority"}
         if not isinstance(fields, dict) or "url" not in fields or not fields.keys() <= known:
             raise malformed("", f"must be an object with url, and may have {', '.join(sorted(known))}")
         names = fields.get("models", [])
@@ -148,6 +163,7 @@ class OwnRoutes:
                 "on_trial": worker.on_trial,
                 "wants_key": worker.wants_key,
                 "running": num_running(worker.id),
+                "num_slots": worker.num_slots,
                 "models": worker.models,
                 "kv_tokens": worker.kv_tokens,
                 **dict(zip(("claimed_tokens", "believed_tokens"), claimed(worker.id, now_s), strict=True)),

@@ -8,7 +8,6 @@ prompt that is read in another way than the server reads it costs time and never
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
@@ -20,8 +19,12 @@ from stretto.cluster.placement import PromptKey
 from stretto.cluster.prompt_keys import BYTES
 from stretto.http.client.headers import Headers
 from stretto.model.values import Segment
+from stretto.router.aliases import Aliases
+from stretto.router.body_edits import form_model, members_of, values_of
 from stretto.router.messages import RoutedRequest
 from stretto.router.programs import asked_program
+from stretto.router.stored_names import id_in_path, id_named
+from stretto.router.urgency import read_objective
 from stretto.wire.errors import ApiError, RequestRefused, malformed
 
 _BYTES_PER_TOKEN = 4
@@ -30,23 +33,18 @@ _DIGITS = np.array([0, 6, 12, 18], np.uint32)
 _MAX_PART = 2048
 """Characters of a value that is no text, such as the URL of an image with its data, which are kept as they
 are; longer ones are hashed."""
-_BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.I)
-_MODEL_FIELD = re.compile(
-    rb'^content-disposition:[ \t]*form-data\b[^\n]*;[ \t]*name="?model"?[ \t]*(?:;|$)', re.I | re.MULTILINE
-)
 _MAX_KEYED = 2**20 * _BYTES_PER_TOKEN
 """Characters, or token ids, of a prompt that its key covers: a million tokens or more."""
 _MAX_NAME = 2048
 """Characters of the name of a model; the rest of a longer one is left out, as no worker lists it."""
-_MAX_FIELDS = 64
-"""Fields of a form among which its model is searched."""
-_MAX_FIELD_HEAD = 4096
-"""Bytes of the head of a field of a form."""
 _MAX_EACH = 128
 """Largest believable number of answers to one prompt."""
 _MAX_ITEMS = 1_000_000
 """Number of values of a body that takes 100 megabytes, and the interpreter for too long."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
+_HEDGED = frozenset(("/v1/completions", "/v1/chat/completions", "/v1/embeddings"))
+"""Paths of requests that leave nothing at a worker, unless they ask to be stored."""
+_NO_ALIASES = Aliases(())
 
 _Text: TypeAlias = "str | array[int]"
 
@@ -60,6 +58,9 @@ def read_request(
     is_repeatable: bool,
     has_reports: bool = False,
     client_key: str = "",
+    deadline_s: float | None = None,
+    aliases: Aliases = _NO_ALIASES,
+    cuts_priority: bool = False,
     headers: Headers | None = None,
 ) -> RoutedRequest:
     """Read the body of a request to a path, such as "/v1/completions".
@@ -69,18 +70,30 @@ def read_request(
     Args:
         has_reports: whether workers report what their caches hold, so that the prompt of a completion is
             wanted as it is.
-        client_key: digest of the client's own key, as `RoutedRequest` has it.
+        client_key, deadline_s: what the head of the request says, as `RoutedRequest` has it.
+        aliases: names for which the names of models are to be put.
+        cuts_priority: whether a worker knows no field `priority`.
         headers: headers of the request, in which programs are named; None if programs are not recognised.
 
     Raises:
-        RequestRefused: the body is not a JSON object, or names no model by a text.
+        RequestRefused: the body is not a JSON object, names no model by a text, or asks for a class that
+            there is not.
     """
-    if "json" not in content_type and (content_type or not body.lstrip().startswith(b"{")):
-        boundary = _BOUNDARY.match(content_type)
-        name = _form_model(body, boundary[1] or boundary[2]) if boundary else ""
+    is_empty = not body and bool(id_in_path(path))  # such as the cancelling of a response
+    if is_empty or ("json" not in content_type and (content_type or not body.lstrip().startswith(b"{"))):
+        place = form_model(content_type, body)
+        name = "" if place is None else body[place[0] : place[1]][:_MAX_NAME].decode("utf-8", "replace")
+        is_alias = name in aliases
         num_tokens = len(body) // _BYTES_PER_TOKEN
         return RoutedRequest(
-            model=name, num_tokens=num_tokens, is_repeatable=is_repeatable, client_key=client_key
+            model=name,
+            num_tokens=num_tokens,
+            is_repeatable=is_repeatable,
+            client_key=client_key,
+            stored_id=id_in_path(path),
+            deadline_s=deadline_s,
+            alias_at=(place,) if place is not None and is_alias else (),
+            is_form=True,
         )
     _check_num_items(body)
     try:
@@ -99,8 +112,10 @@ def read_request(
         raise malformed("", "nested too deeply") from error
     key = None
     if uses_keys and text is not None:
-        key = _key(text, f"{model_name}\0{fields.get('cache_salt') or ''}")
+        key = _key(text, f"{aliases.only(model_name)}\0{fields.get('cache_salt') or ''}")
     looked_up = _looked_up(path, fields) if has_reports else None
+    objective = read_objective(fields)
+    has_priority = cuts_priority and "priority" in fields
     return RoutedRequest(
         model=model_name,
         num_tokens=_num_tokens(text, body),
@@ -111,6 +126,13 @@ def read_request(
         ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
         client_key=client_key,
+        stored_id=id_named(path, fields, body),
+        objective=objective,
+        may_hedge=path in _HEDGED and not fields.get("store"),
+        is_streamed=fields.get("stream") is True,
+        priority_at=members_of(body, "priority") if has_priority else (),
+        alias_at=values_of(body, "model") if model_name in aliases else (),
+        deadline_s=deadline_s,
         asked=None if headers is None else asked_program(path, headers, fields, client_key),
     )
 
@@ -123,23 +145,6 @@ def _check_num_items(body: bytes) -> None:
     if len(body) > _MAX_ITEMS and sum(map(body.count, (b",", b"[", b"{"))) > _MAX_ITEMS:
         message = f"the body has more than {_MAX_ITEMS} values"
         raise RequestRefused(ApiError(413, message, "Bad Request", "body"))
-
-
-def _form_model(body: bytes, boundary: str) -> str:
-    """Return the value of the field `model` of a form; "" if it has none among its first fields.
-
-    The time is proportional to the length of the body, whatever the body is.
-    """
-    mark, at = f"--{boundary}\r\n".encode("latin-1"), 0
-    for _ in range(_MAX_FIELDS):
-        if (begin := body.find(mark, at)) < 0:
-            break
-        begin += len(mark)
-        if (at := body.find(b"\r\n\r\n", begin, begin + _MAX_FIELD_HEAD)) < 0:
-            break
-        if _MODEL_FIELD.search(body[begin:at].replace(b"\r\n", b"\n")):
-            return body[at + 4 : at + 4 + _MAX_NAME].partition(b"\r\n")[0].decode("utf-8", "replace")
-    return ""
 
 
 def _looked_up(path: str, fields: Mapping[str, Any]) -> _Text | None:

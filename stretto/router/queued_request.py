@@ -6,12 +6,14 @@ record of the query.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from stretto.graph.compile import Node
 from stretto.graph.ops import OPS
-from stretto.model.tasks import QueryRecord, Usage
+from stretto.model.tasks import Objective, QueryRecord, Usage
 from stretto.router.messages import RoutedRequest, Ticket, WorkerUsage
+from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import StepRequest
 
 _NOTHING = MappingProxyType[str, object]({})
@@ -32,6 +34,11 @@ _NODE = Node(
     depth=0,
     path_s=0.0,
 )
+_DEMANDS: Mapping[Objective, Demand] = {
+    "latency": Demand("latency"),
+    "throughput": Demand("throughput"),
+    "offline": Demand("offline"),
+}
 
 
 def query_of(ticket: Ticket) -> str:
@@ -39,8 +46,10 @@ def query_of(ticket: Ticket) -> str:
     return str(ticket)
 
 
-def step_of(ticket: Ticket, request: RoutedRequest, num_tokens: int, now_s: float) -> StepRequest:
-    """Return a request that has arrived as the only step of its query.
+def step_of(
+    ticket: Ticket, request: RoutedRequest, num_tokens: int, now_s: float, deadline_s: float | None = None
+) -> StepRequest:
+    """Return a request that has arrived as the only step of its query, whose program should end by a time.
 
     Requests for one model resemble each other. The tenant is the client that a key tells.
     """
@@ -52,8 +61,14 @@ def step_of(ticket: Ticket, request: RoutedRequest, num_tokens: int, now_s: floa
         1,
         _NOTHING,
         record=QueryRecord(
-            tenant=request.client_key, arrival_s=now_s, program=request.program.name, kind=request.model
+            tenant=request.client_key,
+            criteria=request.objective,
+            deadline_s=deadline_s,
+            arrival_s=now_s,
+            program=request.program.name,
+            kind=request.model,
         ),
+        demand=_DEMANDS[request.objective],
         units=(num_tokens,),
     )
 

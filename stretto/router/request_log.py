@@ -40,6 +40,7 @@ class RequestTrace:
         num_prompt: estimated number of tokens of its prompt.
         status: status that the client got; 0 if its answer was cut.
         error: why it failed or was cut, if it did.
+        was_hedged: whether it was sent a second time beside the first.
     """
 
     request_id: str
@@ -53,6 +54,7 @@ class RequestTrace:
     tries: list[Try] = field(default_factory=list)
     status: int = 0
     error: str = ""
+    was_hedged: bool = False
     usage: WorkerUsage = field(default_factory=WorkerUsage)
 
     @property
@@ -69,6 +71,14 @@ class RequestTrace:
     def why(self) -> str:
         """What it has waited for; "" if it has not."""
         return self.tries[-1].action.why if self.tries else ""
+
+    @property
+    def reason(self) -> str:
+        """Why it was last sent where it was, and which attempt that was if not the first; "" if it was not
+        sent.
+        """
+        reason = self.tries[-1].action.choice.reason if self.tries else ""
+        return reason if len(self.tries) < 2 else f"{reason}; attempt {len(self.tries)}"
 
     @property
     def predicted_cached(self) -> int:
@@ -102,6 +112,7 @@ class RequestTrace:
             "cached_tokens_predicted": self.predicted_cached,
             "cached_tokens": self.usage.num_cached,
             **({"waited_s": round(self.waited_s, 6), "waited_for": self.why} if self.why else {}),
+            **({"hedged": True} if self.was_hedged else {}),
             "decision_s": self._after(self.decided_s),
             "first_byte_s": self._after(self.first_byte_s),
             "total_s": self._after(self.ended_s),

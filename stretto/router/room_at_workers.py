@@ -150,9 +150,12 @@ class RoomAtWorkers:
     # --- requests
 
     def arrive(self, ticket: Ticket, request: RoutedRequest, num_output: int, now_s: float) -> Entered | None:
-        """Take note of a request that arrives. Return it if it may go out now; if not, it is held."""
+        """Take note of a request that arrives. Return it if it may go out now; if not, it is held.
+
+        What is offline is never held: it gives way to others anyway.
+        """
         pool, key, program = self._pool_of(request.model), request.key, request.program.name
-        if pool is None or not (program or pool.room.is_guarded):
+        if pool is None or request.objective == "offline" or not (program or pool.room.is_guarded):
             return Entered(ticket)
         if not (is_sized := pool.is_sized) and key is None:
             return Entered(ticket)

@@ -15,6 +15,7 @@ from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
 from stretto.router.held_blocks_file import HeldBlocksFile
+from stretto.router.load_checks import LoadChecks
 from stretto.router.own_routes import OwnRoutes
 from stretto.router.request_log import RequestLog
 from stretto.router.token_reader import TokenReader
@@ -62,6 +63,7 @@ class RunningRouter:
         self._log = RequestLog(self._record) if self._record is not None else None
         self.front = Front(self._config, self._log)
         self._checks = HealthChecks(self.front)
+        self._load_checks = LoadChecks(self.front)
         self.front.own_route = OwnRoutes(self.front, self._checks)
         self._feeds: KVFeeds | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -95,6 +97,7 @@ class RunningRouter:
         if self.front.tokens is not None:
             self.front.tokens.close()
         await self._checks.close()
+        await self._load_checks.close()
         server.close()
         while server.connections:
             await asyncio.sleep(0)
@@ -132,6 +135,8 @@ class RunningRouter:
 
     def _sweep(self) -> None:
         self.front.sweep()
+        if self._config.learns_slots:
+            self._load_checks.sweep()
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
 

@@ -22,11 +22,13 @@ class WorkerLink:
     Attributes:
         connections: connections to the worker.
         url: URL of the worker; a guess about its paths may be replaced.
+        takes_priority: whether it takes the field `priority`.
     """
 
     def __init__(self, config: WorkerConfig, connect_timeout_s: float) -> None:
         self.connections = ServerConnections(parse_address(config.url), connect_timeout_s)
         self.url = read_server_url(config.url)
+        self.takes_priority = config.takes_priority
         self._headers = config.own_headers()
         address = self.connections.address
         self._path, self._authority = address.path.encode(), address.authority.encode()

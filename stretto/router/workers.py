@@ -34,6 +34,7 @@ from stretto.model.errors import ConfigError
 from stretto.router.believable import model_tokens, rest_s
 from stretto.router.config import WorkerConfig, server_of
 from stretto.router.keys import KeyRests
+from stretto.router.learned_slots import LearnedSlots
 from stretto.router.messages import WorkerId
 
 _log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Worker:
         num_failed_checks: number of health checks that failed since the last that passed.
         on_trial: whether it gets one request at a time, because it was suspect.
         shares_tokenizer: whether its tokenizer is known to be the router's.
+        slots: what is learned of how many requests it runs at once.
         probe_s: time from which a suspect worker may be tried again.
         rests_until_s: time until which it gets no requests, because it has answered with status 429.
         key_rests: the same for single keys of clients.
@@ -74,11 +76,22 @@ class Worker:
     num_failed_checks: int = 0
     on_trial: bool = False
     shares_tokenizer: bool = False
+    slots: LearnedSlots = field(default_factory=LearnedSlots)
     probe_s: float = 0.0
     rests_until_s: float = 0.0
     key_rests: KeyRests = field(default_factory=KeyRests)
     wants_key: bool = False
     reason: str = ""
+
+    @property
+    def num_slots(self) -> int:
+        """Number of requests that may run there at once: one on trial, else as many as it runs itself, as far
+        as is known, and no more than its settings say.
+        """
+        if self.on_trial:
+            return 1
+        limit = self.slots.limit
+        return self.config.num_slots if limit is None else min(limit, self.config.num_slots)
 
     @property
     def is_doubted(self) -> bool:
@@ -215,6 +228,7 @@ class Workers:
         """Make a worker suspect, because it may be down; a worker that has not started stays so."""
         worker.reason = reason
         worker.on_trial = False
+        worker.slots = LearnedSlots()
         if worker.state == "starting":
             worker.probe_s = now_s + delay_s(worker.num_failed_checks)
         else:

@@ -345,7 +345,8 @@ def test_who_is_held_is_shown_and_the_answer_says_for_how_long_and_why() -> None
             await _ask(at, "a", is_final=True)
             second = await held
             assert first.content == second.content == WHOLE
-            assert "x-stretto-held-ms" not in first.headers
+            assert first.headers["x-stretto-held-ms"] == "0"
+            assert "x-stretto-held-for" not in first.headers
             assert int(second.headers["x-stretto-held-ms"]) >= 0
             assert "KV memory" in second.headers["x-stretto-held-for"]
             assert (await at.client.get("/router/waiting")).json() == {"waiting": 0, "requests": []}

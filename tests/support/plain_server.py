@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -44,7 +44,7 @@ class PlainServer:
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
         self.url = ""
 
-    async def __aenter__(self) -> PlainServer:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self

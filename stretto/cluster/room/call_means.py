@@ -50,8 +50,10 @@ class EnteredRate:
         faded = math.exp((self._counted_s - now_s) / _RATE_S)
         self._tokens, self._counted_s = self._tokens * faded + num_tokens, now_s
 
-    def wait_s(self, num_tokens: float, now_s: float) -> float:
-        """Return the predicted seconds, at least one, until so many tokens have entered."""
+    def wait_s(self, num_tokens: float, now_s: float, unknown_s: float = _RATE_S) -> float:
+        """Return the predicted seconds, at least one, until so many tokens have entered; `unknown_s` while
+        none has entered lately.
+        """
         seen_s = min(_RATE_S, max(1.0, now_s - self._first_s))
         entered = self._tokens * math.exp((self._counted_s - now_s) / _RATE_S)
-        return max(1.0, num_tokens * seen_s / entered) if entered > 1.0 else _RATE_S
+        return max(1.0, num_tokens * seen_s / entered) if entered > 1.0 else unknown_s

@@ -22,6 +22,7 @@ from stretto.wire.options import Options
 from stretto.wire.output_form import OutputForm
 from stretto.wire.paths import Api
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
+from stretto.wire.service_tiers import TIERS
 
 MAX_CHOICES = 128
 """Largest number of answers to one request."""
@@ -32,12 +33,6 @@ DEFAULT_TEMPERATURE = 1.0
 _MOST_TOKENS = 2**31 - 1
 _LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 """Fields that change no answer, at OpenAI's service either."""
-_TIERS: Mapping[str, Objective] = {
-    "auto": "throughput",
-    "default": "throughput",
-    "priority": "latency",
-    "flex": "offline",
-}
 _SAME = ("top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
 _RENAMED = {"stop_token_ids": "stop_tokens"}
 _HONOURED = {
@@ -130,7 +125,7 @@ def wanted_chat(request: ChatRequest, body: Mapping[str, Any]) -> WantedText:
         n=_num_answers(request.options, 1),
         stream=request.options.stream,
         include_usage=request.options.include_usage,
-        objective=_TIERS[tier or "default"],
+        objective=TIERS[tier or "default"],
         tier=tier,
         tools=tools,
     )
@@ -155,7 +150,7 @@ def wanted_completion(request: CompletionRequest, body: Mapping[str, Any]) -> Wa
         n=_num_answers(request.options, len(texts)),
         stream=request.options.stream,
         include_usage=request.options.include_usage,
-        objective=_TIERS[tier or "default"],
+        objective=TIERS[tier or "default"],
         tier=tier,
         echoes=tuple(texts) if request.echo else (),
     )
@@ -197,8 +192,8 @@ def _tier(left: Fields) -> str | None:
     tier: object = left.take("service_tier", lambda _, value: value, None)
     if tier is None:
         return None
-    if not isinstance(tier, str) or tier not in _TIERS:
-        raise unsupported("service_tier", f"service_tier must be one of {', '.join(_TIERS)}")
+    if not isinstance(tier, str) or tier not in TIERS:
+        raise unsupported("service_tier", f"service_tier must be one of {', '.join(TIERS)}")
     return tier
 
 

@@ -1,0 +1,278 @@
+"""The desk of a router: where each request is, and how it moves: into a queue, to a worker, and away.
+
+Whatever happens to a request, its load, its place in a queue, the room of its program and the account of its
+client change together here.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+
+from stretto.cluster.placement import Bound, Choice, Placement, Unbound
+from stretto.cluster.room.call_means import EnteredRate
+from stretto.model.deployment import Engine
+from stretto.model.profile import UNKNOWN_LLM
+from stretto.model.tasks import Usage
+from stretto.router import believable
+from stretto.router.config import RouterConfig
+from stretto.router.eligible import Eligible
+from stretto.router.hedges import Hedges
+from stretto.router.homes import Homes
+from stretto.router.loads import WorkerLoads
+from stretto.router.messages import Refuse, RouterAction, Send, Ticket, WorkerId, WorkerUsage
+from stretto.router.queued_request import step_of, step_usage
+from stretto.router.room_at_workers import RoomAtWorkers
+from stretto.router.routed_client import Client, explained
+from stretto.router.waiting import QueueName, Waiting
+from stretto.router.workers import MOST_TOKENS, Worker, Workers
+from stretto.sched.orders.order import prices_s
+from stretto.sched.orders.program_account import ProgramAccount
+from stretto.sched.queries.request import QueueEntry, StepRequest
+
+UNKNOWN = WorkerUsage()
+TURN = "its turn"
+_MOST_UNKNOWN_S = 60.0
+"""Longest time until a client is told to ask again, where there is nothing to predict from."""
+
+
+class Desk:
+    """The requests of a router, and what they take of its workers.
+
+    Attributes:
+        clients: requests at the router, in order of arrival.
+        by_worker: requests that run, by their worker.
+        tickets: numbers of requests to come.
+        waiting_tokens: tokens of the requests that wait for their turn.
+        turn_rate: rate at which such requests have had their turn.
+        rest_ends_s: time at which the first rest of a worker ends that a request waits for.
+        yields_s: seconds for which a request gives way to those of a better class.
+    """
+
+    def __init__(self, config: RouterConfig, placement: Placement) -> None:
+        self.config = config
+        self.placement = placement
+        self.workers = Workers(config.max_failures)
+        self.loads = WorkerLoads(placement)
+        self.eligible = Eligible(self.workers)
+        self.homes = Homes(self.workers, config.max_stored_ids)
+        self.hedges = Hedges(config.hedge_share)
+        profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
+        engine = Engine("router", "llm", policy=config.order)
+        self.yields_s = engine.age_limit_s
+        self.account = ProgramAccount(*prices_s(engine, profile))
+        self.waiting = Waiting(engine, profile, self.account, config.max_wait_s)
+        self.room = RoomAtWorkers(holds=config.holds_programs)
+        self.clients: dict[Ticket, Client] = {}
+        self.by_worker: dict[WorkerId, dict[Ticket, None]] = {}
+        self.turn_rate = EnteredRate()
+        self.waiting_tokens = 0
+        self.rest_ends_s = math.inf
+        self.tickets = count()
+
+    def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
+        """Send a request to a worker, or let it wait."""
+        client = self.clients[ticket]
+        choice = self.loads.choose(client.placed, now_s, self.eligible.among(client, now_s))
+        if choice is None:
+            self.wait(ticket, self.eligible.queue_name(client, now_s))
+            self.note_rest(client, now_s)
+            return []
+        return self.take(ticket, choice, now_s)
+
+    def take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
+        """Send a request to the worker that was chosen for it, or let it wait there."""
+        if self.placement.binds == "late" or self.can_start(choice, ticket):
+            return [self.send(ticket, choice, now_s)]
+        self.bind(ticket, choice)
+        self.note_rest(self.clients[ticket], now_s)
+        return []
+
+    def can_start(self, choice: Choice, ticket: Ticket) -> bool:
+        """Return whether a request can run at once at the worker that was chosen for it."""
+        view, placed = self.loads.view(choice.instance), self.clients[ticket].placed
+        return view is not None and not view.num_waiting and self.loads.has_room(view.id, placed)
+
+    def wait(self, ticket: Ticket, name: QueueName, held_tokens: int = 0) -> None:
+        """Put a request into a queue, of whose prompt so many tokens are held where it waits."""
+        client = self.clients[ticket]
+        client.why = client.why or TURN
+        entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.placed.expected_output)
+        self.waiting_tokens += client.placed.all_tokens
+        client.has_waited = True
+        num_tokens = max(1, client.placed.num_tokens)
+        entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
+        self.waiting.add(name, ticket, entry, client.since_s)
+
+    def step_of(self, ticket: Ticket) -> StepRequest:
+        """Return a request as queues and accounts know it. Those that belong to no program, and need not
+        wait, are not made known.
+        """
+        client = self.clients[ticket]
+        if client.step is None:
+            num_tokens, since_s = client.placed.num_tokens, client.arrived_s
+            client.step = step_of(ticket, client.request, num_tokens, since_s, client.deadline_s)
+            self.account.arrived(client.step, client.placed.expected_output, since_s)
+        return client.step
+
+    def send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
+        """Count a request as running at the worker that was chosen for it, and have it sent."""
+        client = self.clients[ticket]
+        worker = self.workers.get(choice.instance)
+        model = client.request.model
+        is_listed = worker is not None and model in worker.models
+        client.running = self.loads.start(ticket, client.placed, choice, now_s, model if is_listed else "")
+        self.by_worker.setdefault(choice.instance, {})[ticket] = None
+        client.num_attempts += 1
+        client.sent_s = now_s
+        self.hedges.sent(ticket, client.request, client.num_attempts, now_s)
+        client.tried.add(choice.instance)
+        self.room.sent(ticket, choice.instance)
+        if client.step is not None:
+            self.account.sent(client.step, now_s)
+        if client.has_waited:
+            self.turn_rate.note(client.placed.all_tokens, now_s)
+        choice = explained(client, choice)
+        waited_s = now_s - client.arrived_s if client.why else 0.0
+        return Send(ticket, choice.instance, choice, waited_s, client.why)
+
+    def bind(self, ticket: Ticket, choice: Choice) -> None:
+        """Put a request into the queue of the worker that was chosen for it."""
+        client = self.clients[ticket]
+        seconds = self.loads.share_s(client.placed, choice.held_tokens, choice.instance)
+        client.bound = choice, seconds
+        self.wait(ticket, choice.instance, choice.held_tokens)
+        self.placement.observe(Bound(choice.instance, client.placed, client.arrived_s))
+        self.loads.wait(choice.instance, client.placed, seconds, 1)
+
+    def dequeue(self, ticket: Ticket, *, is_its_turn: bool = False) -> None:
+        """Take a request out of its queue; `is_its_turn` is whether it is sent now."""
+        client = self.clients[ticket]
+        self.waiting_tokens -= client.placed.all_tokens
+        if is_its_turn:
+            self.waiting.take(ticket)
+        else:
+            self.waiting.remove(ticket)
+        if client.bound is not None:
+            (choice, seconds), client.bound = client.bound, None
+            self.placement.observe(Unbound(choice.instance, client.placed))
+            self.loads.wait(choice.instance, client.placed, seconds, -1)
+
+    def note_rest(self, client: Client, now_s: float) -> None:
+        """Note when the first rest of a worker for the key of a request that waits ends."""
+        if key := client.request.client_key:
+            ends_s = (worker.key_rests.until_s(key) for worker in self.workers)
+            self.rest_ends_s = min(self.rest_ends_s, *(end_s for end_s in ends_s if end_s > now_s), math.inf)
+
+    def refresh(self, worker: Worker) -> None:
+        """Bring loads and room in step with the state of a worker."""
+        self.loads.refresh(worker)
+        if worker.state == "suspect":
+            self.room.suspend(worker.id)
+        elif worker.state == "serving" and not self.room.is_serving(worker.id):
+            self.room.join(worker)
+
+    def again(
+        self,
+        ticket: Ticket,
+        reason: str,
+        now_s: float,
+        *,
+        may_return: bool = True,
+        was_sent: bool = True,
+    ) -> list[RouterAction]:
+        """Repeat a request whose attempt has failed before its first byte, or refuse it.
+
+        `may_return` is whether it may be sent to a worker again where it has failed.
+        """
+        client = self.clients[ticket]
+        if client.is_hedge:
+            return [self.refuse(ticket, 502, reason, None, now_s)]
+        if (home := client.home.worker) is not None and not self.homes.is_there(home):
+            return [self.refuse(ticket, 404, self.homes.problem(client.request, home), None, now_s)]
+        may_repeat = client.request.is_repeatable or not was_sent
+        rest_s = self.eligible.rest_s(client, now_s)
+        if client.num_attempts >= self.config.max_attempts or not may_repeat:
+            return [self.refuse(ticket, 502, reason, rest_s, now_s)]
+        client_key = client.request.client_key
+        able = [worker.id for worker in self.eligible.able(client)[0] if worker.free_s(client_key) <= now_s]
+        if client.tried.issuperset(able):
+            if not may_return:
+                return [self.refuse(ticket, 502, reason, rest_s, now_s)]
+            client.tried.clear()
+        return self.place(ticket, now_s)
+
+    def refuse(
+        self, ticket: Ticket, status: int, message: str, retry_after_s: float | None, now_s: float
+    ) -> Refuse:
+        """End a request that no worker answers."""
+        if ticket in self.waiting:
+            self.dequeue(ticket)
+        self.forget(ticket, now_s)
+        return Refuse(ticket, status, message, retry_after_s)
+
+    def release(
+        self,
+        ticket: Ticket,
+        usage: WorkerUsage,
+        now_s: float,
+        status: int | None = None,
+        *,
+        was_paused: bool = False,
+    ) -> tuple[Worker | None, WorkerUsage]:
+        """Take a request off its worker's load, or out of its queue; return the worker if it is not gone, and
+        what of the counts is believable.
+
+        `status` is that of its whole answer; None if it was not answered to its end.
+        """
+        client = self.clients[ticket]
+        if ticket in self.waiting:
+            self.dequeue(ticket)
+        if (running := client.running) is None:
+            return None, UNKNOWN
+        client.running = None
+        del self.by_worker[running.worker][ticket]
+        was_refused = status is not None and status >= 400
+        worker = self.workers.get(running.worker)
+        most_tokens = MOST_TOKENS if worker is None else worker.most_tokens(client.request.model)
+        usage = believable.usage(usage, client.request, most_tokens)
+        is_timed = status is not None and not (was_refused or was_paused)
+        self.loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
+        return worker, usage
+
+    def forget(
+        self,
+        ticket: Ticket,
+        now_s: float,
+        usage: WorkerUsage = UNKNOWN,
+        *,
+        was_refused: bool = False,
+    ) -> None:
+        """Forget a request that has left the router, with the counts of its answer if there was one."""
+        client = self.clients.pop(ticket)
+        counts = step_usage(usage)
+        if (step := client.step) is not None:
+            account = self.account
+            if usage.num_output is not None:
+                account.answered(step, counts or Usage(), usage.num_output, now_s)
+            else:
+                account.withdrawn(step.query, step.node.id)
+            account.query_ended(step.query)
+            if client.request.program.is_final:
+                account.program_ended(client.request.program.name, step.record.tenant)
+        self.room.ended(ticket, client.request, counts, now_s, was_refused=was_refused)
+
+    def retry_after_s(self, ticket: Ticket, now_s: float) -> float:
+        """Return the predicted seconds until there is room for a request that is refused: until what is held
+        has room, or until as many have had their turn as wait now. While no worker serves, it is the time
+        until one is tried again. While nothing has had its turn lately, it is the age of the oldest request.
+        """
+        if ticket in self.room:
+            return self.room.wait_s(ticket, now_s)
+        able = self.eligible.able(self.clients[ticket])[0]
+        if any(worker.state == "serving" for worker in able):
+            oldest_s = next(iter(self.clients.values())).arrived_s
+            unknown_s = min(_MOST_UNKNOWN_S, max(1.0, now_s - oldest_s))
+            return self.turn_rate.wait_s(self.waiting_tokens, now_s, unknown_s)
+        next_s = min((worker.probe_s for worker in able), default=now_s + self.config.health_interval_s)
+        return max(1.0, next_s - now_s)

@@ -1,0 +1,97 @@
+"""Which workers may take a request, of those that a placement policy chooses from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from stretto.router.messages import RoutedRequest, WorkerId
+from stretto.router.routed_client import Client
+from stretto.router.workers import Worker, Workers
+
+
+class Eligible:
+    """The workers that may take a request: its home, those that list its model, those that do not rest for
+    its client's key, and those where it has not failed.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def able(self, client: Client) -> tuple[Sequence[Worker], int]:
+        """Return the workers that take a request, also those that rest, and how many take any: its home, or
+        those that list its model, or all if none does.
+        """
+        model = client.request.model
+        taking = self._workers.taking()
+        if (home := client.home.worker) is not None:
+            return [worker for worker in taking if worker.id == home], len(taking)
+        listing = [worker for worker in taking if model in worker.models] if model else taking
+        return listing or taking, len(taking)
+
+    def rest_s(self, client: Client, now_s: float) -> float | None:
+        """Return the seconds until the first of the workers that take a request ends its rest; None if one
+        does not rest, or if there is none.
+        """
+        ends_s = [worker.free_s(client.request.client_key) for worker in self.able(client)[0]]
+        return min(ends_s) - now_s if ends_s and min(ends_s) > now_s else None
+
+    def among(self, client: Client, now_s: float) -> Collection[WorkerId] | None:
+        """Return the workers among which a request's worker is chosen; None stands for all.
+
+        Workers where it has failed are among them only if no other is left.
+        """
+        able, num_taking = self.able(client)
+        client_key = client.request.client_key
+        among = [worker.id for worker in able if worker.free_s(client_key) <= now_s]
+        if client.room_at is not None and self._has_room_at(client, among):
+            return [client.room_at]
+        if tried := client.tried:
+            among = [worker for worker in among if worker not in tried] or among
+        return None if len(among) == num_taking else among
+
+    def reporting(self, request: RoutedRequest) -> list[WorkerId]:
+        """Return the workers in whose reports a request's token ids may be looked up.
+
+        Reports are of the model itself, so that those who ask for an adapter find nothing there.
+        """
+        found = []
+        for worker in self._workers:
+            card = worker.models.get(request.model)
+            is_same = worker.shares_tokenizer or not request.text
+            if is_same and isinstance(card, dict) and not card.get("parent"):
+                found.append(worker.id)
+        return found
+
+    def queue_name(self, client: Client, now_s: float) -> str:
+        """Return the name of the queue of a request that is bound to no worker: one for each listed model.
+
+        Requests that are repeated, and those for whose key a worker rests, have queues of their own, because
+        fewer workers can take them.
+        """
+        model, client_key = client.request.model, client.request.client_key
+        is_listed = any(model in worker.models for worker in self._workers)
+        is_limited = client_key and any(
+            worker.key_rests.until_s(client_key) > now_s for worker in self._workers
+        )
+        name = f"{model if is_listed else ''}{'/again' if client.tried else ''}"
+        if client.room_at is not None:
+            name = f"{name}@{client.room_at}"
+        if client.home.worker is not None:
+            name = f"{name}/home {client.home.worker}"
+        return f"{name}/limited" if is_limited else name
+
+    @property
+    def cuts_priority(self) -> bool:
+        """Whether a worker knows no field `priority`."""
+        return any(not worker.config.takes_priority for worker in self._workers)
+
+    def is_listed(self, model: str) -> bool:
+        """Return whether a worker that takes requests lists a model."""
+        return any(model in worker.models for worker in self._workers.taking())
+
+    def _has_room_at(self, client: Client, among: Collection[WorkerId]) -> bool:
+        """Return whether the worker where the program of a request has room can take the request."""
+        assert client.room_at is not None
+        worker = self._workers.get(client.room_at)
+        is_tried = client.room_at in client.tried
+        return worker is not None and worker.state == "serving" and worker.id in among and not is_tried

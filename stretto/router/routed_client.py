@@ -1,0 +1,62 @@
+"""A client's request while it is at the router: what it waits for, where it runs, and what was tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.router.homes import ANYWHERE, Home
+from stretto.router.loads import RunningAtWorker
+from stretto.router.messages import RoutedRequest, WorkerId
+from stretto.sched.queries.request import StepRequest
+
+
+@dataclass(slots=True)
+class Client:
+    """A client's request while it is at the router.
+
+    Attributes:
+        since_s: time from which it waits for its turn.
+        deadline_s: time by which its program should end; None if there is none.
+        step: the request as queues and accounts know it; None while these need not know it.
+        room_at: worker where its program has room; None for any.
+        why: what it waits for, or has waited for; "" if it has not.
+        bound: the choice of a worker in whose queue it waits, and the seconds that it delays the next one.
+        num_attempts: number of times that it was sent to a worker.
+        tried: workers that it is not sent to again.
+        home: worker that it has to go to, if there is one.
+        has_waited: whether it has waited for its turn.
+        sent_s: time at which it was first sent, of the attempts that run.
+        is_hedge: whether it is the second attempt of another one.
+        has_begun: whether the first byte of an answer has come.
+    """
+
+    request: RoutedRequest
+    placed: PlacementRequest
+    arrived_s: float
+    since_s: float
+    deadline_s: float | None = None
+    step: StepRequest | None = None
+    room_at: WorkerId | None = None
+    why: str = ""
+    num_attempts: int = 0
+    tried: set[WorkerId] = field(default_factory=set)
+    home: Home = ANYWHERE
+    running: RunningAtWorker | None = None
+    bound: tuple[Choice, float] | None = None
+    has_waited: bool = False
+    sent_s: float = 0.0
+    is_hedge: bool = False
+    has_begun: bool = False
+
+
+def explained(client: Client, choice: Choice) -> Choice:
+    """Return a choice with the reason that counted, where that is not the policy's."""
+    reason = choice.reason
+    if client.home.worker is not None:
+        reason = "it keeps what the request names"
+    elif client.home.is_sought:
+        reason = "it may keep what the request names"
+    elif choice.instance == client.room_at:
+        reason = "its program has room there"
+    return choice if reason == choice.reason else replace(choice, reason=reason)
