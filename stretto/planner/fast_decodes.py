@@ -113,7 +113,8 @@ def finish(state: FastState, numbers: Numbers) -> None:
     size, step, interval = numbers.block_tokens, numbers.step, len(log.repeats)
     left = (step - 1 + prefills_before[step - 1]) << TICK_BITS | LEFT
     num_ended = num_left = 0
-    while due and due[0] >> REQUEST_BITS < step:
+    limit = step << REQUEST_BITS
+    while due and due[0] < limit:
         last = heappop(due)
         request = last & REQUEST_MASK
         if last_steps[request] != last >> REQUEST_BITS:  # this stay was cut

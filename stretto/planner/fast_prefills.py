@@ -40,7 +40,9 @@ def prefill_step(state: FastState, numbers: Numbers, room: int, is_short: bool) 
         budget = go_on(state, numbers, budget)
         is_short = is_short or num_preemptions < numbers.num_preemptions
     if not is_short:
-        most = min(numbers.max_running - numbers.running, numbers.lookahead)
+        most = numbers.max_running - numbers.running
+        if most > numbers.lookahead:
+            most = numbers.lookahead
         if back:
             most, budget, room = resume(state, numbers, tick, most, budget, room)
         if not back and numbers.upcoming < numbers.num_requests:
@@ -99,8 +101,8 @@ def go_on(state: FastState, numbers: Numbers, budget: int) -> int:
             begun.append(request)
             continue
         numbers.outstanding -= length // size + 1 + -start // size
-        end = min(start + budget, length)
-        if is_whole or -start // size - -end // size <= numbers.available - numbers.acquired:
+        num_blocks = -start // size - -min(start + budget, length) // size
+        if is_whole or num_blocks <= numbers.available - numbers.acquired:
             budget = put(state, numbers, request, budget)
         else:
             acquire(state, numbers)
@@ -142,7 +144,9 @@ def admit(state: FastState, numbers: Numbers, most: int, budget: int, room: int)
     size, is_whole = numbers.block_tokens, numbers.is_whole
     prompts, stack, slices = state.prompts, state.stack, state.slices
     first = upcoming = numbers.upcoming
-    last, running, num_acquired = min(numbers.num_requests, upcoming + most), numbers.running, 0
+    last, running, num_acquired = upcoming + most, numbers.running, 0
+    if last > numbers.num_requests:
+        last = numbers.num_requests
     while upcoming < last and budget > 0:
         length = prompts[upcoming]
         num_blocks = length // size + 1  # with the one for its first token

@@ -83,7 +83,7 @@ class FastScheduler:
 
     def has_work(self) -> bool:
         """Return whether some request has not ended."""
-        return has_work(self._state, self._numbers)
+        return len(self.log.ended) < 2 * len(self._state.prompts)
 
     def advance(self, max_steps: int) -> None:
         """Simulate the next step, or up to `max_steps` decode steps between which nothing is decided."""
@@ -128,7 +128,7 @@ def simulate(prompts: Column, outputs: Column, previous: Column, numbers: Number
     if len(order) == len(prompts):
         advance(state, numbers, maxsize, maxsize)
     coming, num_seen = column(), 0
-    while has_work(state, numbers):
+    while len(ended) < 2 * len(state.prompts):
         advance(state, numbers, maxsize, num_seen)
         coming.clear()
         while num_seen < len(ended):
@@ -167,11 +167,6 @@ def followers(previous: Column) -> tuple[Column, Column]:
     return follower, sibling
 
 
-def has_work(state: FastState, numbers: Numbers) -> bool:
-    """Return whether some request has not ended."""
-    return numbers.running > 0 or len(state.back) > 0 or numbers.upcoming < len(state.prompts)
-
-
 def advance(state: FastState, numbers: Numbers, most_steps: int, most_ended: int) -> None:
     """Simulate until all requests have ended, interval by interval: each is a step with prefills, or decode
     steps between which nothing is decided.
@@ -184,7 +179,7 @@ def advance(state: FastState, numbers: Numbers, most_steps: int, most_ended: int
     prompts, generated, back, begun = state.prompts, state.generated, state.back, state.begun
     first_steps, repeats, num_decodes, ended = log.first, log.repeats, log.num_decodes, log.ended
     size, max_running, is_whole = numbers.block_tokens, numbers.max_running, numbers.is_whole
-    num = len(prompts)
+    trail, prefills_before, num = state.trail, state.prefills_before, len(prompts)
     if numbers.num_requests < num:
         make_room(state, numbers)
     while numbers.running or back or numbers.upcoming < num:
@@ -214,17 +209,17 @@ def advance(state: FastState, numbers: Numbers, most_steps: int, most_ended: int
                         counts, (step - 1) % size, numbers.decoding, num_steps, available
                     )
                 numbers.available = available - num_needed
-                state.trail.append(-num_needed)
+                trail.append(-num_needed)
             first_steps.append(step)
             repeats.append(num_steps)
             num_decodes.append(numbers.decoding)
-            state.prefills_before.extend([numbers.num_prefill_steps] * num_steps)
+            prefills_before.extend([numbers.num_prefill_steps] * num_steps)
             numbers.step = step = step + num_steps
-            if due and due[0] >> REQUEST_BITS < step:
+            if due and due[0] < step << REQUEST_BITS:
                 finish(state, numbers)
         if len(ended) > most_ended:
             return
 
 
-PARTS = (*fast_state.PARTS, *fast_decodes.PARTS, *fast_prefills.PARTS, followers, has_work, advance)
+PARTS = (*fast_state.PARTS, *fast_decodes.PARTS, *fast_prefills.PARTS, followers, advance)
 """The functions that `simulate` calls; each calls none but those before it."""
