@@ -8,6 +8,7 @@ from benchmarks.overhead.benchmark import IN_PARALLEL, NODES, WAITING, OverheadS
 from benchmarks.overhead.peers import EXPECTED, PEERS, Peer
 from benchmarks.overhead.places import PLACES
 from benchmarks.overhead.planning import BUILDING, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
+from benchmarks.overhead.pool import POOL, HeldPrograms
 from benchmarks.overhead.queues import QUEUES, WaitingQueries
 from benchmarks.registry import BenchmarkOptions
 from stretto.sched.orders import ORDERS
@@ -63,16 +64,36 @@ def test_an_end_and_an_admission_take_as_many_calls_whether_few_or_many_wait(pol
     assert num_calls(3000) <= 1.1 * num_calls(30)
 
 
+def test_an_admission_by_the_pool_takes_as_many_calls_whether_few_or_many_are_held() -> None:
+    def calls_per_admission(num_held: int) -> float:
+        pool = HeldPrograms(num_held)
+        pool.prepare(1000)
+        count = 0
+
+        def note(frame: object, event: str, arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        before = pool.num_admitted
+        sys.setprofile(note)
+        for _ in range(200):
+            pool.end_one()
+        sys.setprofile(None)
+        return count / (pool.num_admitted - before)
+
+    assert calls_per_admission(3000) <= 1.2 * calls_per_admission(300)
+
+
 @pytest.mark.long
 def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
     missing = Peer("Absent", "benchmarks.overhead.peers.no_such_file", "no-such-package")
     monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))
     report = measure(TOY, BenchmarkOptions(seed=3))
     assert {row.table for row in report.rows} == {
-        *(NODES, IN_PARALLEL, PLACES, QUEUES, WAITING),
+        *(NODES, IN_PARALLEL, PLACES, QUEUES, POOL, WAITING),
         *(BUILDING, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS),
     }
-    assert len(report.goals) == 12
+    assert len(report.goals) == 13
     assert any("left out, not installed: Absent" in note for note in report.notes)
     assert report.seed == 3
     prototype = [row for row in report.rows if "prototype" in row.name]
