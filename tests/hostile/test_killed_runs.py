@@ -22,10 +22,10 @@ import pytest
 from support.killed_run import NUM_CALLS, REQUESTS
 
 NUM_RUNS = int(os.environ.get("STRETTO_KILLED_RUNS", "2"))
-_WAIT_S = 120.0
+_WAIT_S = 600.0
 _MOST_LIVES = 6
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 
 @contextmanager
@@ -129,6 +129,7 @@ def test_the_same_answers_come_in_the_end_whoever_is_killed(
     assert killed, "nothing was killed"
     assert answers(tmp_path) == whole
     assert not (tmp_path / "failed").read_text("utf-8")
-    keys = [tuple(json.loads(line)[:3]) for line in (tmp_path / "journal").read_bytes().splitlines()[1:]]
+    lines = (tmp_path / "journal").read_text("utf-8").splitlines()[1:]
+    keys = [tuple(json.loads(line.partition("\t")[0])[:4]) for line in lines]
     assert len(keys) == len(set(keys)) == NUM_CALLS
     print(f"seed {seed}: killed {', '.join(killed)}; all {len(whole)} answers are equal")
