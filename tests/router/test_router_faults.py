@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -307,12 +308,15 @@ def test_a_client_that_does_not_read_stops_the_worker() -> None:
     async def main() -> None:
         async with routing("floods") as at:
             body = json.dumps({"prompt": "a", "stream": True}).encode()
-            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port, limit=1000)
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # else the kernel may take the flood
+            sock.connect(("127.0.0.1", at.router.port))
+            reader, writer = await asyncio.open_connection(sock=sock, limit=1000)
             writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
             writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
-            await until(lambda: at.servers[0].num_flooded > 0)
+            await until(lambda: any(one._is_paused for one in at.router.front._exchanges.values()))
             before = 0
-            while at.servers[0].num_flooded != before:  # until nothing more is taken
+            while at.servers[0].num_flooded != before:  # what is between worker and client fills up
                 before = at.servers[0].num_flooded
                 await asyncio.sleep(0.1)
             assert 0 < before < FLOOD_PARTS

@@ -51,7 +51,7 @@ class LeadingText:
 
 
 def _without_limits(backend: Tokenizer) -> Tokenizer:
-    """Return a copy of a tokenizer that neither cuts nor pads; threads may share it, for nothing changes it."""
+    """Return a copy of a tokenizer that neither cuts nor pads. Threads may share it: nothing changes it."""
     copied: Tokenizer = type(backend).from_str(backend.to_str())
     copied.no_truncation()
     copied.no_padding()
