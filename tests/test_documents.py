@@ -71,7 +71,7 @@ def test_html_reads_the_main_part_where_it_is_marked(tmp_path: Path) -> None:
 
 def test_html_keeps_white_space_of_code_and_rows_of_tables(tmp_path: Path) -> None:
     html = "<pre>def f():\n    return  1</pre><table><tr><td>a<td>b<tr><td>c</table>"
-    assert sections(tmp_path / "a.html", html) == [Section("def f():\n    return  1\n\na b\n\nc")]
+    assert sections(tmp_path / "a.html", html) == [Section("def f():\n    return  1\n\n| a: c")]
 
 
 def test_html_uses_the_declared_encoding(tmp_path: Path) -> None:

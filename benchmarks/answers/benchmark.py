@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.answers.asking import Answer, Asking
 from benchmarks.answers.baseline import BestSentence
-from benchmarks.answers.questions import SETS, Asked, Half, QuestionSets, read_sets
+from benchmarks.answers.questions import SETS, WHOLE, Asked, Half, QuestionSets, read_sets
 from benchmarks.answers.scores import contains, token_f1
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
@@ -30,7 +30,7 @@ _F1_GOAL = 1.3
 class AnswersSize:
     """Questions of each set, of both halves together; and the half that is asked."""
 
-    counts: Mapping[str, int] = field(default_factory=lambda: {"xquad": 200, "tatqa": 100, "long": 30})
+    counts: Mapping[str, int] = field(default_factory=lambda: WHOLE)
     apps: tuple[str, ...] = ("naive", "advanced", "search")
     half: Half = "reported"
 

@@ -5,7 +5,7 @@ tatqa   100 questions of TAT-QA whose answer is a span of the text, each over it
         as a page of HTML): without it, "What were total sales in 2019?" has many answers
 long    30 questions of our own over nine PEPs and three novels
 
-Every second question of a set is for choosing prompts and settings. The others are reported.
+Half of the questions are reported. Prompts and settings are chosen on questions that are never among them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from stretto.model.values import Document, Section
 
 Half: TypeAlias = Literal["chosen on", "reported"]
 SETS = ("xquad", "tatqa", "long")
+WHOLE: Mapping[str, int] = {"xquad": 200, "tatqa": 100, "long": 30}
+"""Questions of each set in the whole benchmark, of both halves together."""
 _LONG_QUESTIONS = Path(__file__).with_name("long_questions.jsonl")
 
 
@@ -64,7 +66,6 @@ def read_sets(data: Path | None, counts: Mapping[str, int], half: Half, seed: in
         raise UserError("the benchmark answers needs --data DIR, with squad_xquad_en, tatqa, books and PEPs")
     questions: list[Asked] = []
     documents: dict[str, Sequence[Document]] = {}
-    first = ("chosen on", "reported").index(half)
     for name, read in (("xquad", _xquad), ("tatqa", _tatqa), ("long", _long)):
         if not counts[name]:
             continue
@@ -73,11 +74,26 @@ def read_sets(data: Path | None, counts: Mapping[str, int], half: Half, seed: in
         except OSError as error:
             raise UserError(f"{error.filename}: {error.strerror}; --data names the folder with it") from error
         every = list({one.question: one for one in every}.values())
-        drawn = random.Random(f"{name}/{seed}").sample(every, min(counts[name], len(every)))
-        kept = drawn[first::2]
+        kept = _drawn(every, name, counts[name] // 2, half, seed)
         questions += kept
         documents |= {key: of[key] for key in dict.fromkeys(one.collection for one in kept)}
     return QuestionSets(tuple(questions), documents)
+
+
+def _drawn(every: list[Asked], name: str, num: int, half: Half, seed: int) -> list[Asked]:
+    """Draw questions of one half. No question is in both halves, whatever is drawn.
+
+    The reported half is fixed: every second one of the questions that the whole benchmark draws with seed 0.
+    """
+    whole = random.Random(f"{name}/0").sample(every, min(WHOLE[name], len(every)))
+    reported = whole[1::2]
+    if half == "reported":
+        pool = reported
+    else:
+        pool = [one for one in every if one not in set(reported)]
+    if half == "reported" and seed == 0:
+        return pool[:num]
+    return random.Random(f"{name}/{seed}").sample(pool, min(num, len(pool)))
 
 
 _Read: TypeAlias = tuple[list[Asked], dict[str, Sequence[Document]]]

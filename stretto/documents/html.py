@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from stretto.documents.html_tables import data_table_text
 from stretto.documents.text import decode
 from stretto.model.values import Section
 
@@ -26,6 +27,8 @@ _BOILERPLATE = _NO_PROSE | {
 }
 _BOILERPLATE_ROLES = frozenset({"navigation", "search", "banner", "contentinfo"})
 _HIDDEN_STYLE = re.compile(r"(?:^|[;\s])(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
+_NO_DATA = _HEADINGS | {"table", "pre", "form"}
+"""Elements that no table of data has in it; a table that has one only places what is in it."""
 _SEPARATORS = {"br": "\n", "td": " ", "th": " "}
 _SPACE = re.compile(r"\s+")
 _LINE_END = re.compile(r"(?<![ \t])[ \t]+\n")  # a run of blanks is tried once, from its beginning
@@ -56,7 +59,8 @@ def parse_html(data: bytes) -> list[Section]:
 
 
 def html_sections(html: str, *, is_page: bool) -> list[Section]:
-    """Cut an HTML page, or a text with HTML in it, into sections at its headings.
+    """Cut an HTML page, or a text with HTML in it, into sections at its headings. A table that holds data is
+    a line for each row, which names the columns.
 
     A text that is no page has no menus and the like: all that is visible counts. Deeply nested elements do
     not overflow the stack, and the time does not grow with the depth.
@@ -73,7 +77,7 @@ def html_sections(html: str, *, is_page: bool) -> list[Section]:
         nodes = [node for node in nodes if node.in_main]
     texts = [_Text()]
     previous: Tag | None = None
-    for node in nodes:
+    for node in _with_rows(nodes):
         if not isinstance(node.element, str):
             texts[-1].separate(_SEPARATORS.get(node.element.name, ""))
         else:
@@ -133,19 +137,45 @@ class _Node(NamedTuple):
         block: innermost block element around it.
         is_preformatted: whether white space is kept there.
         in_main: whether it is in the part of the page that is marked as its main part.
+        table: innermost table around it.
     """
 
     element: Tag | NavigableString
     block: Tag
     is_preformatted: bool
     in_main: bool
+    table: Tag | None
+
+
+def _with_rows(nodes: Sequence[_Node]) -> Iterator[_Node]:
+    """Replace each table that holds data by its text, with a line for each row."""
+    from bs4.element import NavigableString
+
+    places = {
+        id(node.table)
+        for node in nodes
+        if not isinstance(node.element, str) and node.element.name in _NO_DATA
+    }
+    at = 0
+    while at < len(nodes):
+        node, table = nodes[at], nodes[at].element
+        at += 1
+        if not isinstance(table, str) and table.name == "table" and id(table) not in places:
+            end = at
+            while end < len(nodes) and nodes[end].table is table:
+                end += 1
+            if text := data_table_text(inside.element for inside in nodes[at:end]):
+                yield node._replace(element=NavigableString(text), is_preformatted=True)
+                at = end
+                continue
+        yield node
 
 
 def _walk(root: Tag, left_out: Set[str]) -> Iterator[_Node]:
     """Yield what is below an element, in order, without hidden elements and those of the names `left_out`."""
     from bs4.element import NavigableString, Tag, TemplateString
 
-    stack = [(iter(root.contents), _Node(root, root, False, False))]
+    stack = [(iter(root.contents), _Node(root, root, False, False, None))]
     while stack:
         children, parent = stack[-1]
         child = next(children, None)
@@ -156,9 +186,11 @@ def _walk(root: Tag, left_out: Set[str]) -> Iterator[_Node]:
                 continue
             block = child if child.name in _BLOCKS else parent.block
             is_preformatted = parent.is_preformatted or child.name == "pre"
-            node = _Node(child, block, is_preformatted, parent.in_main or child.name == "main")
+            is_main = parent.in_main or child.name == "main"
+            node = _Node(child, block, is_preformatted, is_main, parent.table)
             yield node
-            stack.append((iter(child.contents), node))
+            inside = node._replace(table=child) if child.name == "table" else node
+            stack.append((iter(child.contents), inside))
         elif isinstance(child, NavigableString) and type(child) in (NavigableString, TemplateString):
             yield parent._replace(element=child)  # comments and the like are other subclasses
 

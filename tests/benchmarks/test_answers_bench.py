@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.answers import asking
 from benchmarks.answers.benchmark import BASELINE, QUALITY, AnswersSize, best_sentences, measure
-from benchmarks.answers.questions import read_sets
+from benchmarks.answers.questions import Asked, read_sets
 from benchmarks.answers.scores import contains, token_f1
 from benchmarks.registry import BenchmarkOptions
 from stretto.model.errors import UserError
@@ -71,6 +71,18 @@ def test_halves_share_no_question_and_are_drawn_alike(data: Path) -> None:
     one, other = (read_sets(data, COUNTS, half, 0).questions for half in ("chosen on", "reported"))
     assert len({*one, *other}) == len(one) + len(other) == 6
     assert read_sets(data, COUNTS, "reported", 0).questions == other
+
+
+def test_halves_share_no_question_whatever_is_drawn_of_them(data: Path) -> None:
+    """Prompts were once tried out on a smaller draw, with questions of the half that was reported."""
+    drawn: dict[str, set[Asked]] = {"chosen on": set(), "reported": set()}
+    for seed in range(5):
+        for count in (2, 4):
+            for half in ("chosen on", "reported"):
+                counts = {"xquad": count, "tatqa": 2, "long": 0}
+                drawn[half] |= {*read_sets(data, counts, half, seed).questions}  # type: ignore[arg-type]
+    assert len(drawn["chosen on"]) == len(drawn["reported"]) == 3
+    assert not drawn["chosen on"] & drawn["reported"]
 
 
 def test_the_baseline_answers_with_a_sentence_of_the_right_documents(data: Path) -> None:

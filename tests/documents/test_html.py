@@ -48,7 +48,7 @@ def test_a_hidden_part_takes_only_itself_along() -> None:
 
 def test_tables_and_code_keep_their_form() -> None:
     html = "<table><tr><th>a<th>b<tr><td>1<td>2</table><pre>List&lt;T&gt;\n  x</pre>"
-    assert text_of(html) == "a b\n\n1 2\n\nList<T>\n  x"
+    assert text_of(html) == "| a: 1 | b: 2\n\nList<T>\n  x"
 
 
 @pytest.mark.parametrize("label", ["iso-8859-1", "latin1", "us-ascii", "ISO-8859-1", "windows-1252"])

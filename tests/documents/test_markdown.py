@@ -65,7 +65,7 @@ def test_what_never_ends_takes_nothing_along(begin: str) -> None:
         ("<Card title='x'>Inside.</Card>", "Inside."),
         ("<Tabs>\n<Tab name='x' />\n\nText.\n\n</Tabs>", "Text."),
         ("<p align='center'>\nText.", "Text."),
-        ("<table><tr><td>a<td>b<tr><td>c</table>", "a b\n\nc"),
+        ("<table><tr><td>a<td>b<tr><td>c</table>", "| a: c"),
         ("<pre>\nList<String> x\n</pre>", "List<String> x"),
         ("One <!-- no --> two.\n\n<!-- no\n\nnothing -->\n\nThree.", "One two.\n\nThree."),
         ("<script>\nlet x;\n\nlet y;\n</script>\n\nText.", "Text."),

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.documents import load_documents
+from stretto.documents.html import parse_html
+from stretto.documents.markdown import parse_markdown
 from stretto.documents.records import parse_csv, parse_json
 from stretto.documents.sentences import split_sentences
 from stretto.documents.tables import MAX_ROW_CHARS, table_text
@@ -136,3 +138,40 @@ def test_deep_json_is_read_to_a_depth_and_then_as_it_is_written(tmp_path: Path) 
     (document,) = load_documents([path])
     assert document.sections[0].text.startswith("a.a.a.a.")
     assert document.sections[0].text.endswith("}" * 50)
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        (
+            "<table><caption>Ships</caption><thead><tr><th>Ship<th>Home<tbody>"
+            "<tr><td>Ada <b>II</b><td>Oslo<br>Bergen<tr><td>Bob<td>Rome</table>",
+            "Ships\n| Ship: Ada II | Home: Oslo Bergen\n| Ship: Bob | Home: Rome",
+        ),
+        (
+            "<table><tr><th></th><th colspan=2>2023</th><th>2024</th></tr>"
+            "<tr><td rowspan=2>Oslo</td><td>1</td><td>2</td><td>3</td></tr>"
+            "<tr><td>4</td><td>5</td><td>6</td></tr></table>",
+            "| Oslo | 2023: 1 | 2023: 2 | 2024: 3\n| Oslo | 2023: 4 | 2023: 5 | 2024: 6",
+        ),
+        ("<table><tr><td>menu<td><table><tr><td>a<td>b</table></table>", "menu\n\na b"),
+        ("<table><tr><td>one<td>row</table>", "one row"),
+        ("<table><tr><td><h2>Head</h2>text<td>side</table>", "Head\n\ntext side"),
+        (
+            "<p>Before<table><tr><td>a<td>b<tr><td>1</td><td hidden>2</td><td colspan=x>3</td></table>After",
+            "Before\n\n| a: 1 | b: 3\n\nAfter",
+        ),
+    ],
+)
+def test_tables_of_pages_that_hold_data_are_rows(html: str, text: str) -> None:
+    assert "\n\n".join(section.text for section in parse_html(html.encode())) == text
+
+
+def test_tables_of_markdown_are_rows() -> None:
+    (section,) = parse_markdown(b"Text.\n\n| Ship | Home |\n|---|---|\n| Ada | Oslo |\n\nMore.")
+    assert section.text == "Text.\n\n| Ship: Ada | Home: Oslo\n\nMore."
+
+
+@pytest.mark.parametrize("table", ["<table><tr><td>a", "<table>a", "<table><tr><td>a<td>b<tr><td>c<td>d"])
+def test_many_tables_within_each_other_are_read(table: str) -> None:
+    assert parse_html(table.encode() * 4_000)
