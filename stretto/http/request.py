@@ -63,6 +63,11 @@ class HttpRequest:
         self._watched: asyncio.Task[Any] | None = None
         self._room: asyncio.Future[None] | None = None
 
+    @property
+    def headers(self) -> Headers:
+        """The headers, with names in small letters."""
+        return self._received.headers
+
     def header(self, name: bytes) -> str:
         """Return the value of a header, whose name is in small letters; "" if there is none."""
         return (value_of(self._received.headers, name) or b"").decode("latin-1")

@@ -19,6 +19,7 @@ from stretto.model.values import Document
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.openai.errors import as_refused
+from stretto.service.openai.programs import ServedPrograms
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.text_routes import TextRoutes
 from stretto.service.openai.vectors import VectorRoutes
@@ -46,8 +47,9 @@ class OpenAIRoutes:
     ) -> None:
         self._is_draining = is_draining
         self._models = ServedModels(runtime.deployments, apps.apps, spares)
-        texts = TextRoutes(runtime, self._models, apps, documents)
-        vectors = VectorRoutes(runtime, self._models, spares)
+        programs = ServedPrograms(runtime)
+        texts = TextRoutes(runtime, self._models, programs, apps, documents)
+        vectors = VectorRoutes(runtime, self._models, programs, spares)
         self.routes = (
             Route("POST", "/v1/chat/completions", self._working(texts.chat, "messages")),
             Route("POST", "/v1/completions", self._working(texts.complete, "prompt")),

@@ -30,8 +30,8 @@ DEFAULT_CHAT_TOKENS = 4096
 DEFAULT_TEMPERATURE = 1.0
 """OpenAI's."""
 _MOST_TOKENS = 2**31 - 1
-_LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
-"""Fields that change no answer, at OpenAI's service either."""
+_LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "session_id", "program_id")
+"""Fields that change no answer: OpenAI's, and those by which clients name programs."""
 _TIERS: Mapping[str, Objective] = {
     "auto": "throughput",
     "default": "throughput",
