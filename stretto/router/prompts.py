@@ -60,6 +60,7 @@ def read_request(
     is_repeatable: bool,
     has_reports: bool = False,
     client_key: str = "",
+    tenant: str | None = None,
     headers: Headers | None = None,
 ) -> RoutedRequest:
     """Read the body of a request to a path, such as "/v1/completions".
@@ -70,6 +71,7 @@ def read_request(
         has_reports: whether workers report what their caches hold, so that the prompt of a completion is
             wanted as it is.
         client_key: digest of the client's own key, as `RoutedRequest` has it.
+        tenant: owner of the request, as `RoutedRequest` has it.
         headers: headers of the request, in which programs are named; None if programs are not recognised.
 
     Raises:
@@ -80,7 +82,11 @@ def read_request(
         name = _form_model(body, boundary[1] or boundary[2]) if boundary else ""
         num_tokens = len(body) // _BYTES_PER_TOKEN
         return RoutedRequest(
-            model=name, num_tokens=num_tokens, is_repeatable=is_repeatable, client_key=client_key
+            model=name,
+            num_tokens=num_tokens,
+            is_repeatable=is_repeatable,
+            client_key=client_key,
+            tenant=tenant,
         )
     _check_num_items(body)
     try:
@@ -111,7 +117,10 @@ def read_request(
         ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
         client_key=client_key,
-        asked=None if headers is None else asked_program(path, headers, fields, client_key),
+        tenant=tenant,
+        asked=None
+        if headers is None
+        else asked_program(path, headers, fields, client_key if tenant is None else tenant),
     )
 
 

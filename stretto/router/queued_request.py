@@ -6,6 +6,7 @@ record of the query.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from stretto.graph.compile import Node
@@ -42,8 +43,23 @@ def query_of(ticket: Ticket) -> str:
 def step_of(ticket: Ticket, request: RoutedRequest, num_tokens: int, now_s: float) -> StepRequest:
     """Return a request that has arrived as the only step of its query.
 
-    Requests for one model resemble each other. The tenant is the client that a key tells.
+    Plain requests for one model resemble each other. Requests of an app's step resemble those of the same
+    step, and are as urgent as it is.
     """
+    tenant, program = request.owner, request.program.name
+    if (step := request.step) is not None:
+        return replace(
+            step,
+            query=query_of(ticket),
+            lo=0,
+            hi=1,
+            inputs=_NOTHING,
+            each=(),
+            record=replace(step.record, tenant=tenant, arrival_s=now_s, program=program),
+            demand=step.demand._replace(job=""),  # its program has the job in its name
+            units=(num_tokens,),
+            prompts=(),
+        )
     return StepRequest(
         query_of(ticket),
         _NODE,
@@ -51,9 +67,7 @@ def step_of(ticket: Ticket, request: RoutedRequest, num_tokens: int, now_s: floa
         0,
         1,
         _NOTHING,
-        record=QueryRecord(
-            tenant=request.client_key, arrival_s=now_s, program=request.program.name, kind=request.model
-        ),
+        record=QueryRecord(tenant=tenant, arrival_s=now_s, program=program, kind=request.model),
         units=(num_tokens,),
     )
 

@@ -160,7 +160,7 @@ class RoomAtWorkers:
             key = None  # the program that it names is believed
         described = RoomRequest(
             ticket,
-            (request.client_key, program) if program else ticket,
+            (request.owner, program) if program else ticket,
             request.model,
             request.num_tokens,
             () if key is None else key.blocks,
@@ -213,8 +213,13 @@ class RoomAtWorkers:
             usage = Usage(*map(pool.scaled, counts))
         pool.room.ended(ticket, now_s, usage, was_refused=was_refused)
         if request.program.is_final:
-            pool.room.finished((request.client_key, request.program.name))
+            pool.room.finished((request.owner, request.program.name))
         self._drop_empty(pool)
+
+    def finished(self, tenant: str, program: str) -> None:
+        """Note that a program of a tenant makes no more requests, where somebody says so."""
+        for pool in self._pools:
+            pool.room.finished((tenant, program))
 
     def since_s(self, ticket: Ticket) -> float:
         """Return the time from which a request is held."""

@@ -65,7 +65,7 @@ from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
 from stretto.sched.orders.order import prices_s
-from stretto.sched.orders.program_account import ProgramAccount
+from stretto.sched.orders.program_account import NO_WEIGHTS, ProgramAccount
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
 _MAX_ASKED = 8
@@ -110,9 +110,15 @@ class RouterState:
 
     Args:
         placement: policy that chooses the worker of a request.
+        tenant_weights: shares of tenants relative to each other; 1 where none is given.
     """
 
-    def __init__(self, config: RouterConfig, placement: Placement) -> None:
+    def __init__(
+        self,
+        config: RouterConfig,
+        placement: Placement,
+        tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+    ) -> None:
         self._config = config
         self._placement = placement
         self._workers = Workers(config.max_failures)
@@ -120,7 +126,7 @@ class RouterState:
         self._caches = HeldByWorkers()
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
         engine = Engine("router", "llm", policy=config.order)
-        self._account = ProgramAccount(*prices_s(engine, profile))
+        self._account = ProgramAccount(*prices_s(engine, profile), tenant_weights)
         self._waiting = Waiting(engine, profile, self._account, config.max_wait_s)
         self._room = RoomAtWorkers(holds=config.holds_programs)
         self._clients: dict[Ticket, _Client] = {}
@@ -294,6 +300,12 @@ class RouterState:
         worker, _ = self._release(ticket, _UNKNOWN, now_s)
         self._forget(ticket, now_s)
         return self._after(worker, now_s)
+
+    def end_program(self, tenant: str, program: str, now_s: float) -> list[RouterAction]:
+        """Handle that a program of a tenant makes no more requests, where somebody says so."""
+        self._account.program_ended(program, tenant)
+        self._room.finished(tenant, program)
+        return self._release_held(now_s)
 
     def expire(self, now_s: float) -> list[RouterAction]:
         """Refuse requests that have waited too long, and send those for whose key a worker rests no more."""

@@ -4,7 +4,7 @@ clients say, else by prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from stretto.cluster.recognition.messages import AskedProgram
@@ -17,11 +17,16 @@ _MOST_PROGRAMS = 100_000
 
 
 class ServedPrograms:
-    """The programs of the requests to a runtime."""
+    """The programs of the requests to a runtime.
 
-    def __init__(self, runtime: Runtime) -> None:
+    Args:
+        recogniser: knows them, and those of requests that workers answer; None makes one.
+    """
+
+    def __init__(self, runtime: Runtime, recogniser: Callable[[], Recogniser] | None = None) -> None:
         self._runtime = runtime
-        self._recogniser = Recogniser(_MOST_PROGRAMS)
+        own = Recogniser(_MOST_PROGRAMS)
+        self._recogniser = recogniser or (lambda: own)
 
     @contextmanager
     def of(
@@ -33,7 +38,7 @@ class ServedPrograms:
         if asked is None:
             yield None
             return
-        program = RoutedProgram(self._recogniser, asked, request.path, num_answers)
+        program = RoutedProgram(self._recogniser(), asked, request.path, num_answers)
         try:
             yield program
         except BaseException:

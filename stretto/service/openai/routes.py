@@ -20,12 +20,13 @@ from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.openai.errors import as_refused
 from stretto.service.openai.programs import ServedPrograms
-from stretto.service.openai.served_models import ServedModels
+from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedModels
 from stretto.service.openai.text_routes import TextRoutes
 from stretto.service.openai.vectors import VectorRoutes
+from stretto.service.pool.door import PoolDoor, read_asked
+from stretto.service.pool.pool import WorkerPool
 from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
-from stretto.wire.models import models_json
 
 
 class OpenAIRoutes:
@@ -35,6 +36,7 @@ class OpenAIRoutes:
         documents: documents of chats with apps that bring none.
         spares: replicas of engines that have none yet; the first request to an engine starts its own.
         is_draining: whether the service takes no new work.
+        pool: workers that answer what no engine or app does; None for none.
     """
 
     def __init__(
@@ -44,31 +46,41 @@ class OpenAIRoutes:
         documents: Sequence[Document],
         spares: Mapping[str, Replica],
         is_draining: Callable[[], bool],
+        pool: WorkerPool | None = None,
     ) -> None:
         self._is_draining = is_draining
+        self._pool = pool
+        self._door = None if pool is None else PoolDoor(pool, is_draining)
         self._models = ServedModels(runtime.deployments, apps.apps, spares)
-        programs = ServedPrograms(runtime)
+        programs = ServedPrograms(runtime, None if pool is None else lambda: pool.front.programs)
         texts = TextRoutes(runtime, self._models, programs, apps, documents)
         vectors = VectorRoutes(runtime, self._models, programs, spares)
         self.routes = (
-            Route("POST", "/v1/chat/completions", self._working(texts.chat, "messages")),
-            Route("POST", "/v1/completions", self._working(texts.complete, "prompt")),
-            Route("POST", "/v1/embeddings", self._working(vectors.embed, "input")),
-            Route("POST", "/v1/rerank", self._working(vectors.rerank, "documents")),
+            Route("POST", "/v1/chat/completions", self._working(texts.chat, "messages", "chat")),
+            Route("POST", "/v1/completions", self._working(texts.complete, "prompt", "text")),
+            Route("POST", "/v1/embeddings", self._working(vectors.embed, "input", EMBEDDING)),
+            Route("POST", "/v1/rerank", self._working(vectors.rerank, "documents", RERANKING)),
             Route("GET", "/v1/models", self._list),
             Route("GET", "/v1/models/{model}", self._show),
         )
 
-    def _working(self, handler: Handler[ServiceRequest], prompt: str) -> Handler[ServiceRequest]:
-        """Return a handler that takes no work from a service that ends, and words errors as OpenAI does.
+    def _working(self, handler: Handler[ServiceRequest], prompt: str, kind: str) -> Handler[ServiceRequest]:
+        """Return a handler that takes no work from a service that ends, and words errors as OpenAI does. What
+        is for another model than those of the service goes to the workers, if there are any.
 
         Args:
             prompt: name of the field with the prompt.
+            kind: kind of work, as `ServedModels.has` takes it.
         """
 
         async def answer(request: ServiceRequest) -> None:
             if self._is_draining():
                 raise draining()
+            if self._door is not None:
+                asked = await read_asked(request)
+                if not self._models.has(kind, asked.model):
+                    await self._door.pass_on(request, asked)
+                    return
             try:
                 await handler(request)
             except InternalError:
@@ -79,7 +91,19 @@ class OpenAIRoutes:
         return answer
 
     async def _list(self, request: ServiceRequest) -> None:
-        await request.answer_json(models_json(self._models.cards()))
+        listed: list[object] = [card.to_json() for card in self._models.cards()]
+        await request.answer_json({"object": "list", "data": [*listed, *self._at_workers().values()]})
 
     async def _show(self, request: ServiceRequest) -> None:
-        await request.answer_json(self._models.card(request.parts[0]).to_json())
+        name = request.parts[0]
+        if (found := self._at_workers().get(name)) is not None:
+            await request.answer_json(found)
+        else:
+            await request.answer_json(self._models.card(name).to_json())
+
+    def _at_workers(self) -> Mapping[str, object]:
+        """Return the models of the workers by name."""
+        if self._pool is None:
+            return {}
+        workers = self._pool.front.router_state.workers()
+        return {name: card for one in workers if one.takes_requests for name, card in one.models.items()}

@@ -64,6 +64,15 @@ class ServedModels:
         llms = [one for one in self._engines if one.is_llm]
         return self._found(llms, model).name
 
+    def has(self, kind: str, model: object) -> bool:
+        """Return whether a request of a kind means a model of the service: "chat", "text" (which no app
+        answers), or the name of the engine that embeds or reranks.
+        """
+        if kind in (EMBEDDING, RERANKING):
+            return any(one.name == kind and model in ("", one.name, one.model) for one in self._engines)
+        is_llm = any(one.is_llm and model in ("", one.name, one.model) for one in self._engines)
+        return is_llm or (kind == "chat" and isinstance(model, str) and self.app(model) is not None)
+
     def app(self, model: str) -> AppChat | None:
         """Return the app that a chat means; None if it means no app."""
         if any(model in (one.name, one.model) for one in self._engines):

@@ -1,0 +1,324 @@
+"""Plain traffic, apps and programs at one service wait in one queue for the workers, under one account."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+import pytest
+from support.gated_worker import MODEL, PATIENCE_S, GatedWorker
+from support.services import served
+
+from stretto import Input, Template
+from stretto import programs as P
+from stretto.components import LLMCall
+from stretto.engines.catalogue import transforms_engine
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.messages import WaitingPicture
+from stretto.service.apps.deployed_app import deploy_app
+from stretto.service.config import Limits, ServiceConfig, TenantConfig
+from stretto.service.pool.pool import WorkerPool
+from stretto.service.service import Service
+
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+QUERY = "/v1/apps/reply/queries"
+
+
+def reply_app() -> Template:
+    """An app that asks the LLM once."""
+    call = LLMCall(prompt="{text}", text=Input("text", "text"))
+    return Template("reply", call, {"reply": call["text"]})
+
+
+@P.SemanticFunction
+def tell(topic: P.SemanticVariable) -> None:
+    """{{input:topic}} {{output:story}}"""
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": text}], **more}
+
+
+@dataclass
+class Door:
+    """A service before gated workers, and what a test does with it."""
+
+    service: Service
+    workers: list[GatedWorker]
+    http: httpx.Client
+    threads: ThreadPoolExecutor
+
+    @property
+    def url(self) -> str:
+        return str(self.http.base_url)
+
+    def post(self, path: str, body: dict[str, Any], key: str = "") -> Future[httpx.Response]:
+        """Send a request on a thread."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return self.threads.submit(lambda: self.http.post(path, json=body, headers=headers))
+
+    def waiting(self) -> list[WaitingPicture]:
+        """Return what waits for the workers."""
+        assert self.service.pool is not None
+        found: list[WaitingPicture] = self.service.pool.front.router_state.waiting(100)
+        return found
+
+    def wait_for_waiting(self, num: int) -> None:
+        until(lambda: len(self.waiting()) == num)
+
+
+def until(condition: Any) -> None:
+    end_s = monotonic() + PATIENCE_S
+    while not condition():
+        assert monotonic() < end_s, "it did not come about"
+        sleep(0.005)
+
+
+@contextmanager
+def door(
+    num_workers: int = 1, num_slots: int = 1, config: ServiceConfig | None = None, **settings: Any
+) -> Iterator[Door]:
+    """Run a service before workers that run one request at a time."""
+    config = config or ServiceConfig(port=0)
+    workers = [GatedWorker() for _ in range(num_workers)]
+    with ThreadPoolExecutor(32) as threads:
+        for worker in workers:
+            worker.__enter__()
+        try:
+            worker_configs = tuple(WorkerConfig(url=one.url, num_slots=num_slots) for one in workers)
+            pool = WorkerPool(RouterConfig(worker=worker_configs, **settings), config)
+            apps = {"reply": deploy_app("reply", reply_app())}
+            with (
+                served([transforms_engine()], config, apps, pool=pool) as (service, url),
+                httpx.Client(base_url=url, timeout=PATIENCE_S) as http,
+            ):
+                yield Door(service, workers, http, threads)
+                for worker in workers:
+                    worker.is_open = True
+        finally:
+            for worker in workers:
+                worker.kill()
+
+
+def query(text: str, **more: Any) -> dict[str, Any]:
+    return {"inputs": {"text": text}, **more}
+
+
+def test_a_chat_an_app_and_a_program_wait_in_one_queue() -> None:
+    with door() as at:
+        (worker,) = at.workers
+        first = at.post(CHAT, chat("first"))
+        worker.wait_until_asked(1)
+        plain = at.post(CHAT, chat("a chat"))
+        of_app = at.post(QUERY, query("an app"))
+
+        def told() -> str:
+            with P.Client(at.url):
+                return str(tell("a program").get())
+
+        program = at.threads.submit(told)
+        at.wait_for_waiting(3)
+        assert len(worker.asked) == 1
+        assert {one.model for one in at.waiting()} == {MODEL}
+        assert len({one.program for one in at.waiting()}) == 3
+        worker.is_open = True
+        assert first.result().json()["choices"][0]["message"]["content"] == "to first"
+        assert plain.result().json()["choices"][0]["message"]["content"] == "to a chat"
+        assert of_app.result().json()["outputs"]["reply"] == "to an app"
+        assert program.result().strip().startswith("to")
+        assert len(worker.asked) == 4
+        assert at.service.pool is not None
+        at.service.pool.front.router_state.check_invariants()
+        assert not at.service.pool.front.router_state.num_clients
+
+
+def test_a_short_chat_goes_before_a_long_app_that_came_first() -> None:
+    with door() as at:
+        (worker,) = at.workers
+        first = at.post(CHAT, chat("first"))
+        worker.wait_until_asked(1)
+        long = at.post(QUERY, query("word " * 3000 + "long"))
+        at.wait_for_waiting(1)
+        short = at.post(CHAT, chat("short", max_tokens=1))
+        at.wait_for_waiting(2)
+        worker.release()
+        worker.wait_until_asked(2)
+        assert worker.prompts[1] == "short"
+        worker.is_open = True
+        assert {one.result().status_code for one in (first, long, short)} == {200}
+
+
+def test_what_workers_answer_passes_unread() -> None:
+    with door(num_slots=8) as at:
+        (worker,) = at.workers
+        worker.is_open = True
+        whole = at.http.post(CHAT, json=chat("hi", logprobs=True, anything={"at": "all"}))
+        assert whole.json()["choices"][0]["message"]["content"] == "to hi"
+        assert whole.headers["x-stretto-worker"] == "0"
+        assert worker.asked[-1].body["anything"] == {"at": "all"}
+        streamed = at.http.post(CHAT, json=chat("hi", stream=True)).text
+        assert streamed.count("data: ") == 5
+        assert streamed.endswith("data: [DONE]\n\n")
+        text = at.http.post(COMPLETIONS, json={"model": MODEL, "prompt": [1, 2, 3]})
+        assert text.json()["choices"][0]["text"] == "to [1, 2, 3]"
+        vectors = at.http.post(EMBEDDINGS, json={"model": MODEL, "input": "a"})
+        assert vectors.json()["data"][0]["embedding"] == [1.0]
+        for path in ("/v1/responses", "/v1/messages", "/score"):
+            assert at.http.post(path, json={"model": MODEL, "input": "a"}).status_code == 200
+            assert worker.asked[-1].path == path
+        found = at.http.get("/v1/responses/resp_1?include=x").json()
+        assert found["path"] == "/v1/responses/resp_1?include=x"
+        assert at.http.post("/v1/load_lora_adapter", json={}).status_code == 404
+        assert at.http.post(CHAT, content=b"{").status_code == 400
+
+
+def test_models_of_workers_engines_and_apps_are_listed_and_answer() -> None:
+    with door(num_slots=8) as at:
+        at.workers[0].is_open = True
+        names = [one["id"] for one in at.http.get("/v1/models").json()["data"]]
+        assert {"llm", "app:reply", MODEL} <= set(names)
+        assert at.http.get(f"/v1/models/{MODEL}").json()["id"] == MODEL
+        assert at.http.get("/v1/models/nothing").status_code == 404
+        for name in ("llm", "app:reply", MODEL, ""):
+            answer = at.http.post(CHAT, json={**chat("hi"), "model": name})
+            assert answer.json()["choices"][0]["message"]["content"] == "to hi", answer.text
+        text = at.http.post(CHAT, json={**chat("hi", stream=True), "model": "llm"}).text
+        pieces = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        assert "".join(one["choices"][0]["delta"].get("content", "") for one in pieces) == "to hi"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("is_waiting", [False, True])
+@pytest.mark.parametrize("path", [CHAT, QUERY])
+def test_a_client_that_leaves_ends_its_request(path: str, is_waiting: bool, stream: bool) -> None:
+    with door() as at:
+        (worker,) = at.workers
+        if is_waiting:
+            first = at.post(CHAT, chat("first"))
+            worker.wait_until_asked(1)
+        body = chat("leaves", stream=stream) if path == CHAT else query("leaves", stream=stream)
+        with httpx.Client(base_url=at.url) as client:
+            left = at.threads.submit(
+                lambda: client.post(path, json=body, timeout=httpx.Timeout(PATIENCE_S, read=0.5))
+            )
+            if is_waiting:
+                at.wait_for_waiting(1)
+            else:
+                worker.wait_until_asked(1)
+            with pytest.raises(httpx.ReadTimeout):
+                left.result()
+        if is_waiting:
+            at.wait_for_waiting(0)
+            worker.release()
+            assert first.result().status_code == 200
+        else:
+            worker.wait_until_left(1)
+        assert at.service.pool is not None
+        until(lambda: not at.service.num_open)
+        assert worker.prompts == (["first"] if is_waiting else ["leaves"])
+
+
+@pytest.mark.parametrize("path", [CHAT, QUERY])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_worker_that_dies_before_the_first_byte_costs_nothing(path: str, stream: bool) -> None:
+    with door(2) as at:
+        body = chat("hi", stream=stream) if path == CHAT else query("hi", stream=stream)
+        asked = at.post(path, body)
+        until(lambda: any(one.asked for one in at.workers))
+        dying, other = sorted(at.workers, key=lambda one: -len(one.asked))
+        other.is_open = True
+        dying.kill()
+        answer = asked.result()
+        assert (answer.status_code, other.prompts) == (200, ["hi"])
+        assert "to hi" in answer.text or ('"to "' in answer.text and '"hi"' in answer.text)
+
+
+def test_errors_of_the_last_worker_have_types_at_each_door() -> None:
+    with door(max_wait_s=0.5) as at:
+        (worker,) = at.workers
+        worker.is_open, worker.status = True, 500
+        assert at.http.post(CHAT, json=chat("hi")).status_code == 500
+        failed = at.http.post(QUERY, json=query("hi"))
+        assert failed.status_code == 502
+        assert failed.json()["error"]["step"]
+        worker.status = 400
+        refused = at.http.post(QUERY, json=query("hi"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (502, "bad_reply")
+
+
+def test_a_stream_that_is_cut_is_an_error_for_a_chat_and_goes_on_for_an_app() -> None:
+    with door(num_slots=8) as at:
+        (worker,) = at.workers
+        worker.is_open = worker.cuts = True
+        cut = at.http.post(CHAT, json=chat("hi", stream=True)).text
+        assert '"error"' in cut
+        assert "[DONE]" not in cut
+        asked = at.post(QUERY, query("hi", stream=True))
+        worker.wait_until_asked(2)
+        worker.cuts = False
+        assert '"reply": "to hi"' in asked.result().text.replace('":"', '": "')
+
+
+TENANTS = ServiceConfig(
+    port=0,
+    tenant=(
+        TenantConfig(name="one", keys=("a",)),
+        TenantConfig(name="two", keys=("b",)),
+        TenantConfig(name="three", keys=("c",), limits=Limits(tokens_per_minute=100)),
+    ),
+)
+
+
+def test_keys_and_limits_hold_for_plain_traffic() -> None:
+    with door(num_slots=8, config=TENANTS) as at:
+        (worker,) = at.workers
+        worker.is_open = True
+        assert at.post(CHAT, chat("hi")).result().status_code == 401
+        assert at.post("/v1/responses", chat("hi")).result().status_code == 401
+        assert at.post(CHAT, chat("hi"), "a").result().status_code == 200
+        assert "authorization" not in worker.asked[-1].headers
+        assert at.post(CHAT, chat("hi", max_tokens=60), "c").result().status_code == 200
+        over = at.post(CHAT, chat("hi", max_tokens=60), "c").result()
+        assert over.status_code == 429
+        assert int(over.headers["retry-after"]) >= 1
+
+
+def test_tenants_have_shares_across_the_doors() -> None:
+    """The tenant whose app has had much waits for the chat of another, though that is longer."""
+    with door(config=TENANTS) as at:
+        (worker,) = at.workers
+        held = at.post(CHAT, chat("first"), "b")
+        worker.wait_until_asked(1)
+        burst = [at.post(QUERY, query("word " * 30_000 + f"{number}"), "a") for number in range(8)]
+        at.wait_for_waiting(8)
+        other = at.post(CHAT, chat("word " * 32_000 + "of the other"), "b")
+        at.wait_for_waiting(9)
+        worker.release(3)
+        worker.wait_until_asked(4)
+        assert any("of the other" in prompt for prompt in worker.prompts)
+        worker.is_open = True
+        assert {one.result().status_code for one in (held, *burst, other)} == {200}
+
+
+def test_an_app_and_a_chat_of_one_session_are_one_program() -> None:
+    with door() as at:
+        (worker,) = at.workers
+        headers = {"x-session-id": "s"}
+        first = at.post(CHAT, chat("first"))
+        worker.wait_until_asked(1)
+        asked = [
+            at.threads.submit(
+                lambda name=name: at.http.post(CHAT, json={**chat("hi"), "model": name}, headers=headers)  # type: ignore[misc]
+            )
+            for name in (MODEL, "llm", "app:reply")
+        ]
+        at.wait_for_waiting(3)
+        assert len({one.program for one in at.waiting()}) == 1
+        worker.is_open = True
+        assert {one.result().status_code for one in (first, *asked)} == {200}
