@@ -186,7 +186,7 @@ class GatedWorker:
 
 def _answer(asked: Asked) -> dict[str, Any]:
     head = {"id": "x", "object": "o", "model": MODEL, "created": 1}
-    usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    usage = _usage(asked)
     if asked.path.endswith("embeddings"):
         return {"object": "list", "data": [{"index": 0, "embedding": [1.0]}], "usage": usage}
     text = f"to {asked.prompt[-20:]}"
@@ -208,5 +208,9 @@ def _events(asked: Asked) -> list[dict[str, Any]]:
         else:
             choice["text"] = piece or ""
         events.append({**head, "choices": [choice]})
-    usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
-    return [*events, {**head, "choices": [], "usage": usage}]
+    return [*events, {**head, "choices": [], "usage": _usage(asked)}]
+
+
+def _usage(asked: Asked) -> dict[str, int]:
+    num_prompt = max(1, len(asked.prompt) // 4)
+    return {"prompt_tokens": num_prompt, "completion_tokens": 2, "total_tokens": num_prompt + 2}
