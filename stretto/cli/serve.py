@@ -30,6 +30,16 @@ def serve(
         ),
     ] = None,
     llm: options.Llms = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--worker",
+            help="Address of a server that speaks OpenAI's API. All requests wait in one queue for the "
+            "workers: those of apps and programs, as the engine 'llm', and what names a model of the "
+            r"workers, which is passed on. Repeatable; others stand in the file as \[\[router.worker]].",
+            metavar="URL",
+        ),
+    ] = None,
     api: options.Api = None,
     tokenizer: options.Tokenizer = None,
     model: options.Model = None,
@@ -80,6 +90,7 @@ def serve(
     from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
+    from stretto.cli.served_workers import pool_of, with_pool
     from stretto.engines.llm_size import are_small_llms
     from stretto.schema.reading import read_tables
 
@@ -92,9 +103,13 @@ def serve(
     config = read_service_config(tables)
     given: dict[str, Any] = {"host": host, "port": port}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
-    apps = load_apps(app or (), small_llm=engines is None and are_small_llms(llm or ()))
+    apps = load_apps(app or (), small_llm=engines is None and not worker and are_small_llms(llm or ()))
     machine, described = (None, ()) if tables is None else deployed(tables)
-    deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
+    pool = pool_of(worker or (), tables, config, say, model)
+    if pool is None:
+        deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
+    else:
+        deployments = with_usual_engines(with_pool(described, pool, llm or ()), (), api, tokenizer)
     documents = read_documents(docs or [], options.MAX_BYTES, Console(stderr=True), is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
@@ -102,7 +117,7 @@ def serve(
     beside = None if offline is None else _beside(offline, offline_app, deployments)
     with imports_of("service", "the service"):
         from stretto.service.serve import run_service
-    run_service(deployments, config, say, machine, apps, beside, documents, spares)
+    run_service(deployments, config, say, machine, apps, beside, documents, spares, pool)
 
 
 def _beside(

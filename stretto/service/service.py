@@ -27,6 +27,8 @@ from stretto.service.request import ServiceRequest
 from stretto.service.session_routes import SessionRoutes
 from stretto.service.sessions import Sessions
 
+_LAST_S = 1.0
+"""Seconds in which clients may take what ends their requests, when the service ends."""
 _HEALTH = Operation("health", {"status": "string"})
 
 
@@ -127,6 +129,8 @@ class Service:
             await self._server.finish(self.config.grace_s)
         if self.pool is not None:
             self.pool.end_all()
+            if self._server is not None:
+                await self._server.finish(_LAST_S)
 
     async def _describe(self, request: ServiceRequest) -> None:
         await request.answer_json(openapi(self.app.routes))
