@@ -154,6 +154,60 @@ def test_a_short_chat_goes_before_a_long_app_that_came_first() -> None:
         assert {one.result().status_code for one in (first, long, short)} == {200}
 
 
+def test_offline_work_waits_behind_all_doors() -> None:
+    with door() as at:
+        (worker,) = at.workers
+        first = at.post(CHAT, chat("first"))
+        worker.wait_until_asked(1)
+        offline = at.post(QUERY, query("offline", objective="offline"))
+        at.wait_for_waiting(1)
+        plain = at.post(CHAT, chat("word " * 3000 + "chat"))
+        urgent = at.post(QUERY, query("word " * 3000 + "urgent", objective="latency"))
+        at.wait_for_waiting(3)
+        worker.release(3)
+        worker.wait_until_asked(4)
+        assert [prompt[-7:].split()[-1] for prompt in worker.prompts] == [
+            "first",
+            "urgent",
+            "chat",
+            "offline",
+        ]
+        worker.is_open = True
+        assert {one.result().status_code for one in (first, offline, plain, urgent)} == {200}
+
+
+def test_a_query_whose_deadline_passes_waits_no_more() -> None:
+    with door() as at:
+        (worker,) = at.workers
+        first = at.post(CHAT, chat("first"))
+        worker.wait_until_asked(1)
+        late = at.http.post(QUERY, json=query("late", deadline_s=0.5))
+        assert (late.status_code, at.waiting()) == (408, [])
+        worker.release()
+        assert first.result().status_code == 200
+        assert worker.prompts == ["first"]
+
+
+def test_a_full_queue_refuses_all_doors_with_a_time() -> None:
+    with door(max_waiting=1) as at:
+        (worker,) = at.workers
+        asked = [at.post(CHAT, chat("first"))]
+        worker.wait_until_asked(1)
+        asked.append(at.post(CHAT, chat("second")))
+        at.wait_for_waiting(1)
+        for path, body in (
+            (CHAT, chat("third")),
+            (QUERY, query("third")),
+            (CHAT, {**chat("x"), "model": "llm"}),
+        ):
+            full = at.http.post(path, json=body)
+            assert full.status_code in (429, 503), full.text
+            assert int(full.headers["retry-after"]) >= 1
+        worker.is_open = True
+        assert {one.result().status_code for one in asked} == {200}
+        assert at.http.post(QUERY, json=query("fourth")).status_code == 200
+
+
 def test_what_workers_answer_passes_unread() -> None:
     with door(num_slots=8) as at:
         (worker,) = at.workers
@@ -162,6 +216,8 @@ def test_what_workers_answer_passes_unread() -> None:
         assert whole.json()["choices"][0]["message"]["content"] == "to hi"
         assert whole.headers["x-stretto-worker"] == "0"
         assert worker.asked[-1].body["anything"] == {"at": "all"}
+        large = at.http.post(CHAT, json=chat("word " * 60_000 + "end"))
+        assert large.json()["choices"][0]["message"]["content"].endswith("word end")
         streamed = at.http.post(CHAT, json=chat("hi", stream=True)).text
         assert streamed.count("data: ") == 5
         assert streamed.endswith("data: [DONE]\n\n")
@@ -240,16 +296,20 @@ def test_a_worker_that_dies_before_the_first_byte_costs_nothing(path: str, strea
 
 
 def test_errors_of_the_last_worker_have_types_at_each_door() -> None:
-    with door(max_wait_s=0.5) as at:
+    with door(max_wait_s=0.2) as at:
         (worker,) = at.workers
-        worker.is_open, worker.status = True, 500
-        assert at.http.post(CHAT, json=chat("hi")).status_code == 500
-        failed = at.http.post(QUERY, json=query("hi"))
-        assert failed.status_code == 502
-        assert failed.json()["error"]["step"]
-        worker.status = 400
+        worker.is_open, worker.status = True, 400
+        assert at.http.post(CHAT, json=chat("hi")).status_code == 400
         refused = at.http.post(QUERY, json=query("hi"))
         assert (refused.status_code, refused.json()["error"]["code"]) == (502, "bad_reply")
+        worker.status = 500
+        assert at.http.post(CHAT, json=chat("hi")).status_code == 500
+        failed = at.http.post(QUERY, json=query("hi"))
+        assert (failed.status_code, failed.json()["error"]["step"]) == (502, "llm_call")
+        worker.kill()
+        assert at.http.post(CHAT, json=chat("hi")).status_code in (502, 503)
+        lost = at.http.post(QUERY, json=query("hi"))
+        assert (lost.status_code, lost.json()["error"]["type"]) == (502, "server_error")
 
 
 def test_a_stream_that_is_cut_is_an_error_for_a_chat_and_goes_on_for_an_app() -> None:

@@ -14,7 +14,8 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.model.deployment import Deployment, Engine, Replica
-from stretto.model.tasks import LLMEvent, LLMTask
+from stretto.model.errors import EngineBusy, EngineFailure, Overloaded, StrettoError
+from stretto.model.tasks import Failed, LLMEvent, LLMTask
 from stretto.router.front import Front
 from stretto.router.messages import Sender
 from stretto.service.pool.in_process import SENDER, InProcessClient
@@ -65,9 +66,18 @@ class PooledLLM:
     async def generate(
         self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
     ) -> None:
-        """Run one task, as `OpenAIServer` does, in the name of its tenant and program."""
+        """Run one task, as `OpenAIServer` does, in the name of its tenant and program.
+
+        What the pool refuses has waited there for as long as it may, so it fails for good.
+        """
         SENDER.set(self._sender_of(task.id))  # of this asyncio task alone
-        await self._server.generate(task, emit, rank)
+
+        def tell(event: LLMEvent) -> None:
+            if isinstance(event, Failed) and isinstance(event.error, EngineBusy):
+                event = Failed(event.task, _refused(event.error))
+            emit(event)
+
+        await self._server.generate(task, tell, rank)
 
     def written(self, task: int) -> tuple[int, ...]:
         """Return an empty tuple: servers send text."""
@@ -84,6 +94,13 @@ class PooledLLM:
     async def aclose(self) -> None:
         """Close nothing: the pool has the connections."""
         await self._server.aclose()
+
+
+def _refused(busy: EngineBusy) -> StrettoError:
+    """Return why the pool refuses a request: there is no room, or no worker."""
+    if busy.retry_after_s:
+        return Overloaded(busy.message, step=busy.step, retry_after_s=busy.retry_after_s)
+    return EngineFailure(busy.message, step=busy.step)
 
 
 def pooled_deployment(
