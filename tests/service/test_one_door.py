@@ -305,7 +305,7 @@ def test_errors_of_the_last_worker_have_types_at_each_door() -> None:
         worker.status = 500
         assert at.http.post(CHAT, json=chat("hi")).status_code == 500
         failed = at.http.post(QUERY, json=query("hi"))
-        assert (failed.status_code, failed.json()["error"]["step"]) == (502, "llm_call")
+        assert (failed.status_code, failed.json()["error"]["step"]) == (502, "llmcall")
         worker.kill()
         assert at.http.post(CHAT, json=chat("hi")).status_code in (502, 503)
         lost = at.http.post(QUERY, json=query("hi"))
