@@ -82,7 +82,11 @@ def until(condition: Any) -> None:
 
 @contextmanager
 def door(
-    num_workers: int = 1, num_slots: int = 1, config: ServiceConfig | None = None, **settings: Any
+    num_workers: int = 1,
+    num_slots: int = 1,
+    config: ServiceConfig | None = None,
+    kv_tokens: int | None = None,
+    **settings: Any,
 ) -> Iterator[Door]:
     """Run a service before workers that run one request at a time."""
     config = config or ServiceConfig(port=0)
@@ -91,7 +95,9 @@ def door(
         for worker in workers:
             worker.__enter__()
         try:
-            worker_configs = tuple(WorkerConfig(url=one.url, num_slots=num_slots) for one in workers)
+            worker_configs = tuple(
+                WorkerConfig(url=one.url, num_slots=num_slots, kv_tokens=kv_tokens) for one in workers
+            )
             pool = WorkerPool(RouterConfig(worker=worker_configs, **settings), config)
             apps = {"reply": deploy_app("reply", reply_app())}
             with (
@@ -330,7 +336,7 @@ TENANTS = ServiceConfig(
     tenant=(
         TenantConfig(name="one", keys=("a",)),
         TenantConfig(name="two", keys=("b",)),
-        TenantConfig(name="three", keys=("c",), limits=Limits(tokens_per_minute=100)),
+        TenantConfig(name="three", keys=("c",), limits=Limits(tokens_per_minute=100, output_tokens=80)),
     ),
 )
 
@@ -347,6 +353,9 @@ def test_keys_and_limits_hold_for_plain_traffic() -> None:
         over = at.post(CHAT, chat("hi", max_tokens=60), "c").result()
         assert over.status_code == 429
         assert int(over.headers["retry-after"]) >= 1
+        long = at.post(CHAT, chat("hi", max_tokens=81), "c").result()
+        assert (long.status_code, long.json()["error"]["code"]) == (422, "over_limit")
+        assert at.post(CHAT, chat("hi"), "c").result().status_code == 429  # may be any length
 
 
 def test_tenants_have_shares_across_the_doors() -> None:
@@ -382,3 +391,37 @@ def test_an_app_and_a_chat_of_one_session_are_one_program() -> None:
         assert len({one.program for one in at.waiting()}) == 1
         worker.is_open = True
         assert {one.result().status_code for one in (first, *asked)} == {200}
+
+
+def test_programs_of_plain_traffic_and_of_apps_share_the_room() -> None:
+    """The agent that calls an app is held while the memory is taken by one that calls a worker's model."""
+
+    def asked_as(at: Door, program: str, model: str) -> Future[httpx.Response]:
+        body = {**chat(f"{program} " * 5000), "model": model}
+        return at.threads.submit(
+            lambda: at.http.post(CHAT, json=body, headers={"x-stretto-program": program})
+        )
+
+    with door(num_slots=8, kv_tokens=4000) as at:
+        (worker,) = at.workers
+        first = asked_as(at, "p", MODEL)
+        worker.wait_until_asked(1)
+        other = asked_as(at, "q", "app:reply")
+        at.wait_for_waiting(1)
+        assert "KV memory" in at.waiting()[0].why
+        worker.is_open = True
+        assert {one.result().status_code for one in (first, other)} == {200}
+
+
+@pytest.mark.parametrize("order", [(CHAT, QUERY), (QUERY, CHAT)])
+def test_an_app_and_a_chat_find_what_the_other_left_in_a_cache(order: tuple[str, str]) -> None:
+    with door(4, num_slots=8) as at:
+        for worker in at.workers:
+            worker.is_open = True
+        for number in range(4):
+            beginning = f"{number} " * 4000
+            for path in order:
+                text = f"{beginning}{path}"
+                body = chat(text) if path == CHAT else query(text)
+                assert at.http.post(path, json=body).status_code == 200
+            assert sorted(sum(one.startswith(beginning) for one in w.prompts) for w in at.workers)[-1] == 2

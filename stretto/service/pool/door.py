@@ -19,14 +19,25 @@ from stretto.router.messages import Sender
 from stretto.router.own_routes import METRICS
 from stretto.router.routes import is_method, is_passed_on, read_target
 from stretto.service.bodies import in_thread
+from stretto.service.config import DEFAULT_CHAT_TOKENS
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
 from stretto.wire.errors import RequestRefused
+from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS
 
 _LONG_BYTES = 64_000
 """Number of bytes of a body from which on it is read in a thread."""
 _BYTES_PER_TOKEN = 4
+
+
+_USUAL_TOKENS = {
+    "/v1/chat/completions": DEFAULT_CHAT_TOKENS,
+    "/v1/responses": DEFAULT_CHAT_TOKENS,
+    "/v1/completions": DEFAULT_COMPLETION_TOKENS,
+}
+"""Tokens of an answer to a request that names no limit, by its path; of others none."""
+_UNREAD = object()
 
 
 class AskedOfModel(msgspec.Struct):
@@ -39,10 +50,9 @@ class AskedOfModel(msgspec.Struct):
     max_output_tokens: Any = 0
 
     @property
-    def num_output(self) -> int:
-        """Largest number of tokens of all answers, as far as the request says."""
-        limits = (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)
-        return max(map(_count, limits)) * max(1, _count(self.n))
+    def limit(self) -> int:
+        """Largest number of tokens of an answer; 0 if the request names none."""
+        return max(map(_count, (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)))
 
 
 _DECODER = msgspec.json.Decoder(AskedOfModel)
@@ -79,7 +89,8 @@ class PoolDoor:
             asked: what was read of it already.
 
         Raises:
-            Refused: the service is being ended, or the tenant has spent its tokens.
+            Refused: the service is being ended, the tenant has spent its tokens, or an answer may be longer
+                than the tenant's may.
             ClientLeft: the client has left.
         """
         if self._is_draining():
@@ -87,7 +98,9 @@ class PoolDoor:
         tenant = request.tenant
         if request.method == "POST":
             asked = asked or await read_asked(request)
-            num_tokens = request.num_body / _BYTES_PER_TOKEN + asked.num_output
+            tenant.check_output_tokens(asked.limit)
+            num_output = (asked.limit or _USUAL_TOKENS.get(request.path, 0)) * max(1, _count(asked.n))
+            num_tokens = request.num_body / _BYTES_PER_TOKEN + num_output
             tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
             tenant.spend_tokens(num_tokens)
 
@@ -100,14 +113,16 @@ class PoolDoor:
 
 
 async def read_asked(request: ServiceRequest) -> AskedOfModel:
-    """Read the model and the limits of a request; nothing of a body that is no JSON object."""
+    """Read the model and the limits of a request; nothing of a body that is no JSON object, whose model is
+    none of the service's.
+    """
     content = await request.body()
 
     def read() -> AskedOfModel:
         try:
             return _DECODER.decode(content)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return AskedOfModel()
+            return AskedOfModel(_UNREAD)
 
     return await in_thread(len(content) > _LONG_BYTES, read)
 

@@ -47,7 +47,7 @@ class WorkerPool(Observer):
         self._router = RunningRouter(config, say=say, tenant_weights=weights, has_port=False)
         self._engine = engine
         self._runtime: Runtime | None = None
-        self._programs: dict[str, set[tuple[str, str]]] = {}  # by query: tenants and names
+        self._tenants: dict[str, str] = {}  # of queries that are programs by themselves
         self._is_open = False
         self.deployment: Deployment = pooled_deployment(engine, model, lambda: self.front, self._sender_of)
 
@@ -77,10 +77,11 @@ class WorkerPool(Observer):
 
     def on_action(self, action: Action, now_s: float) -> None:
         """Free the room of a query that has ended, where that was a program by itself."""
-        if type(action) is Reply:
-            for tenant, program in self._programs.pop(action.query, ()):
-                front = self.front
-                front.act(front.router_state.end_program(tenant, program, monotonic()))
+        if type(action) is not Reply or (tenant := self._tenants.pop(action.query, None)) is None:
+            return
+        if self._is_open:
+            front = self.front
+            front.act(front.router_state.end_program(tenant, action.query, monotonic()))
 
     def _sender_of(self, task: int) -> Sender | None:
         """Return who sends the requests of a task of the engine; None if the task has ended."""
@@ -89,8 +90,8 @@ class WorkerPool(Observer):
         if step is None:
             return None
         program = _program_of(step)
-        if not (step.record.program or program.is_final):
-            self._programs.setdefault(step.query, set()).add((step.record.tenant, program.name))
+        if program.name == step.query and not program.is_final:
+            self._tenants[step.query] = step.record.tenant
         return Sender(step.record.tenant, step, program)
 
 
