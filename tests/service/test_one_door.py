@@ -240,6 +240,23 @@ def test_what_workers_answer_passes_unread() -> None:
         assert at.http.post(CHAT, content=b"{").status_code == 400
 
 
+def test_the_engines_name_stands_for_the_workers_model_and_tools_are_the_workers_own() -> None:
+    with door(num_slots=8) as at:
+        (worker,) = at.workers
+        worker.is_open = True
+        tool = {"type": "function", "function": {"name": "count", "parameters": {"x": 1.50}}}
+        body = chat("hi", tools=[tool], temperature=0.10, logprobs=True)
+        for model in ({"model": MODEL}, {"model": "llm"}, {"model": ""}, {"model": None}, {}):
+            sent = {**{name: one for name, one in body.items() if name != "model"}, **model}
+            assert at.http.post(CHAT, json=sent).status_code == 200
+            assert worker.asked[-1].body == body
+        long = {**chat("word " * 30_000), "model": "llm"}
+        assert at.http.post(CHAT, json=long).status_code == 200
+        assert worker.asked[-1].body == {**long, "model": MODEL}
+        assert at.http.post("/v1/responses", json={"model": "llm", "input": "a"}).status_code == 200
+        assert worker.asked[-1].body["model"] == MODEL
+
+
 def test_models_of_workers_engines_and_apps_are_listed_and_answer() -> None:
     with door(num_slots=8) as at:
         at.workers[0].is_open = True
@@ -252,7 +269,10 @@ def test_models_of_workers_engines_and_apps_are_listed_and_answer() -> None:
             assert answer.json()["choices"][0]["message"]["content"] == "to hi", answer.text
         text = at.http.post(CHAT, json={**chat("hi", stream=True), "model": "llm"}).text
         pieces = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
-        assert "".join(one["choices"][0]["delta"].get("content", "") for one in pieces) == "to hi"
+        assert (
+            "".join(one["choices"][0]["delta"].get("content", "") for one in pieces if one["choices"])
+            == "to hi"
+        )
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -51,7 +51,8 @@ class OpenAIRoutes:
         self._is_draining = is_draining
         self._pool = pool
         self._door = None if pool is None else PoolDoor(pool, is_draining)
-        self._models = ServedModels(runtime.deployments, apps.apps, spares)
+        at_workers = "" if pool is None else pool.engine
+        self._models = ServedModels(runtime.deployments, apps.apps, spares, at_workers)
         programs = ServedPrograms(runtime, None if pool is None else lambda: pool.front.programs)
         texts = TextRoutes(runtime, self._models, programs, apps, documents)
         vectors = VectorRoutes(runtime, self._models, programs, spares)

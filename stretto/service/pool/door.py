@@ -1,5 +1,5 @@
 """The door of plain traffic: requests that no engine or app of the service answers go to the workers as they
-came.
+came. One that names the engine which the workers are is given the name of their model, and nothing else.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ class AskedOfModel(msgspec.Struct):
         return max(map(_count, (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)))
 
 
+_NEED_MODEL = ("/v1/chat/completions", "/v1/completions")
+"""Paths of requests that mean the engine if they name no model."""
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _DECODER = msgspec.json.Decoder(AskedOfModel)
 
 
@@ -103,13 +106,32 @@ class PoolDoor:
             num_tokens = request.num_body / _BYTES_PER_TOKEN + num_output
             tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
             tenant.spend_tokens(num_tokens)
+        named = await self._named(request, asked)
 
         def serve(connection: ClientConnection, received: ClientRequest) -> Served | None:
+            if named is not None:
+                received.replace_body(named)
             received.found = Sender(tenant.name)
             received.headers = [line for line in received.headers if line[0] not in KEY_HEADERS]
             return self._pool.front.serve(connection, received)
 
         request.hand_over(serve)
+
+    async def _named(self, request: ServiceRequest, asked: AskedOfModel | None) -> bytes | None:
+        """Return the body of a request with the name of the workers' model in place of the engine's; None if
+        it need not be changed.
+        """
+        name = None if asked is None else asked.model
+        is_engine = name == self._pool.engine or (not name and request.path in _NEED_MODEL)
+        if asked is None or not is_engine or not (model := self._pool.model):
+            return None
+        content = await request.body()
+
+        def write() -> bytes:
+            fields = _FIELDS.decode(content)  # all other values stay as they were written
+            return msgspec.json.encode({**fields, "model": model})
+
+        return await in_thread(len(content) > _LONG_BYTES, write)
 
 
 async def read_asked(request: ServiceRequest) -> AskedOfModel:

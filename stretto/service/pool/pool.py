@@ -32,7 +32,8 @@ class WorkerPool(Observer):
         engine: name of the runtime's engine whose requests go to the workers.
 
     Attributes:
-        deployment: the engine.
+        engine: its name.
+        deployment: its declaration.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class WorkerPool(Observer):
     ) -> None:
         weights = {tenant.name: tenant.weight for tenant in service.tenant} or NO_WEIGHTS
         self._router = RunningRouter(config, say=say, tenant_weights=weights, has_port=False)
-        self._engine = engine
+        self.engine = engine
+        self._model = model
         self._runtime: Runtime | None = None
         self._tenants: dict[str, str] = {}  # of queries that are programs by themselves
         self._is_open = False
@@ -57,6 +59,12 @@ class WorkerPool(Observer):
         if not self._is_open:
             raise ConfigError("the workers are not watched yet")
         return self._router.front
+
+    @property
+    def model(self) -> str:
+        """Name of the model that the engine stands for; "" if no worker has listed one yet."""
+        listed = (name for worker in self.front.router_state.workers() for name in worker.models)
+        return self._model or next(listed, "")
 
     def serve(self, runtime: Runtime) -> None:
         """Take the requests of a runtime, which has the engine and this observer."""
@@ -86,7 +94,7 @@ class WorkerPool(Observer):
     def _sender_of(self, task: int) -> Sender | None:
         """Return who sends the requests of a task of the engine; None if the task has ended."""
         assert self._runtime is not None, "the runtime is served before it is asked anything"
-        step = self._runtime.system.request_of(self._engine, task)
+        step = self._runtime.system.request_of(self.engine, task)
         if step is None:
             return None
         program = _program_of(step)
