@@ -16,7 +16,7 @@ from stretto.router.messages import RoutedRequest, Ticket, WorkerUsage
 from stretto.sched.queries.request import StepRequest
 
 _NOTHING = MappingProxyType[str, object]({})
-_NODE = Node(
+PLAIN = Node(
     id=0,
     name="request",
     op="decode",
@@ -33,6 +33,7 @@ _NODE = Node(
     depth=0,
     path_s=0.0,
 )
+"""The node of the only step of a plain request."""
 
 
 def query_of(ticket: Ticket) -> str:
@@ -62,7 +63,7 @@ def step_of(ticket: Ticket, request: RoutedRequest, num_tokens: int, now_s: floa
         )
     return StepRequest(
         query_of(ticket),
-        _NODE,
+        PLAIN,
         "request",
         0,
         1,

@@ -20,7 +20,8 @@ come. Rules:
 - A worker that refuses the router's own key (status 401 or 403) is left as after a failure. No attempt is
   counted, and its answer, which may show the key, is not passed on.
 - At most `max_waiting` requests wait or are held; others are refused at once with 429. Each waits at most
-  `max_wait_s`, after it was held for at most `max_hold_s`.
+  `max_wait_s`, after it was held for at most `max_hold_s`. Requests of an app's query in this process do not
+  count: their door has limits of its own. They are refused after `max_wait_s` if no worker serves then.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
   an answer with status 5xx is passed on.
@@ -175,9 +176,11 @@ class RouterState:
 
     def _check_limits(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Refuse a request that has come and has to wait, if no worker takes it now, or too many wait."""
+        if self._clients[ticket].request.step is not None:
+            return []
         if (rest_s := self._rest_s(self._clients[ticket], now_s)) is not None:
             return [self._refuse(ticket, 429, _PAUSE, rest_s, now_s)]
-        if self.num_waiting > self._config.max_waiting:
+        if self._waiting.num_plain + self._room.num_plain > self._config.max_waiting:
             message = f"{self._config.max_waiting} requests wait already"
             wait_s = self._room.wait_s(ticket, now_s) if ticket in self._room else 1.0
             return [self._refuse(ticket, 429, message, wait_s, now_s)]
@@ -313,6 +316,9 @@ class RouterState:
         if now_s >= self._rest_ends_s:
             actions += self._end_key_rests(now_s)
         for ticket in self._waiting.overdue(now_s):
+            if self._may_wait_on(ticket):
+                self._waiting.wait_on(ticket, now_s)
+                continue
             waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
             actions.append(self._refuse(ticket, 503, waited, None, now_s))
         limit_s = self._config.max_hold_s
@@ -321,6 +327,12 @@ class RouterState:
             wait_s = self._room.wait_s(ticket, now_s)
             actions.append(self._refuse(ticket, 503, held, wait_s, now_s))
         return actions + self._release_held(now_s)
+
+    def _may_wait_on(self, ticket: Ticket) -> bool:
+        """Return whether a request that has waited long goes on waiting: of an app, while a worker serves."""
+        client = self._clients[ticket]
+        is_served = any(worker.state == "serving" for worker in self._able(client)[0])
+        return client.request.step is not None and is_served
 
     @property
     def next_due_s(self) -> float | None:

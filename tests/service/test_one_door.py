@@ -64,10 +64,15 @@ class Door:
         return self.threads.submit(lambda: self.http.post(path, json=body, headers=headers))
 
     def waiting(self) -> list[WaitingPicture]:
-        """Return what waits for the workers."""
-        assert self.service.pool is not None
-        found: list[WaitingPicture] = self.service.pool.front.router_state.waiting(100)
-        return found
+        """Return what waits for the workers; the state is checked."""
+        pool = self.service.pool
+        assert pool is not None
+
+        async def look() -> list[WaitingPicture]:
+            pool.front.router_state.check_invariants()
+            return pool.front.router_state.waiting(100)
+
+        return self.service.runtime.run_on_loop(look)
 
     def wait_for_waiting(self, num: int) -> None:
         until(lambda: len(self.waiting()) == num)
@@ -139,9 +144,8 @@ def test_a_chat_an_app_and_a_program_wait_in_one_queue() -> None:
         assert of_app.result().json()["outputs"]["reply"] == "to an app"
         assert program.result().strip().startswith("to")
         assert len(worker.asked) == 4
-        assert at.service.pool is not None
-        at.service.pool.front.router_state.check_invariants()
-        assert not at.service.pool.front.router_state.num_clients
+        assert at.waiting() == []
+        until(lambda: not at.service.num_open)
 
 
 def test_a_short_chat_goes_before_a_long_app_that_came_first() -> None:
@@ -194,24 +198,34 @@ def test_a_query_whose_deadline_passes_waits_no_more() -> None:
         assert worker.prompts == ["first"]
 
 
-def test_a_full_queue_refuses_all_doors_with_a_time() -> None:
-    with door(max_waiting=1) as at:
+def test_the_limits_of_waiting_are_for_plain_traffic() -> None:
+    """An app may ask for more at once than plain clients may, and takes no place from them."""
+    with door(max_waiting=1, max_wait_s=0.3) as at:
         (worker,) = at.workers
-        asked = [at.post(CHAT, chat("first"))]
+        first = at.post(CHAT, chat("first"))
         worker.wait_until_asked(1)
-        asked.append(at.post(CHAT, chat("second")))
-        at.wait_for_waiting(1)
-        for path, body in (
-            (CHAT, chat("third")),
-            (QUERY, query("third")),
-            (CHAT, {**chat("x"), "model": "llm"}),
-        ):
-            full = at.http.post(path, json=body)
-            assert full.status_code in (429, 503), full.text
-            assert int(full.headers["retry-after"]) >= 1
+        of_apps = [at.post(QUERY, query(f"{number}")) for number in range(8)]
+        at.wait_for_waiting(8)
+        plain = at.post(CHAT, chat("plain"))
+        at.wait_for_waiting(9)
+        full = at.http.post(CHAT, json=chat("one too many"))
+        assert (full.status_code, int(full.headers["retry-after"]) >= 1) == (429, True)
+        assert plain.result().status_code == 503
+        assert len(at.waiting()) == 8
         worker.is_open = True
-        assert {one.result().status_code for one in asked} == {200}
-        assert at.http.post(QUERY, json=query("fourth")).status_code == 200
+        assert {one.result().status_code for one in (first, *of_apps)} == {200}
+
+
+def test_an_app_waits_while_the_workers_ask_for_a_pause() -> None:
+    with door() as at:
+        (worker,) = at.workers
+        worker.status, worker.is_open = 429, True
+        asked = at.post(QUERY, query("hi"))
+        assert at.service.pool is not None
+        (known,) = at.service.pool.front.router_state.workers()
+        until(lambda: known.rests_until_s > 0)
+        worker.status = 200
+        assert asked.result().json()["outputs"] == {"reply": "to hi"}
 
 
 def test_what_workers_answer_passes_unread() -> None:

@@ -14,7 +14,7 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.model.deployment import Deployment, Engine, Replica
-from stretto.model.errors import EngineBusy, EngineFailure, Overloaded, StrettoError
+from stretto.model.errors import EngineBusy, EngineFailure
 from stretto.model.tasks import Failed, LLMEvent, LLMTask
 from stretto.router.front import Front
 from stretto.router.messages import Sender
@@ -68,13 +68,14 @@ class PooledLLM:
     ) -> None:
         """Run one task, as `OpenAIServer` does, in the name of its tenant and program.
 
-        What the pool refuses has waited there for as long as it may, so it fails for good.
+        What has met no worker in the pool for as long as it may wait there fails for good.
         """
         SENDER.set(self._sender_of(task.id))  # of this asyncio task alone
 
         def tell(event: LLMEvent) -> None:
-            if isinstance(event, Failed) and isinstance(event.error, EngineBusy):
-                event = Failed(event.task, _refused(event.error))
+            error = event.error if isinstance(event, Failed) else None
+            if isinstance(error, EngineBusy) and not error.retry_after_s:
+                event = Failed(event.task, EngineFailure(error.message, step=error.step))
             emit(event)
 
         await self._server.generate(task, tell, rank)
@@ -94,13 +95,6 @@ class PooledLLM:
     async def aclose(self) -> None:
         """Close nothing: the pool has the connections."""
         await self._server.aclose()
-
-
-def _refused(busy: EngineBusy) -> StrettoError:
-    """Return why the pool refuses a request: there is no room, or no worker."""
-    if busy.retry_after_s:
-        return Overloaded(busy.message, step=busy.step, retry_after_s=busy.retry_after_s)
-    return EngineFailure(busy.message, step=busy.step)
 
 
 def pooled_deployment(
