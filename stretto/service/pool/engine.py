@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.engines.catalogue import PROFILES
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import EngineBusy, EngineFailure
+from stretto.model.profile import Profile
 from stretto.model.tasks import Failed, LLMEvent, LLMTask
 from stretto.router.front import Front
 from stretto.router.messages import Sender
@@ -98,12 +98,17 @@ class PooledLLM:
 
 
 def pooled_deployment(
-    name: str, model: str | None, front: Callable[[], Front], sender_of: Callable[[int], Sender | None]
+    name: str,
+    model: str | None,
+    profile: Profile,
+    front: Callable[[], Front],
+    sender_of: Callable[[int], Sender | None],
 ) -> Deployment:
     """Return an LLM engine at a pool.
 
     Args:
         model: name of the model at the workers; None takes the first one that they list.
+        profile: predicted seconds of a worker.
         front: returns the pool's router.
         sender_of: returns who sends the requests of a task.
     """
@@ -129,5 +134,5 @@ def pooled_deployment(
         holds_programs=False,
     )
     config = PooledConfig(server, front, sender_of)
-    replica = Replica(PooledLLM, config, runs_in="loop", profile=PROFILES["llm-server"])
+    replica = Replica(PooledLLM, config, runs_in="loop", profile=profile)
     return Deployment(engine, (replica,))

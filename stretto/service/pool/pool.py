@@ -7,6 +7,7 @@ from time import monotonic
 
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.model.profile import UNKNOWN_LLM
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.messages import NamedProgram, Sender
@@ -51,7 +52,10 @@ class WorkerPool(Observer):
         self._runtime: Runtime | None = None
         self._tenants: dict[str, str] = {}  # of queries that are programs by themselves
         self._is_open = False
-        self.deployment: Deployment = pooled_deployment(engine, model, lambda: self.front, self._sender_of)
+        profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
+        self.deployment: Deployment = pooled_deployment(
+            engine, model, profile, lambda: self.front, self._sender_of
+        )
 
     @property
     def front(self) -> Front:
