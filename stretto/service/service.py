@@ -82,11 +82,13 @@ class Service:
             *routes.routes,
         )
         self.app.routes.add(*AppRoutes(self.apps, lambda: self.is_draining).routes)
-        door = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, pool)
-        self.app.routes.add(*door.routes)
+        door = None
         if pool is not None:
             pool.serve(runtime)
-            self.app.other_route = PoolDoor(pool, lambda: self.is_draining).route
+            door = PoolDoor(pool, lambda: self.is_draining)
+            self.app.other_route = door.route
+        openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
+        self.app.routes.add(*openai.routes)
         self._server: HttpServer | None = None
 
     @property

@@ -24,7 +24,6 @@ from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedMod
 from stretto.service.openai.text_routes import TextRoutes
 from stretto.service.openai.vectors import VectorRoutes
 from stretto.service.pool.door import PoolDoor, read_asked
-from stretto.service.pool.pool import WorkerPool
 from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
 
@@ -36,7 +35,7 @@ class OpenAIRoutes:
         documents: documents of chats with apps that bring none.
         spares: replicas of engines that have none yet; the first request to an engine starts its own.
         is_draining: whether the service takes no new work.
-        pool: workers that answer what no engine or app does; None for none.
+        door: lets workers answer what no engine or app does; None without workers.
     """
 
     def __init__(
@@ -46,14 +45,13 @@ class OpenAIRoutes:
         documents: Sequence[Document],
         spares: Mapping[str, Replica],
         is_draining: Callable[[], bool],
-        pool: WorkerPool | None = None,
+        door: PoolDoor | None = None,
     ) -> None:
         self._is_draining = is_draining
-        self._pool = pool
-        self._door = None if pool is None else PoolDoor(pool, is_draining)
-        at_workers = "" if pool is None else pool.engine
+        self._door = door
+        at_workers = "" if door is None else door.pool.engine
         self._models = ServedModels(runtime.deployments, apps.apps, spares, at_workers)
-        programs = ServedPrograms(runtime, None if pool is None else lambda: pool.front.programs)
+        programs = ServedPrograms(runtime, None if door is None else lambda: door.pool.front.programs)
         texts = TextRoutes(runtime, self._models, programs, apps, documents)
         vectors = VectorRoutes(runtime, self._models, programs, spares)
         self.routes = (
@@ -104,7 +102,7 @@ class OpenAIRoutes:
 
     def _at_workers(self) -> Mapping[str, object]:
         """Return the models of the workers by name."""
-        if self._pool is None:
+        if self._door is None:
             return {}
-        workers = self._pool.front.router_state.workers()
+        workers = self._door.pool.front.router_state.workers()
         return {name: card for one in workers if one.takes_requests for name, card in one.models.items()}

@@ -66,10 +66,13 @@ class PoolDoor:
 
     Args:
         is_draining: whether the service takes no new work.
+
+    Attributes:
+        pool: the workers.
     """
 
     def __init__(self, pool: WorkerPool, is_draining: Callable[[], bool]) -> None:
-        self._pool = pool
+        self.pool = pool
         self._is_draining = is_draining
 
     def route(self, request: ClientRequest) -> Route[ServiceRequest] | None:
@@ -113,7 +116,7 @@ class PoolDoor:
                 received.replace_body(named)
             received.found = Sender(tenant.name)
             received.headers = [line for line in received.headers if line[0] not in KEY_HEADERS]
-            return self._pool.front.serve(connection, received)
+            return self.pool.front.serve(connection, received)
 
         request.hand_over(serve)
 
@@ -122,8 +125,8 @@ class PoolDoor:
         it need not be changed.
         """
         name = None if asked is None else asked.model
-        is_engine = name == self._pool.engine or (not name and request.path in _NEED_MODEL)
-        if asked is None or not is_engine or not (model := self._pool.model):
+        is_engine = name == self.pool.engine or (not name and request.path in _NEED_MODEL)
+        if asked is None or not is_engine or not (model := self.pool.model):
             return None
         content = await request.body()
 
