@@ -47,8 +47,10 @@ class Running:
 
 
 def contestants() -> list[Contestant]:
-    """Return our router, with some policies, and the others that are installed."""
-    return [*map(ours, PLACEMENTS), *others()]
+    """Return our router, with some policies, a service whose door passes on, and the routers by others that
+    are installed.
+    """
+    return [*map(ours, PLACEMENTS), Contestant("ours, at the door of a service", _service), *others()]
 
 
 def ours(placement: str) -> Contestant:
@@ -108,6 +110,12 @@ def _ours(placement: str) -> Callable[[Sequence[str], int, int], list[str]]:
         return [sys.executable, "-m", "stretto.cli.main", "route", *settings, *workers]
 
     return command
+
+
+def _service(urls: Sequence[str], port: int, _: int) -> list[str]:
+    """Return the command of a service before the workers, placed by the policy `stretto`."""
+    workers = [word for url in urls for word in ("--worker", url)]
+    return [sys.executable, "-m", "stretto.cli.main", "serve", "--port", str(port), *workers]
 
 
 def _peer(*program: str) -> Callable[[Sequence[str], int, int], list[str]]:

@@ -138,7 +138,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="Name of the model at the server of --llm. Default: the only one that the server lists.",
+        help="Name of the model at the servers. Default: the only one that they list.",
         metavar="NAME",
     ),
 ]

@@ -31,6 +31,16 @@ def serve(
         ),
     ] = None,
     llm: options.Llms = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--worker",
+            help="Address of a server that speaks OpenAI's API. All requests wait in one queue for the "
+            "workers: those of apps and programs, as the engine 'llm', and what names a model of the "
+            r"workers, which is passed on. Repeatable; others stand in the file as \[\[router.worker]].",
+            metavar="URL",
+        ),
+    ] = None,
     api: options.Api = None,
     tokenizer: options.Tokenizer = None,
     model: options.Model = None,
@@ -83,6 +93,7 @@ def serve(
     from stretto.cli.progress import spinner
     from stretto.cli.saved import learned_file
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
+    from stretto.cli.served_workers import pool_of, with_pool
     from stretto.engines.llm_size import are_small_llms
     from stretto.schema.reading import read_tables
 
@@ -95,10 +106,14 @@ def serve(
     config = read_service_config(tables)
     given: dict[str, Any] = {"host": host, "port": port}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
-    apps = load_apps(app or (), small_llm=engines is None and are_small_llms(llm or ()))
+    apps = load_apps(app or (), small_llm=engines is None and not worker and are_small_llms(llm or ()))
     machine, described = (None, ()) if tables is None else deployed(tables)
-    deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
     errors = Console(stderr=True)
+    pool = pool_of(worker or (), tables, config, say, model)
+    if pool is None:
+        deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
+    else:
+        deployments = with_usual_engines(with_pool(described, pool, llm or ()), (), api, tokenizer)
     documents = read_documents(docs or [], options.MAX_BYTES, errors, is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
@@ -113,7 +128,9 @@ def serve(
             starting.close()
             say(line)
 
-        run_service(deployments, config, say_ready, machine, apps, beside, documents, spares, learned_file())
+        run_service(
+            deployments, config, say_ready, machine, apps, beside, documents, spares, learned_file(), pool
+        )
 
 
 def _beside(

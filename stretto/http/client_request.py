@@ -87,6 +87,10 @@ class ClientRequest:
         else:
             self._body.append(bytearray(data))
 
+    def replace_body(self, body: bytes) -> None:
+        """Put another body in place of the one that came."""
+        self._body, self.num_body = [body], len(body)
+
     def drop_body(self) -> None:
         """Forget the body, because nobody wants an answer any more."""
         self._body = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol, cast
 
@@ -111,6 +112,12 @@ class ClientConnection(asyncio.Protocol):
         )
         self.write(head + body if self._takes_body else head)
         self.finished(keeps_alive=keeps_alive)
+
+    def hand_over(self, serve: Callable[[ClientConnection, ClientRequest], Served | None]) -> None:
+        """Let something else answer the request that is being served."""
+        served = serve(self, self._request)
+        if self._is_busy:
+            self._served = served
 
     def finished(self, *, keeps_alive: bool) -> None:
         """Note that a request is answered; the next one is served, or the connection closed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from stretto.http import ClientLeft
@@ -12,6 +12,7 @@ from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest
 from stretto.http.connection import ClientConnection
 from stretto.http.head import answer_head
+from stretto.http.served import Served
 
 T = TypeVar("T")
 
@@ -62,6 +63,16 @@ class HttpRequest:
         self._left_bytes = 0
         self._watched: asyncio.Task[Any] | None = None
         self._room: asyncio.Future[None] | None = None
+
+    @property
+    def num_body(self) -> int:
+        """Number of bytes of the body."""
+        return self._received.num_body
+
+    @property
+    def headers(self) -> Headers:
+        """The headers, with names in small letters."""
+        return self._received.headers
 
     def header(self, name: bytes) -> str:
         """Return the value of a header, whose name is in small letters; "" if there is none."""
@@ -196,6 +207,17 @@ class HttpRequest:
             self._left_bytes = 0
         if not self.is_answered and not self._has_left:
             self._connection.abort()
+
+    def hand_over(self, serve: Callable[[ClientConnection, ClientRequest], Served | None]) -> None:
+        """Let something else answer the request, of which nothing has been answered yet.
+
+        Raises:
+            ClientLeft: the client has left.
+        """
+        if self._has_left:
+            raise ClientLeft
+        self.is_answered = True  # as far as its handler is concerned
+        self._connection.hand_over(serve)
 
     def hold(self, num_bytes: int) -> bool:
         """Count bytes of the answer as held until its end, if they fit; return whether."""

@@ -10,6 +10,40 @@ WholeAnswer: TypeAlias = tuple[int, Headers, bytes]
 """Status, headers and body of an answer."""
 
 
+class Answering(Protocol):
+    """What an answer is given to: the connection of a client, or whoever asks in this process.
+
+    Attributes:
+        is_local: whether the client runs on this machine.
+    """
+
+    is_local: bool
+
+    def hold(self, num_bytes: int) -> bool:
+        """Count `num_bytes` of the answer as held, in place of those counted before, if they fit; return
+        whether.
+        """
+        ...
+
+    def answer(
+        self, status: int, headers: Headers, body: bytes, *, keeps_alive: bool, reason: bytes = b""
+    ) -> None:
+        """Take a whole answer."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Take bytes of an answer, which begins with its head."""
+        ...
+
+    def finished(self, *, keeps_alive: bool) -> None:
+        """Note that all of the answer has been written."""
+        ...
+
+    def abort(self) -> None:
+        """Note that the answer is cut, so that nobody may take it for complete."""
+        ...
+
+
 class Served(Protocol):
     """An object that answers a request."""
 

@@ -7,6 +7,7 @@ client change together here.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import count
 
 from stretto.cluster.placement import Bound, Choice, Placement, Unbound
@@ -27,7 +28,7 @@ from stretto.router.routed_client import Client, explained
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
 from stretto.sched.orders.order import prices_s
-from stretto.sched.orders.program_account import ProgramAccount
+from stretto.sched.orders.program_account import NO_WEIGHTS, ProgramAccount
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
 UNKNOWN = WorkerUsage()
@@ -49,7 +50,12 @@ class Desk:
         yields_s: seconds for which a request gives way to those of a better class.
     """
 
-    def __init__(self, config: RouterConfig, placement: Placement) -> None:
+    def __init__(
+        self,
+        config: RouterConfig,
+        placement: Placement,
+        tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+    ) -> None:
         self.config = config
         self.placement = placement
         self.workers = Workers(config.max_failures)
@@ -60,7 +66,7 @@ class Desk:
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
         engine = Engine("router", "llm", policy=config.order)
         self.yields_s = engine.age_limit_s
-        self.account = ProgramAccount(*prices_s(engine, profile))
+        self.account = ProgramAccount(*prices_s(engine, profile), tenant_weights)
         self.waiting = Waiting(engine, profile, self.account, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
         self.clients: dict[Ticket, Client] = {}

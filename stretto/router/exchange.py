@@ -16,8 +16,8 @@ from time import monotonic
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest
-from stretto.http.connection import ClientConnection
 from stretto.http.head import answer_head
+from stretto.http.served import Answering
 from stretto.model.errors import EngineFailure, EngineTimeout
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.attempt import Attempt
@@ -66,7 +66,7 @@ class RoutedExchange:
 
     def __init__(
         self,
-        client: ClientConnection,
+        client: Answering,
         request: ClientRequest,
         arrived_s: float,
         router_state: RouterState,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -15,9 +15,8 @@ from stretto.cluster.recognition.messages import AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.http.byte_budget import ByteBudget
 from stretto.http.client_request import ClientRequest, RequestLimits
-from stretto.http.connection import ClientConnection
 from stretto.http.refusals import Refused
-from stretto.http.served import Served, WholeAnswer
+from stretto.http.served import Answering, Served, WholeAnswer
 from stretto.http.server import HttpServer
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
@@ -34,6 +33,7 @@ from stretto.router.messages import (
     RoutedRequest,
     RouterAction,
     Send,
+    Sender,
     Stop,
     Ticket,
     WorkerGone,
@@ -50,6 +50,7 @@ from stretto.router.stored_names import id_in_path
 from stretto.router.token_reader import TokenReader
 from stretto.router.urgency import read_deadline
 from stretto.router.worker_link import WorkerLink
+from stretto.sched.orders.program_account import NO_WEIGHTS
 from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Front:
 
     Args:
         log: file of all requests; None for none.
+        tenant_weights: shares of tenants relative to each other; 1 where none is given.
 
     Attributes:
         placement: the policy that chooses workers.
@@ -82,10 +84,15 @@ class Front:
         threads: threads that read and write large bodies.
     """
 
-    def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
+    def __init__(
+        self,
+        config: RouterConfig,
+        log: RequestLog | None = None,
+        tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+    ) -> None:
         self.config = config
         self.placement = FallbackPlacement(PLACEMENTS[config.placement]())
-        self.router_state = RouterState(config, self.placement)
+        self.router_state = RouterState(config, self.placement, tenant_weights)
         self.links: dict[WorkerId, WorkerLink] = {}
         self.budget = ByteBudget(config.max_held_bytes)
         self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, self.budget)
@@ -183,7 +190,7 @@ class Front:
         self._expiry, self._expiry_s = None, math.inf
         self.act(self.router_state.expire(monotonic()))
 
-    def serve(self, client: ClientConnection, request: ClientRequest) -> Served | None:
+    def serve(self, client: Answering, request: ClientRequest) -> Served | None:
         """Begin to answer a request: by the router itself, or by a worker."""
         arrived_s = monotonic()
         try:
@@ -209,9 +216,7 @@ class Front:
         task.add_done_callback(lambda task: self._was_read(exchange, task))
         return exchange
 
-    def _answer(
-        self, client: ClientConnection, request: ClientRequest, own: WholeAnswer | LateAnswer
-    ) -> None:
+    def _answer(self, client: Answering, request: ClientRequest, own: WholeAnswer | LateAnswer) -> None:
         """Give an answer of the router itself, at once or when a thread has written it."""
         if not callable(own):
             status, headers, body = own
@@ -272,7 +277,7 @@ class Front:
         exchange.program = program = RoutedProgram(self.programs, asked, path, num_answers)
         return replace(routed, asked=None, program=program.named)
 
-    def _refuse(self, client: ClientConnection, request: ClientRequest, error: ApiError) -> None:
+    def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
         self.counters.count_refusal(error.status)
         headers, body = error_headers(error), error_body(error)
         client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
@@ -287,25 +292,42 @@ class Front:
             raise RequestRefused(ApiError(405, f"{path} takes no {method}", "Method Not Allowed"))
         may_repeat = is_repeatable(request.method, path)
         key = client_key(request.headers)
+        sender = request.found if isinstance(request.found, Sender) else None
+        tenant = None if sender is None else sender.tenant
         if request.method != b"POST":
-            stored_id = id_in_path(path)
-            return partial(RoutedRequest, is_repeatable=may_repeat, client_key=key, stored_id=stored_id)
+            return partial(
+                RoutedRequest,
+                is_repeatable=may_repeat,
+                client_key=key,
+                tenant=tenant,
+                stored_id=id_in_path(path),
+            )
         router_state = self.router_state
         uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
         deadline_s = read_deadline(request.headers)
-        return lambda: read_request(
-            path,
-            request.content_type,
-            request.body,
-            uses_keys=uses_keys,
-            has_reports=has_reports,
-            is_repeatable=may_repeat,
-            client_key=key,
-            deadline_s=deadline_s,
-            aliases=self.aliases,
-            cuts_priority=router_state.cuts_priority,
-            headers=request.headers if self.config.max_programs else None,
-        )
+        is_step = sender is not None and sender.step is not None
+
+        def read() -> RoutedRequest:
+            routed = read_request(
+                path,
+                request.content_type,
+                request.body,
+                uses_keys=uses_keys,
+                has_reports=has_reports,
+                is_repeatable=may_repeat,
+                client_key=key,
+                tenant=tenant,
+                deadline_s=deadline_s,
+                aliases=self.aliases,
+                cuts_priority=router_state.cuts_priority,
+                headers=request.headers if self.config.max_programs and not is_step else None,
+            )
+            if sender is None or sender.step is None:
+                return routed
+            objective = sender.step.record.criteria
+            return replace(routed, step=sender.step, program=sender.program, objective=objective)
+
+        return read
 
     def _register(self, exchange: RoutedExchange) -> None:
         self._exchanges[exchange.ticket] = exchange

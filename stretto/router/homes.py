@@ -43,11 +43,11 @@ class Homes:
         self._ids = StoredIds(most)
         self._urls: dict[WorkerId, str] = {}
 
-    def learn(self, client_key: str, stored_id: str, worker: WorkerId) -> None:
+    def learn(self, owner: str, stored_id: str, worker: WorkerId) -> None:
         """Note that a worker keeps what has an id."""
         if (found := self._workers.get(worker)) is not None:
             self._urls[worker] = found.config.url
-            self._ids.learn(client_key, stored_id, worker)
+            self._ids.learn(owner, stored_id, worker)
 
     def of(self, request: RoutedRequest) -> Home:
         """Return where a request has to go.
@@ -56,14 +56,14 @@ class Homes:
         """
         if not request.stored_id:
             return ANYWHERE
-        worker = self._ids.find(request.client_key, request.stored_id)
+        worker = self._ids.find(request.owner, request.stored_id)
         if worker is None:
             return _SOUGHT
         if self.is_there(worker):
             return Home(worker)
         for other in self._workers:
             if other.config.url == self._urls[worker] and self.is_there(other.id):
-                self._ids.learn(request.client_key, request.stored_id, other.id)
+                self._ids.learn(request.owner, request.stored_id, other.id)
                 self._urls[other.id] = other.config.url
                 return Home(other.id)
         return Home(problem=self.problem(request, worker))

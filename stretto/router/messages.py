@@ -9,6 +9,7 @@ from stretto.cluster.placement import Choice, PromptKey
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.model.record import record
 from stretto.model.tasks import Objective
+from stretto.sched.queries.request import StepRequest
 
 WorkerId: TypeAlias = int
 Ticket: TypeAlias = int
@@ -60,6 +61,8 @@ class RoutedRequest:
         deadline_s: seconds within which its program should end; None if it does not say.
         asked: ids and prompt, from which its program is recognised; None if there are none, or afterwards.
         program: program that it belongs to.
+        tenant: owner of the request, where its door knows it; None for whom the client's key tells.
+        step: the step of an app's query that it is a part of; None for plain traffic.
     """
 
     model: str = ""
@@ -80,6 +83,24 @@ class RoutedRequest:
     is_streamed: bool = False
     deadline_s: float | None = None
     asked: AskedProgram | None = None
+    program: NamedProgram = NO_PROGRAM
+    tenant: str | None = None
+    step: StepRequest | None = None
+
+    @property
+    def owner(self) -> str:
+        """Name of the tenant, or digest of the client's key. Owners have shares, and share no programs."""
+        return self.client_key if self.tenant is None else self.tenant
+
+
+@record
+class Sender:
+    """The sender of a request, as a door before the router knows it. The door has left it in the request's
+    `found`. Attributes are those of `RoutedRequest`.
+    """
+
+    tenant: str
+    step: StepRequest | None = None
     program: NamedProgram = NO_PROGRAM
 
 

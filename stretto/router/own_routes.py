@@ -26,6 +26,7 @@ from stretto.wire.metrics import CONTENT_TYPE
 
 WORKERS = "/router/workers"
 WAITING = "/router/waiting"
+METRICS = "/metrics"
 _MODEL = "/v1/models/"
 _MAX_SHOWN = 1000
 """Requests that wait of which an answer tells."""
@@ -52,7 +53,7 @@ class OwnRoutes:
             match path:
                 case "/health":
                     return self._health()
-                case "/metrics":
+                case path if path == METRICS:
                     text = self._front.counters.render(self._front.router_state, self._front.budget.num_held)
                     return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
                 case "/v1/models":

@@ -58,6 +58,7 @@ def read_request(
     is_repeatable: bool,
     has_reports: bool = False,
     client_key: str = "",
+    tenant: str | None = None,
     deadline_s: float | None = None,
     aliases: Aliases = _NO_ALIASES,
     cuts_priority: bool = False,
@@ -70,7 +71,7 @@ def read_request(
     Args:
         has_reports: whether workers report what their caches hold, so that the prompt of a completion is
             wanted as it is.
-        client_key, deadline_s: what the head of the request says, as `RoutedRequest` has it.
+        client_key, tenant, deadline_s: what the head of the request says, as `RoutedRequest` has it.
         aliases: names for which the names of models are to be put.
         cuts_priority: whether a worker knows no field `priority`.
         headers: headers of the request, in which programs are named; None if programs are not recognised.
@@ -90,6 +91,7 @@ def read_request(
             num_tokens=num_tokens,
             is_repeatable=is_repeatable,
             client_key=client_key,
+            tenant=tenant,
             stored_id=id_in_path(path),
             deadline_s=deadline_s,
             alias_at=(place,) if place is not None and is_alias else (),
@@ -126,6 +128,7 @@ def read_request(
         ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
         client_key=client_key,
+        tenant=tenant,
         stored_id=id_named(path, fields, body),
         objective=objective,
         may_hedge=path in _HEDGED and not fields.get("store"),
@@ -133,7 +136,9 @@ def read_request(
         priority_at=members_of(body, "priority") if has_priority else (),
         alias_at=values_of(body, "model") if model_name in aliases else (),
         deadline_s=deadline_s,
-        asked=None if headers is None else asked_program(path, headers, fields, client_key),
+        asked=None
+        if headers is None
+        else asked_program(path, headers, fields, client_key if tenant is None else tenant),
     )
 
 

@@ -7,6 +7,7 @@ record of the query.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from stretto.graph.compile import Node
@@ -17,7 +18,7 @@ from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import StepRequest
 
 _NOTHING = MappingProxyType[str, object]({})
-_NODE = Node(
+PLAIN = Node(
     id=0,
     name="request",
     op="decode",
@@ -34,6 +35,7 @@ _NODE = Node(
     depth=0,
     path_s=0.0,
 )
+"""The node of the only step of a plain request."""
 _DEMANDS: Mapping[Objective, Demand] = {
     "latency": Demand("latency"),
     "throughput": Demand("throughput"),
@@ -51,21 +53,36 @@ def step_of(
 ) -> StepRequest:
     """Return a request that has arrived as the only step of its query, whose program should end by a time.
 
-    Requests for one model resemble each other. The tenant is the client that a key tells.
+    Plain requests for one model resemble each other. Requests of an app's step resemble those of the same
+    step, and are as urgent as it is.
     """
+    tenant, program = request.owner, request.program.name
+    if (step := request.step) is not None:
+        return replace(
+            step,
+            query=query_of(ticket),
+            lo=0,
+            hi=1,
+            inputs=_NOTHING,
+            each=(),
+            record=replace(step.record, tenant=tenant, arrival_s=now_s, program=program),
+            demand=step.demand._replace(job=""),  # its program has the job in its name
+            units=(num_tokens,),
+            prompts=(),
+        )
     return StepRequest(
         query_of(ticket),
-        _NODE,
+        PLAIN,
         "request",
         0,
         1,
         _NOTHING,
         record=QueryRecord(
-            tenant=request.client_key,
+            tenant=tenant,
             criteria=request.objective,
             deadline_s=deadline_s,
             arrival_s=now_s,
-            program=request.program.name,
+            program=program,
             kind=request.model,
         ),
         demand=_DEMANDS[request.objective],

@@ -91,6 +91,7 @@ class RoomAtWorkers:
         self._serving: set[WorkerId] = set()
         self._of_ticket: dict[Ticket, _Pool] = {}
         self._held: dict[Ticket, RoomRequest] = {}
+        self._plain_since_s: dict[Ticket, float] = {}  # of those held, in order
 
     def __len__(self) -> int:
         """Return how many requests are held."""
@@ -102,6 +103,11 @@ class RoomAtWorkers:
     def __iter__(self) -> Iterator[Ticket]:
         """Iterate over the requests that are held."""
         return iter(self._held)
+
+    @property
+    def num_plain(self) -> int:
+        """Number of requests that are held and belong to no app of this process."""
+        return len(self._plain_since_s)
 
     @property
     def wants_keys(self) -> bool:
@@ -163,7 +169,7 @@ class RoomAtWorkers:
             key = None  # the program that it names is believed
         described = RoomRequest(
             ticket,
-            (request.client_key, program) if program else ticket,
+            (request.owner, program) if program else ticket,
             request.model,
             request.num_tokens,
             () if key is None else key.blocks,
@@ -177,6 +183,8 @@ class RoomAtWorkers:
         entered = pool.room.arrive(described, now_s)
         if entered is None:
             self._held[ticket] = described
+            if request.step is None:
+                self._plain_since_s[ticket] = now_s
         return entered
 
     def released(self, now_s: float) -> Iterator[Entered]:
@@ -187,6 +195,7 @@ class RoomAtWorkers:
             if pool.room.held:
                 for entered in pool.room.admit(now_s):
                     del self._held[entered.key]  # type: ignore[arg-type]
+                    self._plain_since_s.pop(entered.key, None)  # type: ignore[call-overload]
                     yield entered
 
     def sent(self, ticket: Ticket, worker: WorkerId) -> None:
@@ -207,6 +216,7 @@ class RoomAtWorkers:
         is an error.
         """
         self._held.pop(ticket, None)
+        self._plain_since_s.pop(ticket, None)
         if (pool := self._of_ticket.pop(ticket, None)) is None:
             return
         pool.num_requests -= 1
@@ -216,8 +226,13 @@ class RoomAtWorkers:
             usage = Usage(*map(pool.scaled, counts))
         pool.room.ended(ticket, now_s, usage, was_refused=was_refused)
         if request.program.is_final:
-            pool.room.finished((request.client_key, request.program.name))
+            pool.room.finished((request.owner, request.program.name))
         self._drop_empty(pool)
+
+    def finished(self, tenant: str, program: str) -> None:
+        """Note that a program of a tenant makes no more requests, where somebody says so."""
+        for pool in self._pools:
+            pool.room.finished((tenant, program))
 
     def since_s(self, ticket: Ticket) -> float:
         """Return the time from which a request is held."""
@@ -237,13 +252,12 @@ class RoomAtWorkers:
         return self._of_ticket[ticket].room.wait_s(now_s)
 
     def overdue(self, limit_s: float, now_s: float) -> list[Ticket]:
-        """Return the requests that have been held for too long."""
+        """Return the plain requests that have been held for too long."""
         late: list[Ticket] = []
-        for pool in self._pools if self._held else ():
-            for holding in pool.room.held:
-                if now_s < holding.since_s + limit_s:
-                    break
-                late.append(holding.key)  # type: ignore[arg-type]
+        for ticket, since_s in self._plain_since_s.items():
+            if now_s < since_s + limit_s:
+                break
+            late.append(ticket)
         return late
 
     def due_s(self, limit_s: float) -> float | None:
@@ -251,8 +265,7 @@ class RoomAtWorkers:
         if not self._held:
             return None
         dues = [pool.room.due_s() for pool in self._pools]
-        oldest = (next(iter(pool.room.held)) for pool in self._pools if pool.room.held)
-        dues += [one.since_s + limit_s for one in oldest]
+        dues += [since_s + limit_s for since_s in islice(self._plain_since_s.values(), 1)]
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def claimed(self, worker: WorkerId, now_s: float) -> tuple[int, int | None]:
@@ -277,6 +290,7 @@ class RoomAtWorkers:
         held = [one.key for pool in self._pools for one in pool.room.held]
         assert sorted(held) == sorted(self._held)  # type: ignore[type-var]
         assert self._held.keys() <= self._of_ticket.keys()
+        assert self._plain_since_s.keys() <= self._held.keys()
 
     # --- inside
 

@@ -25,7 +25,8 @@ come. Rules:
   is left for another one; no attempt is counted. Requests without a key that have failed somewhere are not
   sent there, until it has answered one. When no other worker is left, its answer is passed on.
 - At most `max_waiting` requests wait or are held; others are refused at once with 429. Each waits at most
-  `max_wait_s`, after it was held for at most `max_hold_s`.
+  `max_wait_s`, after it was held for at most `max_hold_s`. Requests of an app's query in this process do not
+  count: their door has limits of its own. They are refused after `max_wait_s` if no worker serves then.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
   an answer with status 5xx is passed on.
@@ -65,6 +66,7 @@ from stretto.router.routed_client import Client
 from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
 from stretto.router.workers import Worker
+from stretto.sched.orders.program_account import NO_WEIGHTS
 
 
 class RouterState:
@@ -73,13 +75,19 @@ class RouterState:
 
     Args:
         placement: policy that chooses the worker of a request.
+        tenant_weights: shares of tenants relative to each other; 1 where none is given.
     """
 
-    def __init__(self, config: RouterConfig, placement: Placement) -> None:
+    def __init__(
+        self,
+        config: RouterConfig,
+        placement: Placement,
+        tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+    ) -> None:
         self._config = config
         self._caches = HeldByWorkers()
         self._deadlines = ProgramDeadlines()
-        self._desk = desk = Desk(config, placement)
+        self._desk = desk = Desk(config, placement, tenant_weights)
         self._turns = Turns(desk)
         self._workers, self._eligible, self._homes = desk.workers, desk.eligible, desk.homes
         self._loads, self._room, self._waiting = desk.loads, desk.room, desk.waiting
@@ -121,9 +129,11 @@ class RouterState:
 
     def _check_limits(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Refuse a request that has come and has to wait, if no worker takes it now, or too many wait."""
+        if self._clients[ticket].request.step is not None:
+            return []
         if (rest_s := self._eligible.rest_s(self._clients[ticket], now_s)) is not None:
             return [self._desk.refuse(ticket, 429, PAUSE, rest_s, now_s)]
-        if self.num_waiting > self._config.max_waiting:
+        if self._waiting.num_plain + self._room.num_plain > self._config.max_waiting:
             message = f"{self._config.max_waiting} requests wait already"
             wait_s = self._desk.retry_after_s(ticket, now_s)
             return [self._desk.refuse(ticket, 429, message, wait_s, now_s)]
@@ -206,7 +216,7 @@ class RouterState:
         """Note that the worker of a request keeps what has an id; "" stands for no id."""
         client = self._clients.get(ticket)
         if stored_id and client is not None and client.running is not None:
-            self._homes.learn(client.request.client_key, stored_id, client.running.worker)
+            self._homes.learn(client.request.owner, stored_id, client.running.worker)
 
     def may_be_elsewhere(self, ticket: Ticket, status: int) -> bool:
         """Return whether an answer says that the worker lacks what its request names, which another one may
@@ -328,12 +338,21 @@ class RouterState:
         self._desk.forget(ticket, now_s)
         return self._after(worker, now_s)
 
+    def end_program(self, tenant: str, program: str, now_s: float) -> list[RouterAction]:
+        """Handle that a program of a tenant makes no more requests, where somebody says so."""
+        self._desk.account.program_ended(program, tenant)
+        self._room.finished(tenant, program)
+        return self._turns.release_held(now_s)
+
     def expire(self, now_s: float) -> list[RouterAction]:
         """Refuse requests that have waited too long, and send those for whose key a worker rests no more."""
         actions: list[RouterAction] = []
         if now_s >= self._desk.rest_ends_s:
             actions += self._turns.end_key_rests(now_s)
         for ticket in self._waiting.overdue(now_s):
+            if self._may_wait_on(ticket):
+                self._waiting.wait_on(ticket, now_s)
+                continue
             waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
             actions.append(
                 self._desk.refuse(ticket, 503, waited, self._desk.retry_after_s(ticket, now_s), now_s)
@@ -347,6 +366,12 @@ class RouterState:
         for ticket, num_attempts in self._desk.hedges.due(now_s):
             actions += self._turns.hedge(ticket, num_attempts, now_s)
         return actions + self._turns.release_held(now_s)
+
+    def _may_wait_on(self, ticket: Ticket) -> bool:
+        """Return whether a request that has waited long goes on waiting: of an app, while a worker serves."""
+        client = self._clients[ticket]
+        is_served = any(worker.state == "serving" for worker in self._eligible.able(client)[0])
+        return client.request.step is not None and is_served
 
     @property
     def next_due_s(self) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from stretto.router.load_checks import LoadChecks
 from stretto.router.own_routes import OwnRoutes
 from stretto.router.request_log import RequestLog
 from stretto.router.token_reader import TokenReader
+from stretto.sched.orders.program_account import NO_WEIGHTS
 
 if TYPE_CHECKING:
     from stretto.router.kv_feeds import KVFeeds
@@ -36,6 +37,8 @@ class RunningRouter:
     Args:
         record: file to which what happened to each request is appended; None for none.
         say: called with what a user should know of the workers.
+        tenant_weights: shares of tenants relative to each other; 1 where none is given.
+        has_port: whether it listens; else requests come in this process alone, through its `front`.
 
     Raises:
         ConfigError: the port is in use, a worker does not speak HTTP, `record` cannot be written, or the file
@@ -43,11 +46,19 @@ class RunningRouter:
     """
 
     def __init__(
-        self, config: RouterConfig, record: Path | None = None, say: Callable[[str], None] = lambda _: None
+        self,
+        config: RouterConfig,
+        record: Path | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        has_port: bool = True,
     ) -> None:
         self._config = config
         self._record = record
         self._say = say
+        self._tenant_weights = tenant_weights
+        self._has_port = has_port
 
     @property
     def port(self) -> int:
@@ -61,13 +72,13 @@ class RunningRouter:
 
     async def __aenter__(self) -> RunningRouter:
         self._log = RequestLog(self._record) if self._record is not None else None
-        self.front = Front(self._config, self._log)
+        self.front = Front(self._config, self._log, self._tenant_weights)
         self._checks = HealthChecks(self.front)
         self._load_checks = LoadChecks(self.front)
         self.front.own_route = OwnRoutes(self.front, self._checks)
         self._feeds: KVFeeds | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._is_listening = False
+        self._has_started = False
         self._held: HeldBlocksFile | None = None
         try:
             await asyncio.gather(*map(self._checks.add_and_wait, self._config.worker))
@@ -76,8 +87,9 @@ class RunningRouter:
                     self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")
             self._restore_held()
             self._follow_caches()
-            await self.front.server.listen()
-            self._is_listening = True
+            if self._has_port:
+                await self.front.server.listen()
+            self._has_started = True
         except BaseException:
             await self.__aexit__()
             raise
@@ -88,7 +100,7 @@ class RunningRouter:
         server = self.front.server
         server.stop_listening()
         index = self.front.placement.index
-        if self._is_listening and self._held is not None and index is not None:
+        if self._has_started and self._held is not None and index is not None:
             self._held.save(index, self.front.router_state.workers(), monotonic())
         if self._sweeper is not None:
             self._sweeper.cancel()

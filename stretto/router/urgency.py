@@ -83,7 +83,7 @@ class ProgramDeadlines:
         within_s, program = request.deadline_s, request.program.name
         if not program:
             return None if within_s is None else now_s + within_s
-        key = request.client_key, program
+        key = request.owner, program
         if within_s is None and key not in self._since:
             return None
         since_s, before_s = self._since.pop(key, (now_s, 0.0))

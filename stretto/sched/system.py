@@ -21,6 +21,7 @@ from stretto.model.foreign import bug_of, raised
 from stretto.model.tasks import QueryRecord, Usage
 from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.engine_tier import EngineTier
+from stretto.sched.llm.scheduler import LLMScheduler
 from stretto.sched.messages import (
     Action,
     Cancel,
@@ -47,6 +48,7 @@ from stretto.sched.queries.attempts import Attempts
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.one_call import OneCall
 from stretto.sched.queries.outcome import Outcome
+from stretto.sched.queries.request import StepRequest
 from stretto.sched.queries.results import Completed, Delivered, Report
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.queries.splicing import Expand
@@ -146,6 +148,11 @@ class System:
         """Return the requests of a query that are held for lack of room in KV memory."""
         names = self._engines_of.get(query, {})
         return [one for name in names for one in self.schedulers[name].held(query)]
+
+    def request_of(self, engine: str, task: int) -> StepRequest | None:
+        """Return the request that a running task of an LLM engine belongs to; None if the task has ended."""
+        scheduler = self.schedulers[engine]
+        return scheduler.request_of(task) if isinstance(scheduler, LLMScheduler) else None
 
     def check_invariants(self) -> None:
         """Check the state of every scheduler, and that no query (run of an app) waits for ever because no

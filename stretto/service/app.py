@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 from itertools import count
 
 from stretto.http.application import TaskApplication
 from stretto.http.client.headers import value_of
 from stretto.http.client_request import ClientRequest, RequestLimits, path_of
 from stretto.http.connection import ClientConnection
-from stretto.http.refusals import LARGE_HEAD, SLOW_HEAD, Refused
+from stretto.http.refusals import LARGE_HEAD, SLOW_HEAD, NotAllowed, Refused
 from stretto.http.request import JSON_TYPE
-from stretto.http.routes import Routes
+from stretto.http.routes import Route, Routes
 from stretto.http.served import WholeAnswer
 from stretto.model.errors import InternalError, StrettoError
 from stretto.model.foreign import bug_of
@@ -29,12 +30,14 @@ class ServiceApp(TaskApplication[ServiceRequest]):
 
     Attributes:
         routes: table of its routes, to which others may be added.
+        other_route: returns the route of a request to a path that is not in the table; None if it has none.
     """
 
     def __init__(self, config: ServiceConfig) -> None:
         self._tenants = Tenants(config)
         super().__init__(self._tenants.budget)
         self.routes: Routes[ServiceRequest] = Routes()
+        self.other_route: Callable[[ClientRequest], Route[ServiceRequest] | None] = lambda request: None
         self._config = config
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
@@ -46,7 +49,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
             Refused: there is no such route, or the request brings no key of a tenant.
         """
         request.path, _ = path_of(request.target)
-        route, parts = self.routes.find(request.method.decode("latin-1"), request.path)
+        route, parts = self._find(request)
         tenant, budget = None, self.budget
         if not route.is_open:
             key = value_of(request.headers, b"authorization") or b""
@@ -55,6 +58,16 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         request.found = Admitted(route, parts, tenant)
         max_bytes = route.max_body_bytes or self._config.max_body_bytes
         return RequestLimits(max_bytes, self._config.max_body_s, budget)
+
+    def _find(self, request: ClientRequest) -> tuple[Route[ServiceRequest], tuple[str, ...]]:
+        try:
+            return self.routes.find(request.method.decode("latin-1"), request.path)
+        except NotAllowed:
+            raise
+        except Refused:
+            if (other := self.other_route(request)) is None:
+                raise
+            return other, ()
 
     def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer | None:
         """Return the answer to a request that is refused before it is served; None if its head has not come

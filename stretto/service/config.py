@@ -10,6 +10,10 @@ from stretto.model.errors import ConfigError
 from stretto.schema.tables import Tables
 from stretto.service.apps.limits import AppLimits
 
+DEFAULT_CHAT_TOKENS = 4096
+"""Tokens of an answer to a chat that names no limit: of the longest where an engine has room for it, and as
+many are spent of a tenant's `tokens_per_minute`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

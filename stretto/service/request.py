@@ -24,7 +24,7 @@ _PIECE_BYTES = 262_144
 _EVENT_CHARS = 65_536
 _AGAIN_S = 1.0
 _NO_STORE: Headers = [(b"cache-control", b"no-store")]
-_encode = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder().encode
 
 
 @record
@@ -124,7 +124,7 @@ class ServiceRequest(HttpRequest):
 
     async def answer_json(self, content: object, status: int = 200) -> None:
         """Send a value as JSON."""
-        await self.answer(_encode(content), status)
+        await self.answer(encode_json(content), status)
 
     async def refuse(self, error: StrettoError) -> None:
         """Send an error; as an event, if a stream of events has begun."""
@@ -133,19 +133,21 @@ class ServiceRequest(HttpRequest):
         if self.has_begun and not self.is_events:
             return  # the connection is cut
         if self.has_begun:
-            self.end(b"data: " + _encode(body_of(error, self.id)) + b"\n\n" + DONE)
+            self.end(b"data: " + encode_json(body_of(error, self.id)) + b"\n\n" + DONE)
             return
         status, headers, body = refusal_answer(error, self.id)
         await super().answer(body, status, headers=headers)
 
-    async def send_event(self, event: object) -> None:
-        """Send an event of a stream (server-sent events), which the first one begins.
+    async def send_event(self, event: object) -> bytes:
+        """Send an event of a stream (server-sent events), which the first one begins; return its bytes.
 
         Raises:
             ClientLeft: the client does not read what has been sent, or has asked for the head alone.
         """
         self._begin_events()
-        await self.send(b"data: " + _encode(event) + b"\n\n")
+        written = b"data: " + encode_json(event) + b"\n\n"
+        await self.send(written)
+        return written
 
     async def send_text_events(self, text: str, **fields: str) -> None:
         """Send more of a text as one or several events. Raises as `send_event`; Refused if a long one does
@@ -184,7 +186,7 @@ def refusal_answer(error: StrettoError, request_id: str) -> WholeAnswer:
         headers.append((b"retry-after", b"%d" % again_s))
     if isinstance(error, NotAllowed):
         headers.append((b"allow", ", ".join(error.methods).encode()))
-    return status_of(error), headers, _encode(body_of(error, request_id))
+    return status_of(error), headers, encode_json(body_of(error, request_id))
 
 
 def _too_much() -> Refused:

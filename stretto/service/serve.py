@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 from stretto.cluster.machine import Machine
@@ -18,6 +18,7 @@ from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
 from stretto.service.places import LastInstances
+from stretto.service.pool.pool import WorkerPool
 from stretto.service.service import Service
 
 _YOUNG_OBJECTS = 10_000
@@ -77,12 +78,13 @@ def run_service(
     documents: Sequence[Document] = (),
     spares: Mapping[str, Replica] | None = None,
     learned: LearnedFile | None = None,
+    pool: WorkerPool | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    `documents` and `spares` are those of `Service`. What `beside` does with the runtime runs meanwhile, and
-    is cancelled in the end. What is learned of programs is read from the file `learned`, and written there
-    now and then and in the end.
+    `documents`, `spares` and `pool` are those of `Service`. What `beside` does with the runtime runs
+    meanwhile, and is cancelled in the end. What is learned of programs is read from the file `learned`, and
+    written there now and then and in the end.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
@@ -97,14 +99,15 @@ def run_service(
         async with (
             Runtime(
                 given,
-                observers=[places],
+                observers=[places] if pool is None else [places, pool],
                 max_queries=config.max_queries,
                 machine=machine,
                 tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
                 learned=known,
             ) as runtime,
             _kept(runtime, given, learned, say),
-            Service(runtime, config, apps, places, documents, spares) as service,
+            nullcontext() if pool is None else pool,
+            Service(runtime, config, apps, places, documents, spares, pool) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
@@ -118,6 +121,6 @@ def run_service(
                         await task
                 await service.drain()
 
-            await serve_until_interrupted(say, lambda: service.app.num_open, finish, config.grace_s)
+            await serve_until_interrupted(say, lambda: service.num_open, finish, config.grace_s)
 
     run_until_interrupted(serve())

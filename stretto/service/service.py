@@ -21,10 +21,14 @@ from stretto.service.config import ServiceConfig
 from stretto.service.openai.routes import OpenAIRoutes
 from stretto.service.openapi import openapi
 from stretto.service.places import LastInstances
+from stretto.service.pool.door import PoolDoor
+from stretto.service.pool.pool import WorkerPool
 from stretto.service.request import ServiceRequest
 from stretto.service.session_routes import SessionRoutes
 from stretto.service.sessions import Sessions
 
+_LAST_S = 1.0
+"""Seconds in which clients may take what ends their requests, when the service ends."""
 _HEALTH = Operation("health", {"status": "string"})
 
 
@@ -36,10 +40,13 @@ class Service:
         places: an observer of the runtime, which knows where steps have run; None leaves that unknown.
         documents: documents of chats with apps that bring none.
         spares: replicas of engines that have none yet; the first request to an engine starts its own.
+        pool: workers that answer what no engine or app does, and an engine of the runtime; None for none. It
+            is an observer of the runtime.
 
     Attributes:
         app: the application, to whose `routes` more may be added.
         apps: the deployed apps and their queries.
+        pool: the workers; None for none.
         is_draining: whether new work is refused.
 
     Raises:
@@ -54,8 +61,10 @@ class Service:
         places: LastInstances | None = None,
         documents: Sequence[Document] = (),
         spares: Mapping[str, Replica] | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
         self.runtime = runtime
+        self.pool = pool
         self.config = config
         self.app = ServiceApp(config)
         self.is_draining = False
@@ -73,8 +82,13 @@ class Service:
             *routes.routes,
         )
         self.app.routes.add(*AppRoutes(self.apps, lambda: self.is_draining).routes)
-        door = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining)
-        self.app.routes.add(*door.routes)
+        door = None
+        if pool is not None:
+            pool.serve(runtime)
+            door = PoolDoor(pool, lambda: self.is_draining)
+            self.app.other_route = door.route
+        openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
+        self.app.routes.add(*openai.routes)
         self._server: HttpServer | None = None
 
     @property
@@ -83,6 +97,11 @@ class Service:
         if self._server is None:
             raise ConfigError("the service does not listen yet")
         return self._server.url
+
+    @property
+    def num_open(self) -> int:
+        """Number of requests that are being answered."""
+        return self.app.num_open + (0 if self.pool is None else self.pool.front.router_state.num_clients)
 
     async def __aenter__(self) -> Service:
         self._server = HttpServer(
@@ -110,6 +129,10 @@ class Service:
         self.is_draining = True
         if self._server is not None:
             await self._server.finish(self.config.grace_s)
+        if self.pool is not None:
+            self.pool.end_all()
+            if self._server is not None:
+                await self._server.finish(_LAST_S)
 
     async def _describe(self, request: ServiceRequest) -> None:
         await request.answer_json(openapi(self.app.routes))

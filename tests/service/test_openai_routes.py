@@ -19,7 +19,6 @@ from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.apps import naive_rag
 from stretto.model.deployment import deploy
 from stretto.model.errors import BadReply, CapacityError
-from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
 from stretto.service.openai.nested_schemas import closed, moved
@@ -435,23 +434,6 @@ def test_keys_and_limits_of_tenants_apply() -> None:
                 break
         assert refused(answer, 429)["type"] == "rate_limit_error"
         assert int(answer.headers["retry-after"]) >= 1
-
-
-def test_the_header_names_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs: list[str] = []
-    start = Runtime.start
-
-    def noting(self: Runtime, *args: Any, **options: Any) -> Any:
-        programs.append(options["program"])
-        return start(self, *args, **options)
-
-    monkeypatch.setattr(Runtime, "start", noting)
-    with served([desk_llm(Desk())]) as (_, url), httpx.Client(base_url=url) as http:
-        for headers in ({"x-stretto-program": "p"}, {"x-session-id": "s"}, {}):
-            assert http.post(CHAT, json={"messages": HI}, headers=headers).status_code == 200
-        assert programs == ["p", "s", ""]
-        long = {"x-stretto-program": "p" * 300}
-        assert refused(http.post(CHAT, json={"messages": HI}, headers=long))["param"] == "x-stretto-program"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -16,6 +16,7 @@ from stretto.sched.observer import Observer
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
 from stretto.service.places import LastInstances
+from stretto.service.pool.pool import WorkerPool
 from stretto.service.service import Service
 
 
@@ -25,16 +26,25 @@ def served(
     config: ServiceConfig | None = None,
     apps: Mapping[str, DeployedApp] | None = None,
     observers: Sequence[Observer] = (),
+    pool: WorkerPool | None = None,
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
     places = LastInstances()
-    with Runtime(deployments, observers=[places, *observers]) as runtime:
-        service = Service(runtime, config or ServiceConfig(port=0), apps, places)
+    config = config or ServiceConfig(port=0)
+    weights = {tenant.name: tenant.weight for tenant in config.tenant}
+    if pool is not None:
+        deployments, observers = [*deployments, pool.deployment], [*observers, pool]
+    with Runtime(deployments, observers=[places, *observers], tenant_weights=weights) as runtime:
+        if pool is not None:
+            runtime.run_on_loop(pool.__aenter__)
+        service = Service(runtime, config, apps, places, pool=pool)
         runtime.run_on_loop(service.__aenter__)
         try:
             yield service, service.url
         finally:
             runtime.run_on_loop(lambda: service.__aexit__(None, None, None))
+            if pool is not None:
+                runtime.run_on_loop(pool.__aexit__)
 
 
 class MortalLLM(ScriptedLLM):

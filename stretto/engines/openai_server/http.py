@@ -92,11 +92,14 @@ class Http:
     Attributes:
         name: URL of the server without passwords, for messages.
 
+    Args:
+        client: sends the requests; None makes one for the URL.
+
     Raises:
         ConfigError: the URL or the key cannot be used.
     """
 
-    def __init__(self, config: HttpConfig) -> None:
+    def __init__(self, config: HttpConfig, client: HttpClient | None = None) -> None:
         """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key cannot be used."""
         self._config = config
         key = os.environ.get(config.api_key_env, "").strip()
@@ -112,7 +115,7 @@ class Http:
             self.name = str(url.copy_with(userinfo=b"")).rstrip("/")
             target = Target(url, self.name, headers, config.timeout_s, config.connect_timeout_s)
             has_host = bool(url.host)
-            self._client = _client_of(target)
+            self._client = client or _client_of(target)
         except (httpx.InvalidURL, ValueError, ImportError, OSError) as error:  # proxies and certificates too
             raise ConfigError(f"{config.url!r}, key from {config.api_key_env}: {error}") from error
         if not has_host:

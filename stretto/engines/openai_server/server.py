@@ -78,20 +78,23 @@ _ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
 class OpenAIServer:
     """An LLM engine that sends its tasks to an OpenAI-compatible server, which runs already.
 
+    Args:
+        http: client of the server; None makes one.
+
     Raises:
         ConfigError: the URL or key is unusable, or a package is missing; the server is not asked for this.
     """
 
     LIMITS_OFFLINE: ClassVar[bool] = False
 
-    def __init__(self, config: OpenAIServerConfig) -> None:
+    def __init__(self, config: OpenAIServerConfig, http: Http | None = None) -> None:
         """Create the client of a server; nothing is sent yet.
 
         Raises:
             ConfigError: the URL or key is unusable, or a package is missing.
         """
         self._config = config
-        self._http = Http(config)
+        self._http = http or Http(config)
         self._slots = asyncio.Semaphore(config.max_connections)
         self._asking = asyncio.Lock()
         self._facts: ServerFacts | None = None

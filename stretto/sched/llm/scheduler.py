@@ -405,6 +405,11 @@ class LLMScheduler:
         running = self._loads.of(instance).get(task)
         return () if running is None else (running.entry.query,)
 
+    def request_of(self, task: int) -> StepRequest | None:
+        """Return the request that a running task belongs to; None if the task has ended."""
+        found = (self._loads.of(instance).get(task) for instance in self.instances.fleet.live)
+        return next((running.entry.request for running in found if running is not None), None)
+
     def end_query(self, query: str) -> list[Action]:
         """Drop all requests of a query (one run of an app) that has ended; return actions that stop the
         running ones and free the query's KV.

@@ -19,12 +19,13 @@ from stretto.model.values import Document
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.openai.errors import as_refused
-from stretto.service.openai.served_models import ServedModels
+from stretto.service.openai.programs import ServedPrograms
+from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedModels
 from stretto.service.openai.text_routes import TextRoutes
 from stretto.service.openai.vectors import VectorRoutes
+from stretto.service.pool.door import PoolDoor, read_asked
 from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
-from stretto.wire.models import models_json
 
 
 class OpenAIRoutes:
@@ -34,6 +35,7 @@ class OpenAIRoutes:
         documents: documents of chats with apps that bring none.
         spares: replicas of engines that have none yet; the first request to an engine starts its own.
         is_draining: whether the service takes no new work.
+        door: lets workers answer what no engine or app does; None without workers.
     """
 
     def __init__(
@@ -43,30 +45,41 @@ class OpenAIRoutes:
         documents: Sequence[Document],
         spares: Mapping[str, Replica],
         is_draining: Callable[[], bool],
+        door: PoolDoor | None = None,
     ) -> None:
         self._is_draining = is_draining
-        self._models = ServedModels(runtime.deployments, apps.apps, spares)
-        texts = TextRoutes(runtime, self._models, apps, documents)
-        vectors = VectorRoutes(runtime, self._models, spares)
+        self._door = door
+        at_workers = "" if door is None else door.pool.engine
+        self._models = ServedModels(runtime.deployments, apps.apps, spares, at_workers)
+        programs = ServedPrograms(runtime, None if door is None else lambda: door.pool.front.programs)
+        texts = TextRoutes(runtime, self._models, programs, apps, documents)
+        vectors = VectorRoutes(runtime, self._models, programs, spares)
         self.routes = (
-            Route("POST", "/v1/chat/completions", self._working(texts.chat, "messages")),
-            Route("POST", "/v1/completions", self._working(texts.complete, "prompt")),
-            Route("POST", "/v1/embeddings", self._working(vectors.embed, "input")),
-            Route("POST", "/v1/rerank", self._working(vectors.rerank, "documents")),
+            Route("POST", "/v1/chat/completions", self._working(texts.chat, "messages", "chat")),
+            Route("POST", "/v1/completions", self._working(texts.complete, "prompt", "text")),
+            Route("POST", "/v1/embeddings", self._working(vectors.embed, "input", EMBEDDING)),
+            Route("POST", "/v1/rerank", self._working(vectors.rerank, "documents", RERANKING)),
             Route("GET", "/v1/models", self._list),
             Route("GET", "/v1/models/{model}", self._show),
         )
 
-    def _working(self, handler: Handler[ServiceRequest], prompt: str) -> Handler[ServiceRequest]:
-        """Return a handler that takes no work from a service that ends, and words errors as OpenAI does.
+    def _working(self, handler: Handler[ServiceRequest], prompt: str, kind: str) -> Handler[ServiceRequest]:
+        """Return a handler that takes no work from a service that ends, and words errors as OpenAI does. What
+        is for another model than those of the service goes to the workers, if there are any.
 
         Args:
             prompt: name of the field with the prompt.
+            kind: kind of work, as `ServedModels.has` takes it.
         """
 
         async def answer(request: ServiceRequest) -> None:
             if self._is_draining():
                 raise draining()
+            if self._door is not None:
+                asked = await read_asked(request)
+                if not self._models.has(kind, asked.model):
+                    await self._door.pass_on(request, asked)
+                    return
             try:
                 await handler(request)
             except InternalError:
@@ -77,7 +90,19 @@ class OpenAIRoutes:
         return answer
 
     async def _list(self, request: ServiceRequest) -> None:
-        await request.answer_json(models_json(self._models.cards()))
+        listed: list[object] = [card.to_json() for card in self._models.cards()]
+        await request.answer_json({"object": "list", "data": [*listed, *self._at_workers().values()]})
 
     async def _show(self, request: ServiceRequest) -> None:
-        await request.answer_json(self._models.card(request.parts[0]).to_json())
+        name = request.parts[0]
+        if (found := self._at_workers().get(name)) is not None:
+            await request.answer_json(found)
+        else:
+            await request.answer_json(self._models.card(name).to_json())
+
+    def _at_workers(self) -> Mapping[str, object]:
+        """Return the models of the workers by name."""
+        if self._door is None:
+            return {}
+        workers = self._door.pool.front.router_state.workers()
+        return {name: card for one in workers if one.takes_requests for name, card in one.models.items()}

@@ -35,6 +35,7 @@ class ServedModels:
 
     Args:
         spares: replicas of engines that have none yet.
+        at_workers: name of the engine that workers are; "" for none.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class ServedModels:
         deployments: Mapping[str, Deployment],
         apps: Mapping[str, DeployedApp],
         spares: Mapping[str, Replica],
+        at_workers: str = "",
     ) -> None:
+        self._at_workers = at_workers
         self._engines = [
             ServedEngine(name, _model_of(one, spares.get(name)), one.engine.is_llm)
             for name, one in deployments.items()
@@ -63,6 +66,16 @@ class ServedModels:
         """
         llms = [one for one in self._engines if one.is_llm]
         return self._found(llms, model).name
+
+    def has(self, kind: str, model: object) -> bool:
+        """Return whether a request of a kind means a model of the service, which workers are not: "chat",
+        "text" (which no app answers), or the name of the engine that embeds or reranks.
+        """
+        is_vector = kind in (EMBEDDING, RERANKING)
+        for one in self._engines:
+            if model in ("", one.name, one.model) and (one.name == kind if is_vector else one.is_llm):
+                return one.name != self._at_workers
+        return kind == "chat" and isinstance(model, str) and self.app(model) is not None
 
     def app(self, model: str) -> AppChat | None:
         """Return the app that a chat means; None if it means no app."""

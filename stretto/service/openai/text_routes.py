@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from stretto.cluster.recognition.messages import AskedProgram
 from stretto.http import ClientLeft
 from stretto.http.refusals import over_limit
 from stretto.model.errors import ConfigError
 from stretto.model.values import Document
+from stretto.router.programs import RoutedProgram, asked_program
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.query_table import AppQuery
@@ -19,11 +21,11 @@ from stretto.service.bodies import in_thread, read_json
 from stretto.service.openai.app_chat import AppChat
 from stretto.service.openai.errors import unsupported
 from stretto.service.openai.generation import Caller, Generator, finish_of
-from stretto.service.openai.program_of import program_of
+from stretto.service.openai.programs import ServedPrograms, name_of
 from stretto.service.openai.replies import Reply, TextReply
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
-from stretto.service.request import ServiceRequest
+from stretto.service.request import ServiceRequest, encode_json
 from stretto.service.tenants import Tenant
 from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
@@ -40,14 +42,21 @@ class TextRoutes:
     """The handlers of chats and completions.
 
     Args:
+        programs: recognises which programs requests belong to.
         documents: documents of chats with apps that bring none.
     """
 
     def __init__(
-        self, runtime: Runtime, models: ServedModels, apps: AppService, documents: Sequence[Document]
+        self,
+        runtime: Runtime,
+        models: ServedModels,
+        programs: ServedPrograms,
+        apps: AppService,
+        documents: Sequence[Document],
     ) -> None:
         self._runtime = runtime
         self._models = models
+        self._programs = programs
         self._apps = apps
         self._documents = documents
         self._generator = Generator(runtime)
@@ -57,49 +66,70 @@ class TextRoutes:
         """Answer a chat."""
         content = await request.body()
 
-        def read() -> tuple[Mapping[str, Any], ChatRequest]:
+        def read() -> tuple[Mapping[str, Any], ChatRequest, AskedProgram | None]:
             body = mapping("", read_json(content, "the body"))
-            return body, ChatRequest.from_json(body)
+            return body, ChatRequest.from_json(body), _asked(request, body)
 
-        body, chat = await in_thread(len(content) > _LONG_BYTES, read)
+        body, chat, asked = await in_thread(len(content) > _LONG_BYTES, read)
         if (app := self._models.app(chat.model)) is not None:
-            await self._answer_by_app(request, app, chat, body)
+            with self._programs.of(request, asked) as program:
+                await self._answer_by_app(request, app, chat, body, program)
             return
         engine = self._models.llm(chat.model)
         wanted = await in_thread(len(content) > _LONG_BYTES, lambda: wanted_chat(chat, body))
-        await self._answer(request, engine, wanted, chat.model or engine)
+        await self._answer(request, engine, wanted, chat.model or engine, asked)
 
     async def complete(self, request: ServiceRequest) -> None:
         """Answer a completion."""
         content = await request.body()
 
-        def read() -> tuple[WantedText, str]:
+        def read() -> tuple[WantedText, str, AskedProgram | None]:
             body = mapping("", read_json(content, "the body"))
-            asked = CompletionRequest.from_json(body)
-            return wanted_completion(asked, body), asked.model
+            completion = CompletionRequest.from_json(body)
+            return wanted_completion(completion, body), completion.model, _asked(request, body)
 
-        wanted, model = await in_thread(len(content) > _LONG_BYTES, read)
+        wanted, model, asked = await in_thread(len(content) > _LONG_BYTES, read)
         engine = self._models.llm(model)
-        await self._answer(request, engine, wanted, model or engine)
+        await self._answer(request, engine, wanted, model or engine, asked)
 
-    async def _answer(self, request: ServiceRequest, engine: str, wanted: WantedText, model: str) -> None:
+    async def _answer(
+        self,
+        request: ServiceRequest,
+        engine: str,
+        wanted: WantedText,
+        model: str,
+        asked: AskedProgram | None,
+    ) -> None:
         wanted = wanted.limited(request.tenant.limits.output_tokens)
-        caller = Caller(request.tenant.name, program_of(request), wanted.objective)
         reply = TextReply(wanted, request.id, model)
-        with self._claimed(request.tenant, wanted), _naming(wanted.form_field):
+        with (
+            self._claimed(request.tenant, wanted),
+            _naming(wanted.form_field),
+            self._programs.of(request, asked, wanted.num_choices) as program,
+        ):
+            caller = Caller(request.tenant.name, name_of(program), wanted.objective)
             if wanted.stream:
-                await request.unless_left(self._stream(request, engine, wanted, caller, reply))
+                await request.unless_left(self._stream(request, engine, wanted, caller, reply, program))
                 return
             answers = await request.unless_left(self._generator.whole(engine, wanted, caller))
-        await request.answer_json(reply.whole(answers))
+            answer = encode_json(reply.whole(answers))
+            if program is not None:
+                program.answer.take_whole(answer)
+        await request.answer(answer)
 
     async def _stream(
-        self, request: ServiceRequest, engine: str, wanted: WantedText, caller: Caller, reply: TextReply
+        self,
+        request: ServiceRequest,
+        engine: str,
+        wanted: WantedText,
+        caller: Caller,
+        reply: TextReply,
+        program: RoutedProgram | None,
     ) -> None:
         async with contextlib.aclosing(self._generator.streamed(engine, wanted, caller)) as pieces:
             async for index, piece in pieces:
                 for event in reply.events(index, piece):
-                    await request.send_event(event)
+                    await _send(request, event, program)
         for event in reply.usage():
             await request.send_event(event)
         await request.end_events()
@@ -126,15 +156,20 @@ class TextRoutes:
             self._num_running[tenant.name] -= 1
 
     async def _answer_by_app(
-        self, request: ServiceRequest, app: AppChat, chat: ChatRequest, body: Mapping[str, Any]
+        self,
+        request: ServiceRequest,
+        app: AppChat,
+        chat: ChatRequest,
+        body: Mapping[str, Any],
+        program: RoutedProgram | None,
     ) -> None:
-        checked = app.checked(chat, body, self._documents, program_of(request))
+        checked = app.checked(chat, body, self._documents, name_of(program))
         started = await request.unless_left(self._apps.start(app.app, checked, request.tenant))
         reply = Reply("chat", request.id, chat.model)
         try:
             if chat.options.stream:
                 await request.unless_left(
-                    self._stream_app(request, app, started, reply, chat.options.include_usage)
+                    self._stream_app(request, app, started, reply, program, chat.options.include_usage)
                 )
                 return
             await request.unless_left(self._apps.wait(started))
@@ -142,21 +177,31 @@ class TextRoutes:
             started.query.cancel()
             raise
         choice = await _app_choice(app, started)
-        await request.answer_json(reply.whole([choice], _counts(started)))
+        answer = encode_json(reply.whole([choice], _counts(started)))
+        if program is not None:
+            program.answer.take_whole(answer)
+        await request.answer(answer)
 
     async def _stream_app(
-        self, request: ServiceRequest, app: AppChat, started: AppQuery, reply: Reply, has_usage: bool
+        self,
+        request: ServiceRequest,
+        app: AppChat,
+        started: AppQuery,
+        reply: Reply,
+        program: RoutedProgram | None,
+        has_usage: bool,
     ) -> None:
         """Send the answer of an app as it is generated, and at its end the sources."""
         has_begun = False
         async for piece in started.query.stream(app.answer):
             if not has_begun:
                 has_begun = True
-                await _send(request, reply.opened(0))
-            await request.send_event(reply.chunk(AnswerChoice(text=piece)))
+                for event in reply.opened(0):
+                    await request.send_event(event)
+            await _send(request, reply.chunk(AnswerChoice(text=piece)), program)
         await self._apps.wait(started)
-        if not has_begun:
-            await _send(request, reply.opened(0))
+        for event in () if has_begun else reply.opened(0):
+            await request.send_event(event)
         choice = await _app_choice(app, started)
         if choice.sources:
             cited = AnswerChoice(sources=choice.sources, text_offset=len(choice.text))
@@ -178,9 +223,15 @@ def _naming(field: str | None) -> Iterator[None]:
         raise unsupported(field, error.message[:_MAX_CHARS]) from error
 
 
-async def _send(request: ServiceRequest, events: Sequence[dict[str, object]]) -> None:
-    for event in events:
-        await request.send_event(event)
+def _asked(request: ServiceRequest, body: Mapping[str, Any]) -> AskedProgram | None:
+    return asked_program(request.path, request.headers, body, request.tenant.name)
+
+
+async def _send(request: ServiceRequest, event: dict[str, object], program: RoutedProgram | None) -> None:
+    """Send an event of an answer, by which its program is recognised later."""
+    sent = await request.send_event(event)
+    if program is not None:
+        program.answer.feed(sent)
 
 
 async def _app_choice(app: AppChat, started: AppQuery) -> AnswerChoice:

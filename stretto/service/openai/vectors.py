@@ -17,10 +17,11 @@ from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Primitive, Ref
 from stretto.model.deployment import Replica
 from stretto.model.values import Chunk, Hit
+from stretto.router.programs import asked_program
 from stretto.runtime.runtime import Runtime
 from stretto.service.bodies import off_loop, read_json
 from stretto.service.openai.errors import invalid, prompt_too_long, unsupported
-from stretto.service.openai.program_of import program_of
+from stretto.service.openai.programs import ServedPrograms, name_of
 from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedModels
 from stretto.service.request import ServiceRequest
 from stretto.wire.embeddings import embeddings_json
@@ -39,12 +40,20 @@ class VectorRoutes:
     """The handlers of embeddings and rerank.
 
     Args:
+        programs: recognises which programs requests belong to.
         spares: replicas of engines that have none yet; the first request to an engine starts its own.
     """
 
-    def __init__(self, runtime: Runtime, models: ServedModels, spares: Mapping[str, Replica]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        models: ServedModels,
+        programs: ServedPrograms,
+        spares: Mapping[str, Replica],
+    ) -> None:
         self._runtime = runtime
         self._models = models
+        self._programs = programs
         self._spares = dict(spares)
         self._embed = runtime.plan_cache.plan_graph(_EMBED, ()) if EMBEDDING in runtime.deployments else None
         self._rerank = (
@@ -96,10 +105,11 @@ class VectorRoutes:
         assert graph is not None
         if (replica := self._spares.pop(engine, None)) is not None:
             self._runtime.add_instance(engine, replica)
-        running = self._runtime.run(
-            graph, inputs, passes="none", tenant=request.tenant.name, program=program_of(request)
-        )
-        return await request.unless_left(running)
+        tenant = request.tenant.name
+        asked = asked_program(request.path, request.headers, {}, tenant)
+        with self._programs.of(request, asked) as program:
+            running = self._runtime.run(graph, inputs, passes="none", tenant=tenant, program=name_of(program))
+            return await request.unless_left(running)
 
     def _model_here(self) -> str | None:
         """Return the name of the model that embeds in this process or its workers; None for a server's."""

@@ -14,6 +14,7 @@ from typing import Any
 from stretto.engines.chat_markup import RAW
 from stretto.model.tasks import Objective
 from stretto.planner.running.run_request import PromptMessage
+from stretto.service.config import DEFAULT_CHAT_TOKENS
 from stretto.service.openai.errors import invalid, unsupported
 from stretto.service.openai.messages import prompt_of
 from stretto.service.openai.tools import ToolUse, read_tools
@@ -26,13 +27,11 @@ from stretto.wire.service_tiers import TIERS
 
 MAX_CHOICES = 128
 """Largest number of answers to one request."""
-DEFAULT_CHAT_TOKENS = 4096
-"""Longest answer to a chat that names no limit, where the model's context has room for it."""
 DEFAULT_TEMPERATURE = 1.0
 """OpenAI's."""
 _MOST_TOKENS = 2**31 - 1
-_LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
-"""Fields that change no answer, at OpenAI's service either."""
+_LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "session_id", "program_id")
+"""Fields that change no answer: OpenAI's, and those by which clients name programs."""
 _SAME = ("top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
 _RENAMED = {"stop_token_ids": "stop_tokens"}
 _HONOURED = {

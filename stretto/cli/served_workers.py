@@ -1,0 +1,60 @@
+"""The workers of a service: those of `--worker`, and of the table `[router]` of its engines file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stretto.model.deployment import Deployment
+from stretto.model.errors import ConfigError
+from stretto.model.extras import imports_of
+from stretto.schema.tables import Tables
+
+if TYPE_CHECKING:
+    from stretto.service.config import ServiceConfig
+    from stretto.service.pool.pool import WorkerPool
+
+_LLM = "llm"
+
+
+def pool_of(
+    urls: Sequence[str],
+    tables: Tables | None,
+    service: ServiceConfig,
+    say: Callable[[str], None],
+    model: str | None,
+) -> WorkerPool | None:
+    """Return the workers of a service; None if it has none.
+
+    Args:
+        urls: URLs of workers besides those of the file.
+        model: name of the model that the engine "llm" asks them for.
+
+    Raises:
+        ConfigError: the table `[router]` has unknown keys or values, or a URL cannot be used.
+    """
+    row = None if tables is None else tables.one("router")
+    if not urls and row is None:
+        return None
+    with imports_of("service", "--worker"):
+        from stretto.router.config import RouterConfig, WorkerConfig
+        from stretto.service.pool.pool import WorkerPool
+    config = RouterConfig() if row is None else row.build(RouterConfig)
+    config = replace(config, worker=(*config.worker, *(WorkerConfig(url=url) for url in urls)))
+    if not config.worker:
+        return None
+    return WorkerPool(config, service, say, model, _LLM)
+
+
+def with_pool(described: Sequence[Deployment], pool: WorkerPool, llms: Sequence[str]) -> Sequence[Deployment]:
+    """Return the engines that a file describes, and the engine "llm" whose requests go to the workers.
+
+    Raises:
+        ConfigError: that engine is described otherwise too.
+    """
+    if llms or any(one.name == _LLM for one in described):
+        raise ConfigError(
+            "the workers answer as the engine 'llm'; give --worker, or --llm or an engine of that name"
+        )
+    return [*described, pool.deployment]

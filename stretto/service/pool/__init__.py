@@ -1,0 +1,1 @@
+"""Workers behind a service, for which apps, programs and plain traffic wait in one queue."""

@@ -1,0 +1,156 @@
+"""The door of plain traffic: requests that no engine or app of the service answers go to the workers as they
+came. One that names the engine which the workers are is given the name of their model, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from stretto.http.client_request import ClientRequest
+from stretto.http.connection import ClientConnection
+from stretto.http.routes import Route
+from stretto.http.served import Served
+from stretto.router.keys import KEY_HEADERS
+from stretto.router.messages import Sender
+from stretto.router.own_routes import METRICS
+from stretto.router.routes import is_method, is_passed_on, read_target
+from stretto.service.bodies import in_thread
+from stretto.service.config import DEFAULT_CHAT_TOKENS
+from stretto.service.pool.pool import WorkerPool
+from stretto.service.refusals import draining
+from stretto.service.request import ServiceRequest
+from stretto.wire.errors import RequestRefused
+from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS
+
+_LONG_BYTES = 64_000
+"""Number of bytes of a body from which on it is read in a thread."""
+_BYTES_PER_TOKEN = 4
+
+
+_USUAL_TOKENS = {
+    "/v1/chat/completions": DEFAULT_CHAT_TOKENS,
+    "/v1/responses": DEFAULT_CHAT_TOKENS,
+    "/v1/completions": DEFAULT_COMPLETION_TOKENS,
+}
+"""Tokens of an answer to a request that names no limit, by its path; of others none."""
+_UNREAD = object()
+
+
+class AskedOfModel(msgspec.Struct):
+    """The fields of a request that its door reads; the body is checked by whoever answers it."""
+
+    model: Any = ""
+    n: Any = 1
+    max_tokens: Any = 0
+    max_completion_tokens: Any = 0
+    max_output_tokens: Any = 0
+
+    @property
+    def limit(self) -> int:
+        """Largest number of tokens of an answer; 0 if the request names none."""
+        return max(map(_count, (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)))
+
+
+_NEED_MODEL = ("/v1/chat/completions", "/v1/completions")
+"""Paths of requests that mean the engine if they name no model."""
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_DECODER = msgspec.json.Decoder(AskedOfModel)
+
+
+class PoolDoor:
+    """The door to a pool for requests that are passed on.
+
+    Args:
+        is_draining: whether the service takes no new work.
+
+    Attributes:
+        pool: the workers.
+    """
+
+    def __init__(self, pool: WorkerPool, is_draining: Callable[[], bool]) -> None:
+        self.pool = pool
+        self._is_draining = is_draining
+
+    def route(self, request: ClientRequest) -> Route[ServiceRequest] | None:
+        """Return the route of a request whose path is none of the service's; None if workers do not take it,
+        either.
+        """
+        try:
+            path = read_target(request.target).path
+        except RequestRefused:
+            return None
+        is_known = path == METRICS or is_passed_on(path)
+        if not is_known or not is_method(request.method):
+            return None
+        return Route(request.method.decode("latin-1"), path, self.pass_on)
+
+    async def pass_on(self, request: ServiceRequest, asked: AskedOfModel | None = None) -> None:
+        """Let the workers answer a request.
+
+        Args:
+            asked: what was read of it already.
+
+        Raises:
+            Refused: the service is being ended, the tenant has spent its tokens, or an answer may be longer
+                than the tenant's may.
+            ClientLeft: the client has left.
+        """
+        if self._is_draining():
+            raise draining()
+        tenant = request.tenant
+        if request.method == "POST":
+            asked = asked or await read_asked(request)
+            tenant.check_output_tokens(asked.limit)
+            num_output = (asked.limit or _USUAL_TOKENS.get(request.path, 0)) * max(1, _count(asked.n))
+            num_tokens = request.num_body / _BYTES_PER_TOKEN + num_output
+            tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
+            tenant.spend_tokens(num_tokens)
+        named = await self._named(request, asked)
+
+        def serve(connection: ClientConnection, received: ClientRequest) -> Served | None:
+            if named is not None:
+                received.replace_body(named)
+            received.found = Sender(tenant.name)
+            received.headers = [line for line in received.headers if line[0] not in KEY_HEADERS]
+            return self.pool.front.serve(connection, received)
+
+        request.hand_over(serve)
+
+    async def _named(self, request: ServiceRequest, asked: AskedOfModel | None) -> bytes | None:
+        """Return the body of a request with the name of the workers' model in place of the engine's; None if
+        it need not be changed.
+        """
+        name = None if asked is None else asked.model
+        is_engine = name == self.pool.engine or (not name and request.path in _NEED_MODEL)
+        if asked is None or not is_engine or not (model := self.pool.model):
+            return None
+        content = await request.body()
+
+        def write() -> bytes:
+            fields = _FIELDS.decode(content)  # all other values stay as they were written
+            return msgspec.json.encode({**fields, "model": model})
+
+        return await in_thread(len(content) > _LONG_BYTES, write)
+
+
+async def read_asked(request: ServiceRequest) -> AskedOfModel:
+    """Read the model and the limits of a request; nothing of a body that is no JSON object, whose model is
+    none of the service's.
+    """
+    content = await request.body()
+
+    def read() -> AskedOfModel:
+        try:
+            return _DECODER.decode(content)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return AskedOfModel(_UNREAD)
+
+    return await in_thread(len(content) > _LONG_BYTES, read)
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0

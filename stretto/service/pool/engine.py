@@ -1,0 +1,138 @@
+"""The LLM engine of a service whose workers are a pool: its requests wait with all others for the workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.messages import InstanceLoad
+from stretto.engines.openai_server.config import OpenAIServerConfig
+from stretto.engines.openai_server.http import Http
+from stretto.engines.openai_server.server import OpenAIServer
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import EngineBusy, EngineFailure
+from stretto.model.profile import Profile
+from stretto.model.tasks import Failed, LLMEvent, LLMTask
+from stretto.router.front import Front
+from stretto.router.messages import Sender
+from stretto.service.pool.in_process import SENDER, InProcessClient
+from stretto.wire import paths
+
+_NO_LIMIT = 1_000_000_000
+"""Requests and tokens at the engine's only instance: they wait at the workers, and not before it."""
+_MAX_ATTEMPTS = 2
+"""Times that a request is sent: the workers are tried in turn each time, and text that was passed on already
+is not passed on again."""
+_WAIT_S = 3600.0
+"""Longest silence of the pool, which has limits of its own for whatever it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PooledConfig:
+    """The configuration of an LLM engine at a pool.
+
+    Attributes:
+        server: how its requests are written.
+        front: returns the pool's router.
+        sender_of: returns who sends the requests of a task.
+    """
+
+    server: OpenAIServerConfig
+    front: Callable[[], Front] = field(compare=False)
+    sender_of: Callable[[int], Sender | None] = field(compare=False)
+
+    @property
+    def output_key(self) -> object:
+        """Key that is equal for instances with equal answers."""
+        return self.server.output_key
+
+
+class PooledLLM:
+    """An LLM engine that asks the workers of a pool (`AsyncLLM`)."""
+
+    LIMITS_OFFLINE: ClassVar[bool] = True  # offline requests wait behind all others, in the pool's queue
+
+    def __init__(self, config: PooledConfig) -> None:
+        self._sender_of = config.sender_of
+        self._http = Http(config.server, InProcessClient(config.front))
+        self._server = OpenAIServer(config.server, self._http)
+
+    async def start(self) -> None:
+        """Return at once: the workers run already."""
+
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
+        """Run one task, as `OpenAIServer` does, in the name of its tenant and program.
+
+        What has met no worker in the pool for as long as it may wait there fails for good.
+        """
+        SENDER.set(self._sender_of(task.id))  # of this asyncio task alone
+
+        def tell(event: LLMEvent) -> None:
+            error = event.error if isinstance(event, Failed) else None
+            if isinstance(error, EngineBusy) and not error.retry_after_s:
+                event = Failed(event.task, EngineFailure(error.message, step=error.step))
+            emit(event)
+
+        await self._server.generate(task, tell, rank)
+
+    def written(self, task: int) -> tuple[int, ...]:
+        """Return an empty tuple: servers send text."""
+        return ()
+
+    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+        """Report nothing: the router follows its workers."""
+        await asyncio.Event().wait()
+
+    async def probe(self) -> None:
+        """Check whether a worker serves. Raises EngineFailure if none does."""
+        await self._http.fetch(paths.HEALTH, is_retried=False)
+
+    async def aclose(self) -> None:
+        """Close nothing: the pool has the connections."""
+        await self._server.aclose()
+
+
+def pooled_deployment(
+    name: str,
+    model: str | None,
+    profile: Profile,
+    front: Callable[[], Front],
+    sender_of: Callable[[int], Sender | None],
+) -> Deployment:
+    """Return an LLM engine at a pool.
+
+    Args:
+        model: name of the model at the workers; None takes the first one that they list.
+        profile: predicted seconds of a worker.
+        front: returns the pool's router.
+        sender_of: returns who sends the requests of a task.
+    """
+    server = OpenAIServerConfig(
+        "http://workers",
+        model=model,
+        api="chat",
+        tokenizer="none",
+        api_key_env="",
+        timeout_s=_WAIT_S,
+        max_connections=_NO_LIMIT,
+        max_retries=0,
+        warms_prefixes=False,
+    )
+    engine = Engine(
+        name,
+        contract="llm",
+        placement="least_loaded",
+        max_batch=_NO_LIMIT,
+        max_running=_NO_LIMIT,
+        timeout_s=None,
+        max_attempts=_MAX_ATTEMPTS,
+        holds_programs=False,
+    )
+    config = PooledConfig(server, front, sender_of)
+    replica = Replica(PooledLLM, config, runs_in="loop", profile=profile)
+    return Deployment(engine, (replica,))

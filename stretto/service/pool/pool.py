@@ -1,0 +1,118 @@
+"""The pool of a service: its workers, behind the router's state machine in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from stretto.model.deployment import Deployment
+from stretto.model.errors import ConfigError
+from stretto.model.profile import UNKNOWN_LLM
+from stretto.router.config import RouterConfig
+from stretto.router.front import Front
+from stretto.router.messages import NamedProgram, Sender
+from stretto.router.serve import RunningRouter
+from stretto.runtime.runtime import Runtime
+from stretto.sched.messages import Action, Reply
+from stretto.sched.observer import Observer
+from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.queries.request import StepRequest
+from stretto.service.config import ServiceConfig
+from stretto.service.pool.engine import pooled_deployment
+
+
+class WorkerPool(Observer):
+    """The workers of a service, for which all its requests wait. An async context manager: the workers are
+    watched inside it. It is an observer of the runtime, which tells it when queries have ended.
+
+    Args:
+        config: settings of the router; those of its port are not used.
+        service: settings of the service, of which the pool has the weights of tenants.
+        say: called with what a user should know of the workers.
+        model: name of the model that the engine asks for; None takes the first one that workers list.
+        engine: name of the runtime's engine whose requests go to the workers.
+
+    Attributes:
+        engine: its name.
+        deployment: its declaration.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        service: ServiceConfig,
+        say: Callable[[str], None] = lambda _: None,
+        model: str | None = None,
+        engine: str = "llm",
+    ) -> None:
+        weights = {tenant.name: tenant.weight for tenant in service.tenant} or NO_WEIGHTS
+        self._router = RunningRouter(config, say=say, tenant_weights=weights, has_port=False)
+        self.engine = engine
+        self._model = model
+        self._runtime: Runtime | None = None
+        self._tenants: dict[str, str] = {}  # of queries that are programs by themselves
+        self._is_open = False
+        profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
+        self.deployment: Deployment = pooled_deployment(
+            engine, model, profile, lambda: self.front, self._sender_of
+        )
+
+    @property
+    def front(self) -> Front:
+        """The router. Raises ConfigError outside of the pool's block."""
+        if not self._is_open:
+            raise ConfigError("the workers are not watched yet")
+        return self._router.front
+
+    @property
+    def model(self) -> str:
+        """Name of the model that the engine stands for; "" if no worker has listed one yet."""
+        listed = (name for worker in self.front.router_state.workers() for name in worker.models)
+        return self._model or next(listed, "")
+
+    def serve(self, runtime: Runtime) -> None:
+        """Take the requests of a runtime, which has the engine and this observer."""
+        self._runtime = runtime
+
+    async def __aenter__(self) -> WorkerPool:
+        await self._router.__aenter__()
+        self._is_open = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_open = False
+        await self._router.__aexit__()
+
+    def end_all(self) -> None:
+        """End all requests that wait or run."""
+        self.front.end_all("the service is being ended")
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        """Free the room of a query that has ended, where that was a program by itself."""
+        if type(action) is not Reply or (tenant := self._tenants.pop(action.query, None)) is None:
+            return
+        if self._is_open:
+            front = self.front
+            front.act(front.router_state.end_program(tenant, action.query, monotonic()))
+
+    def _sender_of(self, task: int) -> Sender | None:
+        """Return who sends the requests of a task of the engine; None if the task has ended."""
+        assert self._runtime is not None, "the runtime is served before it is asked anything"
+        step = self._runtime.system.request_of(self.engine, task)
+        if step is None:
+            return None
+        program = _program_of(step)
+        if program.name == step.query and not program.is_final:
+            self._tenants[step.query] = step.record.tenant
+        return Sender(step.record.tenant, step, program)
+
+
+def _program_of(step: StepRequest) -> NamedProgram:
+    """Return the program of a step: what its query names, what one caller waits for in a session, or else the
+    query.
+    """
+    if program := step.record.program:
+        return NamedProgram(program, has_returned=step.is_continued or not step.each)
+    if job := step.demand.job:
+        return NamedProgram(f"{step.query} {job}", has_returned=False)
+    return NamedProgram(step.query, is_final=step.is_alone, has_returned=False)
