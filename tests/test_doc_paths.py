@@ -64,3 +64,19 @@ def test_what_a_page_names_exists(page: Path) -> None:
         if name not in made and not any(path.endswith(f"/{name.strip('/')}/") for path in paths):
             missing.append(name)
     assert not missing
+
+
+def test_the_page_on_architecture_is_short_and_follows_one_request_in_ten_steps() -> None:
+    """What does not fit stands on pages by topic, in `docs/design/`, all of which it links to."""
+    text = (CLONE / "docs" / "architecture.md").read_text("utf-8")
+    assert len(text.split()) <= 900
+    life = text.split("## The life of one request")[1].split("\n## ")[0]
+    steps = re.split(r"^(\d+)\. ", life, flags=re.MULTILINE)[1:]
+    assert steps[::2] == [str(number) for number in range(1, 11)]
+    assert all(re.search(r"`[\w/]+\.py`", step) for step in steps[1::2])
+    topics = {f"design/{page.name}" for page in (CLONE / "docs" / "design").glob("*.md")}
+    assert topics <= set(_LINK.findall(text))
+
+
+def test_the_readme_is_short() -> None:
+    assert len((CLONE / "README.md").read_text("utf-8").splitlines()) <= 180
