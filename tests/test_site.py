@@ -96,3 +96,10 @@ def test_the_site_builds(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=CLONE, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "llm_engine" in (tmp_path / "reference" / "engines.html").read_text("utf-8")
+
+
+def test_packages_that_are_not_public_say_so() -> None:
+    for folder in sorted(path.parent for path in Path(stretto.__file__).parent.glob("*/__init__.py")):
+        module = import_module(f"stretto.{folder.name}")
+        is_internal = "Internal: it may change with any release." in (module.__doc__ or "")
+        assert is_internal == (module.__name__ not in REFERENCE), module.__name__
