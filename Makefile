@@ -17,7 +17,7 @@ FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
 SOAK_S ?= 480
 
-.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
+.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -81,6 +81,14 @@ $(FUZZ_VENV)/.installed:
 
 fuzz: env fuzz-env ## requests of all kinds to the service, about 10,000 in ten minutes: make fuzz FUZZ_S=600
 	$(BIN)/python -m checks.service_fuzz --schemathesis $(FUZZ_VENV)/bin/schemathesis --seconds $(FUZZ_S)
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/$(PIP_INSTALL) -e ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.docs ## build the pages of docs/ as a site in runs/site (0.1 GB more to download, once)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "the site begins at runs/site/index.html"
 
 demo: env ## answer questions over real documents
 	@mkdir -p runs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stretto import Input, Runtime, Template, load_documents
 from stretto.components import Indexing, QueryExpansion, Reranking, Searching, Synthesis
-from stretto.engines.catalogue import local_engines
+from stretto.engines import local_engines
 
 question, files = Input("question", "text"), Input("files", "list[document]")
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from stretto import Deployment, Runtime, deploy, load_documents
 from stretto.apps import agent
+from stretto.engines import llm_engine, tools_engine
 from stretto.engines.batch.calculator import calculate
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
-from stretto.engines.catalogue import llm_engine, tools_engine
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.standin import quote
 from stretto.model.tasks import Decode, LLMTask

@@ -8,7 +8,7 @@ import sys
 
 from stretto import ABSENT, Input, Runtime, Template
 from stretto.components import Condition, FirstPresent, LLMCall
-from stretto.engines.catalogue import llm_engine
+from stretto.engines import llm_engine
 
 question, first, second = (Input(name, "text") for name in ("question", "first", "second"))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stretto import DEFAULT, Component, Document, Input, Runtime, Template, load_documents
 from stretto.apps.components.component import Builder
-from stretto.engines.catalogue import llm_engine, web_engine
+from stretto.engines import llm_engine, web_engine
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
 

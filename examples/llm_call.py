@@ -10,7 +10,7 @@ import sys
 
 from stretto import Input, Runtime, Template
 from stretto.components import LLMCall
-from stretto.engines.catalogue import llm_engine
+from stretto.engines import llm_engine
 
 question, texts = Input("question", "text"), Input("texts", "list[text]")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stretto import Input, Runtime, Template, load_documents
 from stretto.components import MapReduce, Splitting
-from stretto.engines.catalogue import local_engines
+from stretto.engines import local_engines
 
 files = Input("files", "list[document]")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stretto import Runtime, load_documents
 from stretto.apps import naive_rag
-from stretto.engines.catalogue import local_engines
+from stretto.engines import local_engines
 
 SETTINGS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
     "as it is": {},

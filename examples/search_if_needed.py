@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stretto import ABSENT, Input, Runtime, Template, load_documents
 from stretto.components import Generation, Judge, Reading, WebSearch
-from stretto.engines.catalogue import llm_engine, search_engines
+from stretto.engines import llm_engine, search_engines
 
 NOTES = "The key of the library is kept in the office. The team meets on Tuesday at ten in the morning."
 QUESTIONS = ("Where is the key of the library kept?", "What did the captain promise to pay Jim every month?")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from stretto import DEFAULT, Component, Input, Runtime, Template
 from stretto.apps.components.component import Builder
-from stretto.engines.catalogue import llm_engine
+from stretto.engines import llm_engine
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stretto import Input, Runtime, Template
 from stretto.components import LLMCall, ToolCall
-from stretto.engines.catalogue import local_engines
+from stretto.engines import local_engines
 
 
 def find(question: str, path: str) -> str:

@@ -1,12 +1,15 @@
 """Stretto runs LLM applications end to end as fast as the hardware allows.
 
-A name of this package is imported when it is first used, so that the command line starts without the runtime.
+Public are the names of `stretto`, `stretto.apps`, `stretto.components`, `stretto.engines` and
+`stretto.programs` that their `__all__` lists. All other modules and names are internal, and may change with
+any release. A name of this package is imported when it is first used, so that the command line starts without
+the runtime.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from stretto import moved
+from stretto.model.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from stretto.apps.components.component import Component, Input, parallel
@@ -66,16 +69,9 @@ _MODULES = {
     "apps.vocabulary": ("DEFAULT",),
     "sched.vocabulary": ("Vocabulary",),
 }
-_MODULE_OF = {name: f"stretto.{module}" for module, names in _MODULES.items() for name in names}
 
 if not TYPE_CHECKING:  # a checker would take every name for one of the package
-
-    def __getattr__(name: str) -> object:
-        """Import a public name from its module, and keep it. Raises AttributeError for any other name."""
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
-        return found
+    __getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,7 @@
-"""Docstrings stand alone: the first word of each is not one that hangs on the name above it."""
+"""Docstrings stand alone: the first word of each is not one that hangs on the name above it.
+
+They explain no term of the glossary in passing: `support/glosses.py` has the asides that are refused.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.glosses import asides, pasted
 
 CLONE = Path(__file__).resolve().parents[1]
 FOLDERS = ("stretto", "benchmarks", "checks", "tools")
@@ -85,5 +89,29 @@ def test_docstrings_begin_with_a_verb_or_a_noun_phrase() -> None:
         for line, text in docstrings(path)
         for start in (text, *entries(text))
         if hangs(start)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_asides"),
+    [
+        ("Each query (run of an app) has nodes (steps).", 2),
+        ("Each query (one run\n    of an app) ends.", 1),
+        ("A query (run of the test) ends.", 0),
+        ("The policy (`least_seconds`) chooses.", 0),
+        ("A step (of several) ends.", 0),
+    ],
+)
+def test_an_aside_is_recognised(text: str, num_asides: int) -> None:
+    assert len(list(asides(text))) == num_asides
+
+
+def test_terms_are_explained_in_the_glossary_and_where_they_are_defined() -> None:
+    folders = (*FOLDERS, "tests", "examples", "docs")
+    paths = [p for folder in folders for kind in ("*.py", "*.md") for p in (CLONE / folder).rglob(kind)]
+    own = {"glosses.py", "test_docstrings.py"}
+    found = [
+        f"{path.relative_to(CLONE)}:{line}" for path in paths if path.name not in own for line in pasted(path)
     ]
     assert not found, "\n".join(found)

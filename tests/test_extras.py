@@ -15,7 +15,7 @@ from checks.extras_check import COMMANDS
 from stretto.model.errors import ConfigError
 from stretto.model.extras import check_installed, imports_of, is_installed
 
-NEEDS_NO_CHECK = {"kernels", "bench", "dev"}
+NEEDS_NO_CHECK = {"kernels", "bench", "docs", "dev"}
 """Extras for the developers of the project."""
 IMPORTS = {
     "emulate": "import stretto.emulate.processes, stretto.emulate.serve",
@@ -144,7 +144,7 @@ def test_a_blocked_package_counts_as_not_installed() -> None:
 
 
 def test_pages_name_extras_that_there_are() -> None:
-    pages = [CLONE / "README.md", *(CLONE / "docs").glob("*.md")]
+    pages = [CLONE / "README.md", *(CLONE / "docs").rglob("*.md")]
     named = {
         extra.strip()
         for page in pages

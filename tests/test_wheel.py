@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import stretto
+
 CLONE = Path(__file__).resolve().parents[1]
 SCRIPTS = ("benchmarks", "checks", "tools")
 DATA = {
@@ -48,6 +50,25 @@ def test_every_module_and_every_data_file_is_in_the_wheel(wheel: zipfile.ZipFile
     assert {name for name in names if name.endswith(".py")} == modules
     for folder, count in DATA.items():
         assert len([n for n in names if n.startswith(folder) and not n.endswith(".py")]) == count, folder
+
+
+def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
+    """Checkers of types use its annotations, and its first page is the README."""
+    assert wheel.read("stretto/py.typed") == b""
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = wheel.read(name).decode()
+    for line in (
+        f"Version: {stretto.__version__}",
+        "License-Expression: Apache-2.0",
+        "Requires-Python: >=3.11",
+        "Classifier: Typing :: Typed",
+        "Description-Content-Type: text/markdown",
+        "Provides-Extra: local",
+    ):
+        assert f"\n{line}\n" in metadata, line
+    assert "# Stretto" in metadata
+    (entry,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    assert "stretto = stretto.cli.main:main" in wheel.read(entry).decode()
 
 
 def test_bench_outside_a_clone_says_where_the_benchmarks_are(wheel: zipfile.ZipFile, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from stretto.sched.queries.request import QueueEntry
 
 
 class CriticalPath(ByQuery):
-    """A queue order that serves the steps of every query (run of an app) with the longest way to the query's
+    """A queue order that serves the steps of every query with the longest way to the query's
     end first, then those of each with the next longest, and so on, round by round.
 
     The way is measured in predicted seconds (Teola §8 leaves it open).

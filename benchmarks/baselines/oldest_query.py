@@ -16,7 +16,7 @@ from stretto.sched.queries.request import QueueEntry
 
 
 class OldestQuery:
-    """A queue order that serves the query (run of an app) that arrived first.
+    """A queue order that serves the query that arrived first.
 
     Within a query, the step with the longest predicted way to the end goes first.
     """

@@ -37,11 +37,11 @@ class FakeBatchConfig:
 
 
 class FakeBatch:
-    """A batch engine for tests that answers every batch op (kind of step: chunk, embed, search…) with made-up
+    """A batch engine for tests that answers every batch op with made-up
     values.
 
     Values depend on the inputs alone. The input or the setting `collection` names the collection that chunks
-    are ingested into and searched in. A collection without a name belongs to its query (run of an app), and
+    are ingested into and searched in. A collection without a name belongs to its query, and
     is dropped when the query ends.
     """
 
@@ -54,7 +54,7 @@ class FakeBatch:
         return [self._run_task(task) for task in tasks]
 
     def release(self, query: str) -> None:
-        """Drop the unnamed collection that a query (run of an app) has filled, as the query has ended."""
+        """Drop the unnamed collection that a query has filled, as the query has ended."""
         self._collections.pop(query, None)
 
     def close(self) -> None:

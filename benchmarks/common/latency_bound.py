@@ -15,7 +15,7 @@ from stretto.sim.query_bound import QueryBound
 
 
 def least_mean_s(arrivals_s: Sequence[float], bounds: Sequence[QueryBound]) -> float:
-    """Return a lower bound of the mean latency of these queries (runs of an app), in seconds, which no
+    """Return a lower bound of the mean latency of these queries, in seconds, which no
     schedule can beat.
 
     It is the largest of: the mean of the queries' own bounds, and for each engine the mean if all its work

@@ -173,7 +173,7 @@ class Remembered:
         return [known[key] for key in keys]
 
     def release(self, query: str) -> None:
-        """Do nothing: this engine keeps no data of a single query (one run of an app)."""
+        """Do nothing: this engine keeps no data of a single query."""
 
     def close(self) -> None:
         """Close the real engine whose answers this one gives."""
@@ -183,13 +183,13 @@ class Remembered:
 
 def own_vectors(config: object) -> MemoryVectors:
     """Return a new vector store in memory, whatever `config` says; it only holds what the simulated queries
-    (runs of an app) store.
+    store.
     """
     return MemoryVectors(MemoryVectorsConfig())
 
 
 def remembering(deployments: Iterable[Deployment]) -> list[Deployment]:
-    """Return the deployments (engines with their replicas), changed so that they suit a simulation in this
+    """Return the deployments, changed so that they suit a simulation in this
     process.
 
     Batch engines without state compute each answer once and remember it (`Remembered`).

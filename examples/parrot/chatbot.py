@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.engines.catalogue import llm_engine
+from stretto.engines import llm_engine
 
 BEGINNING = "This is a conversation between Human and Assistant, who is kind and brief."
 

@@ -5,7 +5,7 @@ python examples/parrot/explained_jokes.py
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.engines.catalogue import llm_engine
+from stretto.engines import llm_engine
 
 TOPICS = ("a student", "a cat", "an engineer", "a computer", "the weather", "a pianist")
 

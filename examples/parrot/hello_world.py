@@ -7,7 +7,7 @@ import sys
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.engines.catalogue import llm_engine
+from stretto.engines import llm_engine
 
 
 @P.SemanticFunction(max_tokens=32)

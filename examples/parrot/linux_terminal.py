@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.engines.catalogue import llm_engine
+from stretto.engines import llm_engine
 
 
 @P.SemanticFunction

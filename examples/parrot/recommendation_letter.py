@@ -5,7 +5,7 @@ python examples/parrot/recommendation_letter.py
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.engines.catalogue import llm_engine
+from stretto.engines import llm_engine
 
 
 @P.SemanticFunction(max_tokens=200)

@@ -6,7 +6,7 @@ python examples/parrot/role_play.py
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.engines.catalogue import llm_engine, transforms_engine
+from stretto.engines import llm_engine, transforms_engine
 
 QUESTIONS = tuple(
     f"What do you see {place}?"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.engines.catalogue import llm_engine
+from stretto.engines import llm_engine
 
 PART_CHARS = 2000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stretto import Input, Runtime, Template, load_documents
 from stretto.components import Splitting
-from stretto.engines.catalogue import local_engines
+from stretto.engines import local_engines
 
 files = Input("files", "list[document]")
 splitting = Splitting(files=files, tokens=256)

@@ -1,4 +1,4 @@
-"""Compiles an app, with the settings of a query (one run of it), to an execution graph, and caches that.
+"""Compiles an app, with the settings of a query, to an execution graph, and caches that.
 
 The second query with the same settings costs a dictionary look-up: a graph holds no values of a query.
 """
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class PlanCache:
     """A compiler from app templates to graphs that can be run, with a cache of those that it made.
 
-    Queries (runs) with the same steps and optimisation passes share one graph, whichever template, settings
+    Queries with the same steps and optimisation passes share one graph, whichever template, settings
     or expansion they come from: what is compiled is found by its structure. Where passes are weighed, the
     present load counts too, as far as it is one of the few kinds of load that `Conditions` knows. Several
     threads may plan at the same time.
@@ -68,7 +68,7 @@ class PlanCache:
         *,
         is_running: bool = False,
     ) -> ExecutionGraph:
-        """Return the compiled graph of a query (one run of an app) with these settings and optimisation
+        """Return the compiled graph of a query with these settings and optimisation
         passes.
 
         It comes from the cache if a query with the same steps and passes was compiled before. A template is
@@ -155,7 +155,7 @@ class PlanCache:
         return self._compiled(graph, passes, num_others, is_verified=False)
 
     def compile(self, graph: Graph, passes: tuple[str, ...], num_others: int = 0) -> ExecutionGraph:
-        """Optimise a verified graph with the named passes (rewriting functions), or with those that are
+        """Optimise a verified graph with the named passes, or with those that are
         predicted to pay beside `num_others` other queries if `passes` is `WEIGHED`; compile it, and return
         the result without caching it.
         """

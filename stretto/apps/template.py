@@ -63,7 +63,7 @@ class Template:
         self.lower({})
 
     def lower(self, configuration: Configuration, vocabulary: Vocabulary | None = None) -> Graph:
-        """Return the graph of steps that a query (one run of the app) with this configuration runs.
+        """Return the graph of steps that a query with this configuration runs.
 
         Args:
             configuration: settings to change, by component.

@@ -1,0 +1,4 @@
+"""The command line.
+
+Internal: it may change with any release.
+"""

@@ -65,7 +65,7 @@ app = typer.Typer(
     cls=_Commands,
     help="Runs LLM applications end to end as fast as the hardware allows.",
     invoke_without_command=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

@@ -80,7 +80,7 @@ class Assembled:
     embedder: str
 
     def named(self, name: str) -> Deployment:
-        """Return the engine of this name, with its replicas (ways to run it)."""
+        """Return the engine of this name, with its replicas."""
         return next(deployment for deployment in self.deployments if deployment.name == name)
 
     @property

@@ -35,7 +35,7 @@ def deployed(tables: Tables) -> tuple[Machine, tuple[Deployment, ...]]:
 
 
 def check_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
-    """Check that a machine has devices and memory for a new replica (copy of an engine) beside the `others`.
+    """Check that a machine has devices and memory for a new replica beside the `others`.
 
     Raises:
         ConfigError: the replica does not fit, or uses an accelerator that the machine does not have.
@@ -48,7 +48,7 @@ def check_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
 
 
 def shared_accelerator(replica: Replica) -> str | None:
-    """Return the name of the accelerator that a replica (copy of an engine) uses but may share with others,
+    """Return the name of the accelerator that a replica uses but may share with others,
     as models in our process do.
 
     None if it uses none, or claims its devices for itself alone.
@@ -60,7 +60,7 @@ def shared_accelerator(replica: Replica) -> str | None:
 
 
 def labelled(deployments: Iterable[Deployment]) -> list[Placed]:
-    """Return all replicas (ways to run them) of these engines, each with a label for messages, such as
+    """Return all replicas of these engines, each with a label for messages, such as
     "engine 'llm', replica 0".
     """
     return [

@@ -20,7 +20,7 @@ READING = 3
 
 
 def indexing_of(template: Template) -> Component:
-    """Return the component (part) of a RAG app that indexes the documents."""
+    """Return the component of a RAG app that indexes the documents."""
     return next(component for component in template.components if component.name == NAME)
 
 

@@ -48,7 +48,7 @@ def planner(name: str) -> str:
 
 def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:
     """Parse the values of the option `--set`, texts of the form `component.setting=value`, to settings of the
-    app's components (parts).
+    app's components.
 
     A value is JSON, or else text. Returns the settings by component. Raises ConfigError for other forms.
     """

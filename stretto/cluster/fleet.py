@@ -87,7 +87,7 @@ class _Member:
 
 
 class Fleet:
-    """The instances (running copies) of one engine: a state machine that starts, restarts, drains and gives
+    """The instances of one engine: a state machine that starts, restarts, drains and gives
     up instances.
 
     Methods return actions for the runtime or the simulator to carry out. (`transitions.py` has the states.)
@@ -112,13 +112,13 @@ class Fleet:
         self._in: dict[State, dict[InstanceId, None]] = {state: {} for state in TRANSITIONS}
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Add a replica (declaration of a copy of the engine) and start its first instance; return a list
+        """Add a replica and start its first instance; return a list
         with the action that starts it.
         """
         return self._begin(_Slot(next(self._slots), replica), 0.0, now_s)
 
     def ready(self, instance: InstanceId, now_s: float, *, on_trial: bool = False) -> None:
-        """Mark an instance as serving: it has started, or it was suspect (perhaps down) and has answered.
+        """Mark an instance as serving: it has started, or it was suspect and has answered.
 
         An instance that is draining or gone stays so. `on_trial` says that it has only passed a check, so
         that its suspicions count until it answers a request.
@@ -247,7 +247,7 @@ class Fleet:
         return self._stop(instance, "finish")
 
     def stopped(self, instance: InstanceId, now_s: float) -> None:
-        """Remove an instance that has ended as it was told to, after draining (getting no more work)."""
+        """Remove an instance that has ended as it was told to, after draining."""
         member = self._members.get(instance)
         if member is not None and member.drain is not None and member.stop is None:
             raise InternalError(f"{self.engine}/{instance} says it has stopped; it was not told to stop yet")
@@ -283,7 +283,7 @@ class Fleet:
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def probe_s(self, instance: InstanceId) -> float:
-        """Return the time at which a suspect instance (one that may be down) may be tried with a request."""
+        """Return the time at which a suspect instance may be tried with a request."""
         return self._members[instance].probe_s
 
     def replica(self, instance: InstanceId) -> Replica:
@@ -299,7 +299,7 @@ class Fleet:
         return self._members[instance].slot.number
 
     def loading_s(self, replica: Replica) -> float | None:
-        """Return how many seconds the last start of a replica (copy of the engine) took; before the first
+        """Return how many seconds the last start of a replica took; before the first
         start, the predicted seconds, or None if there is no prediction.
         """
         return next((seconds for known, seconds in self._measured if known == replica), replica.loading_s)
@@ -332,9 +332,7 @@ class Fleet:
 
     @property
     def is_hopeful(self) -> bool:
-        """Whether some instance that does not serve now may serve later: one that is starting, or suspect
-        (perhaps down).
-        """
+        """Whether some instance that does not serve now may serve later: one that is starting, or suspect."""
         return bool(self._in["starting"] or self._in["suspect"])
 
     def check_invariants(self) -> None:

@@ -22,7 +22,7 @@ class InstanceView:
     Attributes:
         capacity_tokens: number of tokens, of prompts and expected outputs, that may be in flight there.
         num_slots: number of requests that may run there at once.
-        space: name of the tokenizer and block length of its cache. A prompt has one key (its block hashes)
+        space: name of the tokenizer and block length of its cache. A prompt has one key
             for each such name.
         state: only "serving" and "suspect" instances get work.
         num_running: number of requests that run there.
@@ -132,7 +132,7 @@ class InstanceView:
 
 
 class InstanceTable:
-    """The instances of one engine as placement policies (the rules that choose one) see them, by id and
+    """The instances of one engine as placement policies see them, by id and
     sorted by load, so that the least loaded one is found fast.
 
     Args:
@@ -243,7 +243,7 @@ class InstanceTable:
         (predicted speed) that instances have.
 
         If there is none, and no serving instance could run the request even if it were idle, return the
-        suspect instances (perhaps down) that run nothing and may be tried now. So each suspect gets one
+        suspect instances that run nothing and may be tried now. So each suspect gets one
         request at a time, and none that a serving instance may take, now or later.
         """
         self._sort()
@@ -272,7 +272,7 @@ class InstanceTable:
         for each cost profile (predicted speed) that instances have.
 
         They may be full now: this is for policies that let a request wait at an instance and count the
-        waiting as part of the price. If there is none, return suspect instances (perhaps down) as
+        waiting as part of the price. If there is none, return suspect instances as
         `candidates` does.
         """
         assert self._hosts is not None, "the table was made without full instances"

@@ -48,7 +48,7 @@ Placed = tuple[str, Replica]
 
 
 def check_deployments(machine: Machine, deployments: Iterable[Deployment]) -> None:
-    """Check that the devices and ports of this machine suffice for all replicas (copies of engines) that run
+    """Check that the devices and ports of this machine suffice for all replicas that run
     here at once.
 
     Raises:
@@ -63,7 +63,7 @@ def check_deployments(machine: Machine, deployments: Iterable[Deployment]) -> No
 
 
 def check_free(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
-    """Check that the devices and the port which a new replica (copy of an engine) needs are not taken by the
+    """Check that the devices and the port which a new replica needs are not taken by the
     replicas `others`, which run now.
 
     Raises:

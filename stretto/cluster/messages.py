@@ -1,6 +1,6 @@
 """Messages about instances: what a fleet asks for, and what instances report.
 
-A fleet (the state machine of one engine's instances) asks a driver (the runtime or the simulator) to start
+A fleet (the state machine of one engine's instances) asks a driver to start
 and stop instances. An instance is addressed by the name of its engine and its `InstanceId`. Ids are never
 reused, so that a late message of a dead instance matches no living one.
 """

@@ -71,17 +71,17 @@ class Purpose:
 
 @record
 class PlacementRequest:
-    """A request as a placement policy (the rule that chooses an instance for it) sees it.
+    """A request as a placement policy sees it.
 
     Attributes:
         num_tokens: number of tokens of the prompt.
         expected_output: number of tokens that it is expected to generate.
-        keys: hashes of the prompt's blocks, by name of the space (tokenizer and block length) that instances
+        keys: hashes of the prompt's blocks, by name of the space that instances
             have.
         hints: number of tokens of the prompt's beginning that instances are known to hold without a report,
             for example where an earlier part of the same query ran.
         computing: number of tokens of the prompt's beginning that instances are computing right now.
-        tenant: owner of the query (the run of an app) that the request belongs to.
+        tenant: owner of the query that the request belongs to.
         slack_s: seconds that it may still wait without making its query miss a deadline; infinite without
             one.
         bound_to: instance in whose own queue it waits already, when the policy is asked about it again.
@@ -179,7 +179,7 @@ class Choice:
 
 @record
 class Joined:
-    """Event for a placement policy (the rule that chooses instances): an instance can take work.
+    """Event for a placement policy: an instance can take work.
 
     Attributes:
         space: names the tokenizer and block length for which prompts have keys there, "" if they have none.
@@ -195,7 +195,7 @@ class Joined:
 
 @record
 class Bound:
-    """Event for a placement policy (the rule that chooses instances): a request was put into the queue of an
+    """Event for a placement policy: a request was put into the queue of an
     instance, to wait there until it fits.
 
     The event `Unbound` follows when it leaves that queue.
@@ -212,7 +212,7 @@ class Bound:
 
 @record
 class Unbound:
-    """Event for a placement policy (the rule that chooses instances): a request has left the queue of an
+    """Event for a placement policy: a request has left the queue of an
     instance, to run there, to move to another instance or to be dropped.
 
     `request` is the same object as in `Bound`. If it is sent out to run, `Dispatched` follows before the next
@@ -225,7 +225,7 @@ class Unbound:
 
 @record
 class Dispatched:
-    """Event for a placement policy (the rule that chooses instances): a request was sent to an instance, to
+    """Event for a placement policy: a request was sent to an instance, to
     run there.
 
     The event `Ended` follows when it has left.
@@ -241,7 +241,7 @@ class Dispatched:
 
 @record
 class Ended:
-    """Event for a placement policy (the rule that chooses instances): a request has left an instance that ran
+    """Event for a placement policy: a request has left an instance that ran
     it, because it ended or was stopped.
 
     Attributes:
@@ -258,7 +258,7 @@ class Ended:
 
 @record
 class Left:
-    """Event for a placement policy (the rule that chooses instances): an instance takes no more work, and
+    """Event for a placement policy: an instance takes no more work, and
     what its cache holds no longer counts.
     """
 
@@ -267,7 +267,7 @@ class Left:
 
 @record
 class Emptied:
-    """Event for a placement policy (the rule that chooses instances): what an instance's cache holds is no
+    """Event for a placement policy: what an instance's cache holds is no
     longer known, for example because the cache was cleared. The instance goes on, with all its requests.
     """
 
@@ -288,7 +288,7 @@ class Placement(Protocol):
         binds: when a request is assigned to an instance: "late", once it fits there; "early", when it comes,
             so that it may wait there and move; "final", when it comes too, but it only moves when that
             instance no longer serves. A policy that derives from this class binds late.
-        uses_keys: which keys (block hashes) of prompts it reads. A policy that derives from this class reads
+        uses_keys: which keys of prompts it reads. A policy that derives from this class reads
             none.
     """
 
@@ -320,7 +320,7 @@ class Placement(Protocol):
         return True
 
     def observe(self, event: PlacementEvent) -> None:
-        """Update what the placement policy (the rule that chooses instances) remembers, after an event such
+        """Update what the placement policy remembers, after an event such
         as a request sent or an instance gone.
 
         Called before the instances are sorted by their new loads.

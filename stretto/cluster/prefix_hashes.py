@@ -1,5 +1,5 @@
-"""Fast chained hashes of a prompt's blocks, by which a router or a placement policy (the rule that chooses an
-instance) finds a prompt's beginning in its index.
+"""Fast chained hashes of a prompt's blocks, by which a router or a placement policy
+finds a prompt's beginning in its index.
 
 A hash has 8 bytes and depends on all of the prompt up to its block's end. It is a multilinear hash: a
 block's words are multiplied by fixed random numbers and added, so are the blocks' sums, all modulo 2^64.

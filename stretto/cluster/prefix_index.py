@@ -1,5 +1,4 @@
-"""What the prefix caches of all instances hold of a prompt, in one look-up, for placement policies (the rules
-that choose an instance).
+"""What the prefix caches of all instances hold of a prompt, in one look-up, for placement policies.
 
 An instance that reports its cache by KV events is believed. Requests that run there count too, because their
 blocks are reported only when they are computed. Of an instance that reports nothing, the index believes that
@@ -44,7 +43,7 @@ WINDOW_S = 3600.0
 RATE_S = 180.0
 """Seconds after which a use of a prefix counts as 1/e of one."""
 MAX_BYTES = 256e6
-"""Memory of the prefixes of one space (tokenizer and block length), in bytes."""
+"""Memory of the prefixes of one space, in bytes."""
 _MAX_HOLDERS = 16
 _GROWTH = 1.02
 
@@ -92,7 +91,7 @@ class _Member:
     """An instance that has joined.
 
     Attributes:
-        tree: tree of the prefixes of its space (tokenizer and block length); None without a space.
+        tree: tree of the prefixes of its space; None without a space.
         followed: tree that has what it would hold if it evicted what was used least recently; only while it
             reports its cache. It stays empty if the size of the cache is unknown.
         cache_tokens: tokens that its prefix cache can hold.
@@ -126,12 +125,12 @@ class PrefixIndex:
 
     Args:
         window_s: seconds after which what was not used is forgotten, where instances report nothing.
-        max_bytes: memory that the prefixes of one space (tokenizer and block length) may take, and again
+        max_bytes: memory that the prefixes of one space may take, and again
             those of its instances that report their caches.
         rate_s: seconds after which a use of a prefix counts as 1/e of one.
 
     Attributes:
-        caches: what each instance that has a space (tokenizer and block length) would hold if it evicted what
+        caches: what each instance that has a space would hold if it evicted what
             was used least recently.
         now_s: time of the last request that was sent.
     """
@@ -159,7 +158,7 @@ class PrefixIndex:
         return self._trees.get(space)
 
     def space_of(self, instance: InstanceId) -> str | None:
-        """Return the name of an instance's space (tokenizer and block length); None if it has not joined."""
+        """Return the name of an instance's space; None if it has not joined."""
         member = self._members.get(instance)
         return None if member is None else member.space
 

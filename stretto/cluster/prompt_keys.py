@@ -74,8 +74,8 @@ SpaceOf: TypeAlias = Callable[[str, Replica], PromptSpace | None]
 
 
 class PromptKeys:
-    """Computes the keys of prompts (the hashes of their blocks), by which a placement policy (the rule that
-    chooses an instance) sees which instance holds a prompt's beginning in its cache.
+    """Computes the keys of prompts (the hashes of their blocks), by which a placement policy
+    sees which instance holds a prompt's beginning in its cache.
 
     A prompt has one key for each space, that is for each tokenizer and block length among the engine's
     instances.
@@ -96,8 +96,7 @@ class PromptKeys:
         self._kept: OrderedDict[tuple[str, str, Prompt], PromptKey] = OrderedDict()
 
     def join(self, instance: InstanceId, replica: Replica) -> str:
-        """Add an instance that serves, so that prompts get keys for its cache; return the name of its space
-        (tokenizer and block length).
+        """Add an instance that serves, so that prompts get keys for its cache; return the name of its space.
 
         The name is "" if prompts get no key for this instance.
         """
@@ -125,8 +124,8 @@ class PromptKeys:
             self._by_name = {space.name: space for space in self._spaces.values()}
 
     def of(self, prompt: Prompt, tenant: str) -> Mapping[str, PromptKey]:
-        """Return the keys (block hashes) of a prompt of a tenant (owner), one for each space (tokenizer and
-        block length) that an instance has, by the space's name.
+        """Return the keys of a prompt of a tenant, one for each space
+        that an instance has, by the space's name.
         """
         if not self._by_name:
             return _NO_KEYS

@@ -25,7 +25,7 @@ def delay_s(num_failures: int) -> float:
 
 @dataclass(slots=True)
 class RestartBudget:
-    """A count of the failures of one replica (copy of an engine) since it last answered a request. It decides
+    """A count of the failures of one replica since it last answered a request. It decides
     when the replica is started again or given up.
     """
 

@@ -190,7 +190,7 @@ def hosts_of(
     """Return the instances to compare for a request: of a small fleet all that serve and could run it, of a
     large one the least loaded and those that hold most of it.
 
-    If none serves, suspect ones (perhaps down) that may be tried with a request are returned.
+    If none serves, suspect ones that may be tried with a request are returned.
     """
     room = instances.room_for(request.all_tokens)
     if len(instances) <= _COMPARED:

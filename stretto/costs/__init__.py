@@ -1,0 +1,4 @@
+"""Predicted seconds of steps, batches and loads.
+
+Internal: it may change with any release.
+"""

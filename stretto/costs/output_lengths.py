@@ -104,7 +104,7 @@ def _merged(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 class LengthsBySource:
-    """Distributions of answer lengths, by model and template (kind of prompt).
+    """Distributions of answer lengths, by model and template.
 
     A template without answers so far gets the distribution of its model.
     """
@@ -114,7 +114,7 @@ class LengthsBySource:
         self._max_sources = max_sources
 
     def of(self, model: str, template: str = "") -> OutputLengths:
-        """Return the distribution of the lengths of a model's answers to a template (kind of prompt); if the
+        """Return the distribution of the lengths of a model's answers to a template; if the
         template is unknown, that of all its answers.
 
         Raises:
@@ -126,11 +126,11 @@ class LengthsBySource:
         raise ConfigError(f"output lengths of model {model!r} are not known")
 
     def knows(self, model: str, template: str = "") -> bool:
-        """Return whether answers of this model to just this template (kind of prompt) were counted."""
+        """Return whether answers of this model to just this template were counted."""
         return (model, template) in self._known
 
     def observe(self, model: str, template: str, num_tokens: int) -> None:
-        """Count an answer of `num_tokens` tokens that a model gave to a template (kind of prompt).
+        """Count an answer of `num_tokens` tokens that a model gave to a template.
 
         If there are too many pairs of model and template, the one counted longest ago is dropped.
         """

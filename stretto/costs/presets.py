@@ -80,7 +80,7 @@ class Preset:
         )
 
     def model(self, name: str) -> LLMModel:
-        """Return the sizes of one of the LLMs that this preset (known costs of one kind of machine) has, by
+        """Return the sizes of one of the LLMs that this preset has, by
         the model's name.
 
         Raises:
@@ -156,7 +156,7 @@ def all_presets() -> dict[str, Preset]:
 
 
 def load_preset(name: str) -> Preset:
-    """Return the preset (known costs of one kind of machine) of this name.
+    """Return the preset of this name.
 
     Raises:
         ConfigError: there is none of that name.
@@ -167,7 +167,7 @@ def load_preset(name: str) -> Preset:
 
 
 def read_preset(path: Path) -> Preset:
-    """Read a preset (known costs of one kind of machine) from a file.
+    """Read a preset from a file.
 
     Raises:
         ConfigError: the file cannot be read, or a value is missing, unknown or impossible.
@@ -182,7 +182,7 @@ def read_preset(path: Path) -> Preset:
 
 
 def write_preset(preset: Preset, path: Path) -> None:
-    """Write a preset (known costs of one kind of machine) to a file from which `read_preset` reads it."""
+    """Write a preset to a file from which `read_preset` reads it."""
     found = {name: value for name, value in asdict(preset).items() if value or name == "about"}
     for model in found.get("models", {}).values():
         del model["name"]
@@ -190,7 +190,7 @@ def write_preset(preset: Preset, path: Path) -> None:
 
 
 def preset_of(found: Mapping[str, Any]) -> Preset:
-    """Build a preset (known costs of one kind of machine) from the content of its file.
+    """Build a preset from the content of its file.
 
     Raises:
         ConfigError: a value is missing, unknown or impossible; the message names it.
@@ -232,7 +232,7 @@ def preset_of(found: Mapping[str, Any]) -> Preset:
 def load_output_lengths() -> LengthsBySource:
     """Read the distributions of answer lengths, as counted for 23 LLMs, that come with the project.
 
-    A model that was measured with a second template (kind of prompt) has a distribution for that too.
+    A model that was measured with a second template has a distribution for that too.
     """
     found = _read(_LENGTHS)["models"]
     return LengthsBySource(

@@ -1,4 +1,7 @@
-"""Parsers of files. A parsed document is text in sections, ready to be cut into chunks."""
+"""Parsers of files. A parsed document is text in sections, ready to be cut into chunks.
+
+Internal: it may change with any release.
+"""
 
 from stretto.documents.load import load_documents
 from stretto.documents.parser_process import ParseLimits

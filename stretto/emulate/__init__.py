@@ -2,4 +2,6 @@
 
 An emulated server takes the time that `costs` predicts for each step of its production local scheduler, and
 answers with made-up texts. It needs the packages of the extra `emulate`.
+
+Internal: it may change with any release.
 """

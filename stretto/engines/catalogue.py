@@ -77,7 +77,7 @@ def llm_engine(
     tokenizer: str | None = None,
     model: str | None = None,
 ) -> Deployment:
-    """Return the declaration of the engine "llm" with a number of equal replicas (copies): a server, or a
+    """Return the declaration of the engine "llm" with a number of equal replicas: a server, or a
     model on this machine.
 
     Args:
@@ -100,7 +100,7 @@ def llm_engine(
 
 
 def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) -> Deployment:
-    """Return the declaration of the engine "llm" with these replicas (ways to run it).
+    """Return the declaration of the engine "llm" with these replicas.
 
     Args:
         policy: name of the order in which waiting requests are served; None leaves the default.
@@ -124,7 +124,7 @@ def is_url(where: str | None) -> bool:
 def llm_replica(
     where: str | None, *, device: str | None = None, dtype: str | None = None, runs_in: RunsIn = "thread"
 ) -> Replica:
-    """Return a replica (declaration of one copy) of an LLM that runs on this machine.
+    """Return a replica of an LLM that runs on this machine.
 
     Args:
         where: path of a checkpoint (a directory or a GGUF file), name of a fetched model, or "stand-in" (no
@@ -230,7 +230,7 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
 def server_replica(
     url: str, *, api: str | None = None, tokenizer: str | None = None, model: str | None = None
 ) -> Replica:
-    """Return a replica (declaration of one copy) of an LLM that is an OpenAI-compatible server, running
+    """Return a replica of an LLM that is an OpenAI-compatible server, running
     already.
 
     Prompts in their plain form stop where a base model would begin a further question.
@@ -256,7 +256,7 @@ def server_replica(
 def vectors_engine() -> Deployment:
     """Return the declaration of the engine "vectors", which keeps collections of vectors in memory.
 
-    A collection without a name belongs to one query (one run of an app) and is dropped when that ends.
+    A collection without a name belongs to one query and is dropped when that ends.
     """
     return deploy(
         "vectors",
@@ -407,13 +407,13 @@ def transforms_engine() -> Deployment:
 
 def engine_and_model(deployment: Deployment) -> str:
     """Return the key under which the measured latency profile of an engine is saved: that of its first
-    replica (copy).
+    replica.
     """
     return profile_key(deployment.name, deployment.replicas[0])
 
 
 def profile_key(engine: str, replica: Replica) -> str:
-    """Return the key under which the measured latency profile of a replica (copy of an engine) is saved.
+    """Return the key under which the measured latency profile of a replica is saved.
 
     It is the engine's name with its model, or with its kind where there is no model, and then the URL of a
     server, and the device and dtype if they are not the defaults.

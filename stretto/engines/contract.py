@@ -34,7 +34,7 @@ class BatchEngine(Protocol):
         ...
 
     def release(self, query: str) -> None:
-        """Drop all data kept for a query (run of an app) that has ended. Called once per query at most."""
+        """Drop all data kept for a query that has ended. Called once per query at most."""
         ...
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class SteppedLLM(Protocol):
         ...
 
     def release(self, query: str) -> None:
-        """Drop the KV that only a query (one run of an app) used, because the query has ended."""
+        """Drop the KV that only a query used, because the query has ended."""
         ...
 
     def take_kv_events(self) -> Sequence[KVEvent]:
@@ -187,7 +187,7 @@ class RetainingLLM(Protocol):
     """The further method of a stepped LLM engine that evicts by what will be needed again."""
 
     def retain(self, reuse: Reuse) -> None:
-        """Note when a query (one run of an app) will need cached prefixes again. It is a hint for the order
+        """Note when a query will need cached prefixes again. It is a hint for the order
         of evictions: what the engine does not hold, or cannot tokenise, is ignored.
         """
         ...

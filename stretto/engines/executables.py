@@ -26,7 +26,7 @@ class Executable:
         runs_in: where it runs unless its replica says otherwise.
         places: all places where it can run.
         profile: latency unless its replica says otherwise.
-        keeps_state: whether it keeps data for a query (run of an app), and must be told when that has ended.
+        keeps_state: whether it keeps data for a query, and must be told when that has ended.
         fixed: configuration fields that the name in the file determines, as "server:vllm" the program.
         extra: extra of the installed package that brings what the engine needs.
         packages: packages of that extra that the engine imports.

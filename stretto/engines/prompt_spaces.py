@@ -7,7 +7,7 @@ from stretto.model.deployment import Replica
 
 
 def prompt_space(engine: str, replica: Replica) -> PromptSpace | None:
-    """Return the rule by which the instances of a replica (copy of an engine) turn a prompt into hashes of
+    """Return the rule by which the instances of a replica turn a prompt into hashes of
     the KV blocks they cache.
 
     The hashes are those with which they report what they have cached; None if they report nothing. The

@@ -1,6 +1,6 @@
 """Compile a verified graph into the form that the graph scheduler runs: integer ids instead of names.
 
-An `ExecutionGraph` holds no state and no values of a query (one run of an app), so that all queries with the
+An `ExecutionGraph` holds no state and no values of a query, so that all queries with the
 same settings share one.
 A *value* is an out port of a primitive, or a graph input; nodes and values are numbered in graph order.
 """
@@ -25,7 +25,7 @@ from stretto.model.tasks import Decode
 
 @record
 class In:
-    """One in port (named input) of a compiled node (step of an app): which value it reads, and how.
+    """One in port of a compiled node: which value it reads, and how.
 
     Attributes:
         port: name of the port.
@@ -117,7 +117,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class StreamedOutput:
-    """Permission to show the text of a decode (LLM generation) to the caller, as output `name`, while it is
+    """Permission to show the text of a decode to the caller, as output `name`, while it is
     being generated. An `expand` step passes its permission on to the steps that replace it.
 
     The text may be shown once every value in `unless` (ids) is known to be absent (its step was skipped),
@@ -160,7 +160,7 @@ class ConnectionTables:
         readers: Sequence[tuple[tuple[int, int], ...]],
         followers: Sequence[tuple[int, ...]],
     ) -> ConnectionTables:
-        """Build the look-up tables of a graph from its nodes (steps), from the readers of each value (the
+        """Build the look-up tables of a graph from its nodes, from the readers of each value (the
         nodes that take it as input) and the followers of each node (those that wait for its end without
         reading from it).
         """
@@ -363,7 +363,7 @@ def _engine_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
 def rebase(
     egraph: ExecutionGraph, node_base: int, values: Sequence[int], under: Node | None = None
 ) -> list[Node]:
-    """Return the nodes (steps) of a compiled graph, renumbered so that they can be added to a graph that is
+    """Return the nodes of a compiled graph, renumbered so that they can be added to a graph that is
     running.
 
     Args:

@@ -40,7 +40,7 @@ WHEN = "when"
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference to a value in a graph: a graph input, an output of a primitive (step), or one item of such
+    """A reference to a value in a graph: a graph input, an output of a primitive, or one item of such
     a value that is a list.
 
     An `index` beyond the end of the list delivers `ABSENT`, the marker for "no value".
@@ -58,7 +58,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """An argument of a primitive (step): one in port (named input) and the value that feeds it.
+    """An argument of a primitive: one in port and the value that feeds it.
 
     With `each`, the primitive is applied to every item of the list. If `piece` is None, it waits for the
     whole list; else it starts as soon as that many items exist or the list has ended.
@@ -128,7 +128,7 @@ class Primitive:
         return self.strategy.passes is None or name in self.strategy.passes
 
     def arg(self, port: str) -> Arg | None:
-        """Return the argument of the primitive (step) at `port`, one of its named inputs; None if nothing
+        """Return the argument of the primitive at `port`, one of its named inputs; None if nothing
         feeds that port.
         """
         for arg in self.args:
@@ -149,11 +149,11 @@ class Primitive:
         return max(places, default=0)
 
     def is_mapped(self) -> bool:
-        """Return whether the primitive (step) is applied to every item of a list."""
+        """Return whether the primitive is applied to every item of a list."""
         return any(arg.each for arg in self.args)
 
     def setting(self, key: str) -> Scalar | tuple[Scalar, ...]:
-        """Return the value of the primitive's (step's) setting `key`, or None if it is not set."""
+        """Return the value of the primitive's setting `key`, or None if it is not set."""
         for name, value in self.config:
             if name == key:
                 return value
@@ -162,7 +162,7 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Graph:
-    """An app as a dataflow graph: the primitives (steps) of one run of it, and the values between them.
+    """An app as a dataflow graph: the primitives of one run of it, and the values between them.
 
     Attributes:
         inputs: (name, type) of each value that a query, one run of the app, brings.
@@ -185,12 +185,12 @@ class Graph:
 
     @cached_property
     def by_name(self) -> Mapping[str, Primitive]:
-        """The graph's primitives (steps), by name."""
+        """The graph's primitives, by name."""
         return {primitive.name: primitive for primitive in self.primitives}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[tuple[Primitive, Arg], ...]]:
-        """The primitives (steps) that read each value: (primitive, argument) pairs, by name of the input or
+        """The primitives that read each value: (primitive, argument) pairs, by name of the input or
         primitive that produces the value.
         """
         readers: dict[str, list[tuple[Primitive, Arg]]] = {}
@@ -200,7 +200,7 @@ class Graph:
         return {name: tuple(found) for name, found in readers.items()}
 
     def fresh_name(self, stem: str) -> str:
-        """Return a name that no input or primitive (step) of the graph has: the first free one of `stem`,
+        """Return a name that no input or primitive of the graph has: the first free one of `stem`,
         `stem.1`, `stem.2`…
         """
         taken = self.by_name.keys() | {name for name, _ in self.inputs}

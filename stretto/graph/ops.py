@@ -30,7 +30,7 @@ ANYTHING = "*"
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One in port of an op (kind of step): the name and type of an argument that the op takes.
+    """One in port of an op: the name and type of an argument that the op takes.
 
     `type` is that of one application: if the op is applied to each item of a list, it is the item's type. A
     `variadic` port stands for any number of ports of any name (prompt variables, arguments of a call). An
@@ -45,7 +45,9 @@ class Port:
 
 @dataclass(frozen=True)
 class OpSpec:
-    """The specification of one op (kind of step, such as "embed"): its inputs, its result, and where it runs.
+    """The specification of one op: its inputs, its result, and where it runs.
+
+    An op is a kind of step, such as "embed".
 
     Attributes:
         ports: the in ports, in the order of the text form.
@@ -83,7 +85,7 @@ class OpSpec:
     changes: str | Callable[[Primitive], str] = ""
 
     def port(self, name: str) -> Port | None:
-        """Return the port (declared input) of the op that takes an argument called `name`; None if the op
+        """Return the port of the op that takes an argument called `name`; None if the op
         takes no such argument.
         """
         return self._by_name.get(name, self.variadic)
@@ -94,12 +96,12 @@ class OpSpec:
 
     @cached_property
     def variadic(self) -> Port | None:
-        """The port (declared input) of the op that takes any number of arguments; None if the op has none."""
+        """The port of the op that takes any number of arguments; None if the op has none."""
         return next((port for port in self.ports if port.variadic), None)
 
 
 class Ops(Mapping[str, OpSpec]):
-    """An immutable table of the specifications of ops (kinds of steps), by name, and the names of the types
+    """An immutable table of the specifications of ops, by name, and the names of the types
     that values may have.
 
     Raises:
@@ -125,7 +127,7 @@ class Ops(Mapping[str, OpSpec]):
         return len(self._specs)
 
     def spec(self, primitive: Primitive) -> OpSpec:
-        """Return the specification of a primitive's (step's) op, that is, of its kind.
+        """Return the specification of a primitive's op, that is, of its kind.
 
         Raises:
             GraphError: the table has no such op.
@@ -138,7 +140,7 @@ class Ops(Mapping[str, OpSpec]):
         return spec
 
     def is_effect(self, primitive: Primitive) -> bool:
-        """Return whether a primitive (step) changes something outside the graph: its result has the type
+        """Return whether a primitive changes something outside the graph: its result has the type
         `effect`.
 
         An effect is never removed as dead code. Steps that must come after it read its value. So a `call`

@@ -32,7 +32,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class PromptReuse:
-    """The requests of a graph that begin like the one of a node (step), as far as the graph tells.
+    """The requests of a graph that begin like the one of a node, as far as the graph tells.
 
     Attributes:
         node: number of the node in the graph by itself.

@@ -33,7 +33,7 @@ _LATE = "late "
 
 
 def print_graph(graph: Graph, ops: Ops = OPS) -> str:
-    """Return a graph as text: one line for its inputs, one for each primitive (step), one for its outputs.
+    """Return a graph as text: one line for its inputs, one for each primitive, one for its outputs.
 
     Raises:
         GraphError: the graph is not valid.
@@ -126,7 +126,7 @@ def parse_graph(text: str, ops: Ops = OPS) -> Graph:
     """Parse text that `print_graph` wrote, check that the graph which it describes is valid, and return that
     graph.
 
-    `ops` is the table of the ops (kinds of steps) that the text may use.
+    `ops` is the table of the ops that the text may use.
 
     Raises:
         GraphError: a line does not parse (the message quotes it), or the graph is not valid.

@@ -112,7 +112,7 @@ def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
 
 
 def own_args(graph: Graph, primitive: Primitive) -> tuple[Arg, ...]:
-    """Return the arguments (input values) that a primitive (step) waits for.
+    """Return the arguments (input values) that a primitive waits for.
 
     Variables of a prompt are left out if they stand in the prefix that an earlier prefill computes.
     """

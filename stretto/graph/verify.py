@@ -168,7 +168,7 @@ def _verify_order(graph: Graph) -> None:
 
 
 def sort_topologically(graph: Graph) -> Graph:
-    """Return the graph with its primitives (steps) sorted so that each comes after all that it must wait for.
+    """Return the graph with its primitives sorted so that each comes after all that it must wait for.
 
     Primitives that may stand in either order keep the order they have.
 

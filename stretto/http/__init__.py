@@ -1,4 +1,7 @@
-"""How bytes travel: clients, servers, signals."""
+"""How bytes travel: clients, servers, signals.
+
+Internal: it may change with any release.
+"""
 
 
 class ClientLeft(Exception):

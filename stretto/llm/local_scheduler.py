@@ -106,7 +106,7 @@ class LocalScheduler:
             self.waiting.push(sequence)
 
     def retain(self, reuse: Reuse, tokenize: Callable[[Prompt], list[int]], now_s: float) -> None:
-        """Note when a query (one run of an app) will need cached prefixes again; it orders evictions only.
+        """Note when a query will need cached prefixes again; it orders evictions only.
 
         Args:
             tokenize: function from a prompt to its token ids. Those of leading segments begin those of the

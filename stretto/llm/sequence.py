@@ -30,7 +30,7 @@ class TokenSequence:
         num_prompt_tokens: number of `tokens` that were not generated.
         max_new_tokens: upper bound of generated tokens; 0 for a prefill.
         rank: priority given by the cluster's scheduler, smaller first. Empty for the order of arrival.
-        query: name of the query (run of an app) that it belongs to; its prefixes are dropped from the cache
+        query: name of the query that it belongs to; its prefixes are dropped from the cache
             when the query is released.
         salt: salt of the tenant: equal tokens under different salts share nothing.
         capacity_tokens: largest number of tokens that all sequences of the instance may have while this one

@@ -1,1 +1,4 @@
-"""Data that every other package uses: values, tasks, errors, declarations."""
+"""Data that every other package uses: values, tasks, errors, declarations.
+
+Internal: it may change with any release.
+"""

@@ -1,6 +1,4 @@
-"""The declarations of a user: engines (what the steps of an app run on) and their replicas (ways to run
-them).
-"""
+"""The declarations of a user: engines (what the steps of an app run on) and their replicas."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ class Engine:
         max_running: number of sequences in flight per LLM instance.
         timeout_s: seconds without an answer after which an instance is given up and restarted.
         max_attempts: number of times that a request is tried when instances are lost.
-        keeps_state: whether instances keep data for a query (one run of an app) and must be told when it has
+        keeps_state: whether instances keep data for a query and must be told when it has
             ended.
         no_replica_s: seconds that a request waits while the engine has no replica before it fails; infinite
             in a plan.
@@ -225,7 +223,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The declaration of an engine with its replicas (ways to run it), checked to fit each other.
+    """The declaration of an engine with its replicas, checked to fit each other.
 
     It may have no replica at first and get some later.
     """
@@ -270,7 +268,7 @@ class Deployment:
 def deploy(
     name: str, executable: Callable[[Any], Any], config: object = None, *, instances: int = 1, **settings: Any
 ) -> Deployment:
-    """Declare an engine with equal replicas (copies), and return the declaration.
+    """Declare an engine with equal replicas, and return the declaration.
 
     Args:
         instances: number of replicas, which is the number of instances at the beginning.

@@ -79,13 +79,13 @@ class UserError(StrettoError):
 
 
 class TemplateError(UserError):
-    """Error: a template (an app) cannot be built; the message names the component and the port."""
+    """Error: a template cannot be built; the message names the component and the port."""
 
 
 class GraphError(UserError):
     """Error: a graph breaks a rule, optimisation passes never end, or a text cannot be parsed as a graph.
 
-    The message names the primitive (step) or the passes.
+    The message names the primitive or the passes.
     """
 
 
@@ -108,7 +108,7 @@ class CapacityError(StrettoError):
 
 
 class Overloaded(CapacityError):
-    """Error: the runtime runs too many queries (runs of apps) to take another one now.
+    """Error: the runtime runs too many queries to take another one now.
 
     It may take one in about `retry_after_s` seconds.
     """
@@ -119,7 +119,7 @@ class Overloaded(CapacityError):
 
 
 class DeadlineTooClose(Overloaded):
-    """Error: a query (run of an app) is refused, because it is predicted to end after its deadline.
+    """Error: a query is refused, because it is predicted to end after its deadline.
 
     It is predicted to need about `needs_s` seconds now; in `retry_after_s` seconds its deadline may do.
     """
@@ -206,17 +206,17 @@ class NotSaved(StrettoError):
 
 
 class QueryEnded(StrettoError):
-    """Error: a query (run of an app) ended before it had a result: it was cancelled, or its deadline
+    """Error: a query ended before it had a result: it was cancelled, or its deadline
     passed.
     """
 
 
 class QueryCancelled(QueryEnded):
-    """Error: a query (run of an app) was cancelled by its caller."""
+    """Error: a query was cancelled by its caller."""
 
 
 class DeadlineExceeded(QueryEnded):
-    """Error: a query (run of an app) was ended because its deadline passed."""
+    """Error: a query was ended because its deadline passed."""
 
 
 class InternalError(StrettoError):

@@ -79,7 +79,7 @@ def load(value: object, but: type[ValueMemory] | None = None) -> object:
 
 
 def load_inputs(inputs: Mapping[str, object], but: type[ValueMemory] | None = None) -> Mapping[str, object]:
-    """Return inputs by port (named input) with the values themselves in place of references to them.
+    """Return inputs by port with the values themselves in place of references to them.
 
     The arguments and errors are those of `load`.
     """

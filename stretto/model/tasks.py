@@ -15,10 +15,10 @@ from stretto.model.values import Prompt, Segment
 
 @record
 class Task:
-    """One task of a batch for an engine: the op (kind of work, such as "embed") of one step of an app, with
+    """One task of a batch for an engine: the op of one step of an app, with
     its inputs.
 
-    If `num_items` is None, the op is applied once, and `inputs` maps its ports (named inputs) to values.
+    If `num_items` is None, the op is applied once, and `inputs` maps its ports to values.
     Otherwise it is applied `num_items` times: the ports in `each` hold lists of that length, the other ports
     hold values used for every item, and the answer is a list of that length.
 
@@ -41,7 +41,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Settings of a decode (LLM generation): length, form of the output, and sampling.
+    """Settings of a decode: length, form of the output, and sampling.
 
     Attributes:
         max_tokens: largest number of generated tokens.
@@ -118,7 +118,7 @@ which names the last two as extensions."""
 
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """The properties that all requests of a query (one run of an app) share.
+    """The properties that all requests of a query share.
 
     Attributes:
         tenant: owner of the query. Caches are never shared between tenants.

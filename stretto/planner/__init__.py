@@ -1,0 +1,4 @@
+"""Plans for applications of several LLMs on several GPUs.
+
+Internal: it may change with any release.
+"""

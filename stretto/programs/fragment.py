@@ -22,7 +22,7 @@ MOST_PLACES = 2048
 
 
 class Build:
-    """The graph of a fragment while it is built: each call adds its primitives (steps) to it."""
+    """The graph of a fragment while it is built: each call adds its primitives to it."""
 
     def __init__(self) -> None:
         self.primitives: list[Primitive] = []
@@ -45,7 +45,7 @@ class Build:
         prompt: PromptParts = (),
         strategy: Strategy = NO_STRATEGY,
     ) -> Ref:
-        """Add a primitive (step) and return a reference to its value."""
+        """Add a primitive and return a reference to its value."""
         unique = self.new_name(name)
         hints = ("batchable",) if engine is not None and any(arg.each for arg in args) else ()
         settings = config_items(config or {})

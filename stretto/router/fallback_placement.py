@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class FallbackPlacement(Placement):
-    """A placement policy (the rule that chooses a worker) whose errors end its own work only.
+    """A placement policy whose errors end its own work only.
 
     From its first error on, `least_loaded` chooses in its place, and a warning in the log says so. A choice
     of a worker that is not in the table counts as an error. Requests stay bound at the same time as before.

@@ -63,7 +63,7 @@ class RunningAtWorker:
 
 
 class WorkerLoads:
-    """The table of workers that a placement policy (the rule that chooses one) reads, and the events that it
+    """The table of workers that a placement policy reads, and the events that it
     is told.
     """
 

@@ -15,7 +15,7 @@ def idle_conditions(
     cores: int | None = None,
     has_accelerator: Callable[[], bool] = has_accelerator,
 ) -> Conditions:
-    """Return the conditions of a runtime with these deployments (engines with their replicas) and no work.
+    """Return the conditions of a runtime with these deployments and no work.
 
     Args:
         cores: number of cores of this machine; None asks the system.
@@ -34,7 +34,7 @@ def idle_conditions(
 
 
 def num_threads(replica: Replica, cores: int, has_accelerator: Callable[[], bool]) -> int:
-    """Return the number of this machine's cores on which a replica (copy of an engine) computes.
+    """Return the number of this machine's cores on which a replica computes.
 
     It is 0 for a replica on an accelerator, on another machine or behind a URL, as far as its declaration
     tells.

@@ -1,6 +1,6 @@
 """The loop between the schedulers and everything that runs, in a runtime.
 
-It feeds the schedulers events (what has happened) and carries out their actions (what they decide). Nothing
+It feeds the schedulers events and carries out their actions (what they decide). Nothing
 polls: an event wakes it, or a timer that the schedulers asked for.
 """
 
@@ -64,7 +64,7 @@ _MAX_ACTIONS = 256
 
 
 class Pump:
-    """The main loop of a runtime: it feeds events (what has happened) to the schedulers and carries out their
+    """The main loop of a runtime: it feeds events to the schedulers and carries out their
     actions (what they decide), on one event loop of asyncio.
 
     Args:
@@ -106,7 +106,7 @@ class Pump:
         )
 
     def post(self, event: Event) -> None:
-        """Add an event (what has happened) to the inbox. Events are handed to the schedulers soon, in the
+        """Add an event to the inbox. Events are handed to the schedulers soon, in the
         order in which they were posted.
         """
         self._inbox.append(event)

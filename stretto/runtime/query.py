@@ -1,4 +1,4 @@
-"""A running query (one run of an app) as its caller sees it."""
+"""A running query as its caller sees it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stretto.sched.snapshot import HeldPicture
 
 
 class QueryOptions(TypedDict, total=False):
-    """The choices of a caller for one query (run of an app), as keywords of `Runtime.run` and its like.
+    """The choices of a caller for one query, as keywords of `Runtime.run` and its like.
 
     Attributes:
         configuration: settings of this query, by component of the app.
-        passes: "weighed" (the default) for those passes (functions that rewrite the app's graph) that are
+        passes: "weighed" (the default) for those passes that are
             predicted to pay at the present load, "all", "none", or names. Passes that are named are applied
             in any case.
         deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
@@ -41,7 +41,7 @@ class QueryOptions(TypedDict, total=False):
 
 
 class Query:
-    """A running query (one run of an app): await it for its outputs by name, or iterate over `stream(output)`
+    """A query, which is one run of an app: await it for its outputs by name, or iterate over `stream(output)`
     for text as it is generated.
 
     An output that no step has delivered, because the step was skipped, is `stretto.model.values.ABSENT`.
@@ -136,7 +136,7 @@ class Query:
 
 
 class StartedQuery:
-    """A running query (one run of an app) whose caller is told of its end, and of nothing else."""
+    """A running query whose caller is told of its end, and of nothing else."""
 
     def __init__(self, query_id: str, on_end: Callable[[Reply], None]) -> None:
         self.id = query_id

@@ -100,7 +100,7 @@ class RunningInstances:
             task.add_done_callback(self._stopping.discard)
 
     def send(self, engine: str, instance: InstanceId, command: Command) -> None:
-        """Pass a command (such as to run a batch) to an instance; nothing happens if it runs no more.
+        """Pass a command to an instance; nothing happens if it runs no more.
 
         If the instance cannot take the command, it is reported as lost.
         """

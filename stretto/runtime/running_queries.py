@@ -14,7 +14,7 @@ from stretto.sched.messages import Emit, Reply, Settled
 
 
 class RunningQueries:
-    """The running queries (runs of an app) and sessions of a runtime.
+    """The running queries and sessions of a runtime.
 
     A query holds one of `max_queries` slots until it has ended, a session while it has work.
 
@@ -44,7 +44,7 @@ class RunningQueries:
         return f"q{next(self._ids)}"
 
     def check_accepts(self) -> None:
-        """Check that new queries (runs of an app) are accepted.
+        """Check that new queries are accepted.
 
         Raises UserError if the runtime is draining, that is, waits for its queries to end and takes no new
         ones.
@@ -53,7 +53,7 @@ class RunningQueries:
             raise UserError("the runtime is draining: it takes no new queries")
 
     async def acquire(self, due_s: float | None) -> None:
-        """Wait for one of the slots for running queries (runs of an app), and take it.
+        """Wait for one of the slots for running queries, and take it.
 
         Raises:
             DeadlineExceeded: no slot was free before `due_s`, by the clock of the event loop.
@@ -70,7 +70,7 @@ class RunningQueries:
             raise QueryCancelled("the runtime was closed before the query could start")
 
     def acquire_now(self) -> None:
-        """Take one of the slots for running queries (runs of an app) without waiting.
+        """Take one of the slots for running queries without waiting.
 
         Raises Overloaded if none is free; the error says in how many seconds to try again.
         """
@@ -100,7 +100,7 @@ class RunningQueries:
                 self._end(action)
 
     async def drain(self) -> None:
-        """Accept no new queries (runs of an app), and wait until those that run have ended."""
+        """Accept no new queries, and wait until those that run have ended."""
         self._is_draining = True
         while self._queries:
             self._all_ended.clear()
@@ -137,7 +137,7 @@ _DEFAULT_S = 1.0
 
 
 class CompletionRate:
-    """A record of when the last queries (runs of an app) ended, from which a refused caller is told when to
+    """A record of when the last queries ended, from which a refused caller is told when to
     try again.
     """
 
@@ -145,12 +145,12 @@ class CompletionRate:
         self._ends_s: deque[float] = deque(maxlen=_NUM_RECENT)
 
     def note_end(self, now_s: float) -> None:
-        """Record that a query (one run of an app) has ended at the time `now_s`."""
+        """Record that a query has ended at the time `now_s`."""
         self._ends_s.append(now_s)
 
     def retry_after_s(self) -> float:
         """Return after how many seconds a refused caller should try again: the mean time between the ends of
-        recent queries (runs of an app); 1 if fewer than two have ended.
+        recent queries; 1 if fewer than two have ended.
         """
         if len(self._ends_s) < 2:
             return _DEFAULT_S

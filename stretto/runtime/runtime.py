@@ -1,4 +1,4 @@
-"""The interface of the runtime, which runs queries (runs of an app) with real engines in real time, on
+"""The interface of the runtime, which runs queries with real engines in real time, on
 asyncio.
 
 All of its methods belong to one event loop. The pump (`pump.py`) carries events to the schedulers and their
@@ -207,7 +207,7 @@ class Runtime:
         inputs: Mapping[str, object],
         **options: Unpack[QueryOptions],
     ) -> Query:
-        """Start a query (one run of an app) and return it; waits only while `max_queries` others are running.
+        """Start a query and return it; waits only while `max_queries` others are running.
 
         The keywords are those of `QueryOptions`.
 
@@ -226,7 +226,7 @@ class Runtime:
         inputs: Mapping[str, object],
         **options: Unpack[QueryOptions],
     ) -> Query:
-        """Start a query (one run of an app) without waiting for others to end.
+        """Start a query without waiting for others to end.
 
         The keywords are those of `QueryOptions`.
 
@@ -244,7 +244,7 @@ class Runtime:
         on_end: Callable[[Reply], None],
         **options: Unpack[QueryOptions],
     ) -> Callable[[], None]:
-        """Start a query (one run of an app) without waiting for others to end, and return a function that
+        """Start a query without waiting for others to end, and return a function that
         cancels it.
 
         It costs less than `try_submit`, where many thousands of queries run: nobody awaits it. The keywords
@@ -312,7 +312,7 @@ class Runtime:
         await self._queries.drain()
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot of what all queries (runs of an app) and engines are doing now."""
+        """Return a snapshot of what all queries and engines are doing now."""
         return self.system.snapshot()
 
     def learned(self) -> dict[str, LearnedWork]:

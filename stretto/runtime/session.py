@@ -150,7 +150,7 @@ class Session:
         configuration: Configuration | None = None,
         values: Mapping[str, object] | None = None,
     ) -> None:
-        """Add a graph (an app) to the session; it starts to run as far as its inputs have values.
+        """Add a graph to the session; it starts to run as far as its inputs have values.
 
         Its inputs are variables, with or still without a value; its outputs become variables. One that would
         come of itself, through other graphs, fails.

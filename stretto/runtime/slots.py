@@ -7,7 +7,7 @@ from collections import deque
 
 
 class Slots:
-    """A counter of free slots for running queries (runs of an app): callers wait for a slot, first come first
+    """A counter of free slots for running queries: callers wait for a slot, first come first
     served, or take one only if it is free.
 
     It belongs to one event loop.
@@ -18,7 +18,7 @@ class Slots:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
-        """Take a slot (the right to run a query) without waiting; return False if none is free."""
+        """Take a slot without waiting; return False if none is free."""
         if self._num_free <= 0:
             return False
         self._num_free -= 1
@@ -29,7 +29,7 @@ class Slots:
         self._num_free -= 1
 
     async def acquire(self) -> None:
-        """Wait for a slot (the right to run a query) and take it, in order of arrival."""
+        """Wait for a slot and take it, in order of arrival."""
         if self.take():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -42,7 +42,7 @@ class Slots:
             raise
 
     def release(self) -> None:
-        """Give a slot (the right to run a query) back; the caller that has waited longest gets it."""
+        """Give a slot back; the caller that has waited longest gets it."""
         if self._num_free < 0:
             self._num_free += 1
             return

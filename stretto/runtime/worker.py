@@ -58,7 +58,7 @@ class AdmitTask:
 
 @record
 class RerankTask:
-    """Command to an LLM instance: change the rank (sort key in its queue; smaller goes first) of a task that
+    """Command to an LLM instance: change the rank of a task that
     has not started.
     """
 
@@ -86,14 +86,14 @@ class SuspendTasks:
 
 @record
 class ForgetQuery:
-    """Command to an instance: a query (one run of an app) has ended, so free what the engine keeps for it."""
+    """Command to an instance: a query has ended, so free what the engine keeps for it."""
 
     query: str
 
 
 @record
 class RetainPrefixes:
-    """Command to an LLM instance: note when a query (one run of an app) will need cached prefixes again."""
+    """Command to an LLM instance: note when a query will need cached prefixes again."""
 
     reuse: Reuse
 

@@ -11,7 +11,7 @@ from stretto.sched.messages import Unwant
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Event: the deadline of a query (one run of an app) has passed, so that the query ends with
+    """Event: the deadline of a query has passed, so that the query ends with
     `DeadlineExceeded`.
     """
 
@@ -23,7 +23,7 @@ _Key: TypeAlias = tuple[float, str, str, str]
 
 
 class Deadlines:
-    """The deadlines that are still to come, of queries (runs of an app) and of callers that wait for a
+    """The deadlines that are still to come, of queries and of callers that wait for a
     variable, sorted by time.
 
     Each operation takes O(log n).
@@ -67,7 +67,7 @@ class Deadlines:
             del self._counts[due.query]
 
     def end_query(self, query: str) -> None:
-        """Remove all deadlines of a query (one run of an app) and of the callers that wait for its
+        """Remove all deadlines of a query and of the callers that wait for its
         variables.
         """
         for key in self._counts.pop(query, {}):

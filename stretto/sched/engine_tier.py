@@ -94,7 +94,7 @@ class EngineTier:
     # --- what instances report
 
     def queries_of(self, event: EngineEvent) -> Iterable[str]:
-        """Return the ids of the queries (runs of an app) that an instance's message is about.
+        """Return the ids of the queries that an instance's message is about.
 
         If the message names a task, this is the query of that task, otherwise all queries with work on the
         instance.
@@ -107,8 +107,8 @@ class EngineTier:
         return scheduler.queries_in(event.instance)
 
     def handle(self, event: EngineEvent, now_s: float) -> tuple[list[Report], list[Action]]:
-        """Pass an event (what has happened to an instance) on to its engine's scheduler; return reports that
-        tell queries (runs of an app) about their work, and the actions to carry out.
+        """Pass an event on to its engine's scheduler; return reports that
+        tell queries about their work, and the actions to carry out.
         """
         scheduler = self.schedulers[event.engine]
         if isinstance(event, LLMReport):
@@ -159,14 +159,14 @@ class EngineTier:
     def withdraw(
         self, engine: str, query: str, node: int, now_s: float, items: Set[int] | None = None
     ) -> list[Action]:
-        """Drop the work of one node (step) of a query (run of an app) at an engine, or of some of its items
+        """Drop the work of one node of a query at an engine, or of some of its items
         only, as their results are no longer wanted; return the actions to carry out.
         """
         self.dirty[engine] = None
         return self.schedulers[engine].withdraw(query, node, now_s, items)
 
     def ask(self, engine: str, query: str, demands: Mapping[int, Demand]) -> None:
-        """Tell an engine's scheduler that some nodes (steps) of a query (run of an app) are needed more or
+        """Tell an engine's scheduler that some nodes of a query are needed more or
         less urgently now, so that it sorts their waiting work anew.
 
         `demands` says, by node, how urgently its result is needed.
@@ -175,7 +175,7 @@ class EngineTier:
         self.schedulers[engine].ask(query, demands)
 
     def end_query(self, engine: str, query: str) -> list[Action]:
-        """Drop all work at an engine of a query (one run of an app) that has ended; return the actions to
+        """Drop all work at an engine of a query that has ended; return the actions to
         carry out.
         """
         self.dirty[engine] = None

@@ -1,6 +1,6 @@
 """Messages between the schedulers and a driver: events go in, actions come out.
 
-A driver feeds the schedulers events (what has happened) and carries out their actions (what they decide).
+A driver feeds the schedulers events and carries out their actions (what they decide).
 There are two, with the same schedulers: `runtime/` (asyncio, real engines) and `sim/` (virtual time).
 Messages about instances that a router shares with the schedulers stand in `cluster/messages.py`.
 """
@@ -38,12 +38,12 @@ from stretto.model.tasks import (
 
 @record
 class Submit:
-    """Event to the schedulers: a caller has submitted a new query (one run of an app).
+    """Event to the schedulers: a caller has submitted a new query.
 
     It runs one graph and ends when all outputs of the graph have come.
 
-    `deadline_s` is a time by the clock of the driver (the runtime or the simulator). `passes` are the
-    rewriting passes for the subgraphs that its `expand` steps (steps that become graphs) produce while it
+    `deadline_s` is a time by the clock of the driver. `passes` are the
+    rewriting passes for the subgraphs that its `expand` steps produce while it
     runs. `is_streamed` says whether the caller may read texts before their end. `program` names the program
     that the query is a part of (`QueryRecord.program`).
     """
@@ -61,7 +61,7 @@ class Submit:
 
 @record
 class Cancel:
-    """Event to the schedulers: the caller cancels a query (one run of an app), or the driver ends it with an
+    """Event to the schedulers: the caller cancels a query, or the driver ends it with an
     error.
 
     Unknown or ended queries are ignored.
@@ -87,8 +87,8 @@ class Open:
     """Event to the schedulers: a caller has opened a session, a query that takes further graphs until it is
     closed.
 
-    `record` has its tenant (owner), objective and deadline. `passes` are the rewriting passes for the
-    subgraphs that `expand` steps (steps that become graphs) of its graphs produce.
+    `record` has its tenant, objective and deadline. `passes` are the rewriting passes for the
+    subgraphs that `expand` steps of its graphs produce.
     """
 
     query: str
@@ -363,7 +363,7 @@ class Admit:
 
 @record
 class Reprioritise:
-    """Action of the schedulers: change the rank (sort key in the instance's queue; smaller goes first) of a
+    """Action of the schedulers: change the rank of a
     task at an LLM instance that has probably not started it.
 
     Instances that cannot do so, such as those behind servers, ignore it.
@@ -390,7 +390,7 @@ class CancelTask:
 
 @record
 class Release:
-    """Action of the schedulers: let an instance free what it keeps for a query (one run of an app).
+    """Action of the schedulers: let an instance free what it keeps for a query.
 
     The query has ended and runs nothing more there.
     """
@@ -402,7 +402,7 @@ class Release:
 
 @record
 class Retain:
-    """Action of the schedulers: tell an LLM instance when a query (one run of an app) will need prefixes
+    """Action of the schedulers: tell an LLM instance when a query will need prefixes
     again that the instance has cached.
 
     It is a hint for the order of evictions. Instances that cannot use it, such as those behind servers,
@@ -416,7 +416,7 @@ class Retain:
 
 @record
 class WakeAt:
-    """Action of the schedulers: ask the driver (the runtime or the simulator) to send them a `Wake` event at
+    """Action of the schedulers: ask the driver to send them a `Wake` event at
     `time_s`, or a little later.
 
     Replaces any earlier `WakeAt`.
@@ -427,7 +427,7 @@ class WakeAt:
 
 @record
 class Emit:
-    """Action of the schedulers: pass more text of an output of a query (run of an app) to the caller, while
+    """Action of the schedulers: pass more text of an output of a query to the caller, while
     the output is still being generated.
     """
 
@@ -451,7 +451,7 @@ class Settled:
 
 @record
 class Reply:
-    """Action of the schedulers: tell the caller that a query (one run of an app) has ended, with its outputs
+    """Action of the schedulers: tell the caller that a query has ended, with its outputs
     by name or with an error; sent once.
 
     A session has no outputs here, as `Settled` has delivered its variables. `usage` counts the tokens of the

@@ -1,6 +1,6 @@
 """Observers of a run: the interface through which a run reports everything that happens.
 
-A driver (the runtime, or the simulator) shows them every event before the schedulers handle it, and every
+A driver shows them every event before the schedulers handle it, and every
 action of the schedulers before it is carried out. An observer cannot change the run, and its errors do not
 either: an observer that raises is dropped.
 """
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @record
 class StepsDone:
-    """A series of completed steps (engine iterations) of a simulated LLM instance, which ran without a gap
+    """A series of completed steps of a simulated LLM instance, which ran without a gap
     from `start_s` on.
 
     `ends_s` has the end time of each step. Each step served `num_sequences` sequences and computed
@@ -57,7 +57,7 @@ class Observer(Protocol):
         return
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Called with completed steps (engine iterations) of an LLM instance that is simulated step by step.
+        """Called with completed steps of an LLM instance that is simulated step by step.
 
         A real run reports none.
         """
@@ -87,7 +87,7 @@ class Observers:
         return bool(self._observers)
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """Pass an event (what has happened, as the schedulers are told) to all observers."""
+        """Pass an event to all observers."""
         for observer in self._observers:
             try:
                 observer.on_event(event, now_s)
@@ -103,7 +103,7 @@ class Observers:
                 self._drop(observer, error)
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Pass completed steps (engine iterations) of a simulated LLM instance to all observers."""
+        """Pass completed steps of a simulated LLM instance to all observers."""
         for observer in self._observers:
             try:
                 observer.on_steps(steps)

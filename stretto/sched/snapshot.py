@@ -91,7 +91,7 @@ def engine_picture(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot of what the runtime is doing: all queries (runs of an app), in order of arrival, and all
+    """A snapshot of what the runtime is doing: all queries, in order of arrival, and all
     engines.
     """
 

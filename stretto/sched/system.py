@@ -1,7 +1,7 @@
 """The system of schedulers: one graph scheduler for each query, one engine scheduler for each engine.
 
 It turns the reports of engine schedulers into progress of queries and the requests of queries into work for
-engines, so that a driver (the runtime or the simulator) only sees `Action`s. All work that an event (or
+engines, so that a driver only sees `Action`s. All work that an event (or
 several at one instant) makes ready is queued before anything is scheduled, so that batches are formed from
 the whole of it.
 """
@@ -66,12 +66,12 @@ ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGra
 class System:
     """All schedulers of a process as one state machine, without clocks or IO.
 
-    A driver (the runtime or the simulator) calls `handle` with what has happened, and carries out the actions
+    A driver calls `handle` with what has happened, and carries out the actions
     that it returns. A bug, here or in code of a user's own, ends the queries that the event concerns, and no
     others.
 
     Attributes:
-        queries: running queries (runs of an app) and sessions, by id.
+        queries: running queries and sessions, by id.
         schedulers: the schedulers of engines, by name.
     """
 
@@ -125,16 +125,16 @@ class System:
         return actions
 
     def is_idle(self) -> bool:
-        """Return whether no query (run of an app) or session is running and no engine has work."""
+        """Return whether no query or session is running and no engine has work."""
         return not self.queries and not self._ending and self._engines.is_idle()
 
     def open_nodes(self) -> Iterator[Node]:
-        """Iterate over the nodes (steps) of all queries and sessions that have not ended."""
+        """Iterate over the nodes of all queries and sessions that have not ended."""
         for session in self.queries.values():
             yield from session.open_nodes()
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot of what all queries (runs of an app) and engines are doing now."""
+        """Return a snapshot of what all queries and engines are doing now."""
         return Snapshot(
             tuple(session.picture() for session in self.queries.values()),
             tuple(scheduler.picture() for scheduler in self.schedulers.values()),
@@ -155,7 +155,7 @@ class System:
         return scheduler.request_of(task) if isinstance(scheduler, LLMScheduler) else None
 
     def check_invariants(self) -> None:
-        """Check the state of every scheduler, and that no query (run of an app) waits for ever because no
+        """Check the state of every scheduler, and that no query waits for ever because no
         engine has work.
 
         For tests.

@@ -40,7 +40,7 @@ class Vocabulary:
     Each table is in the order in which names were added.
 
     Attributes:
-        ops: specifications of ops (kinds of steps), and the names of types of values (`Ops.types`).
+        ops: specifications of ops, and the names of types of values (`Ops.types`).
         passes: functions that rewrite graphs before they run, in pipeline order.
         expansions: functions that an `expand` step may name as its `body`, each of which makes a subgraph.
         policies: orders in which a queue may be served, the choices for `Engine.policy`.
@@ -58,7 +58,7 @@ class Vocabulary:
             object.__setattr__(self, table, MappingProxyType(dict(getattr(self, table))))
 
     def with_type(self, name: str) -> Vocabulary:
-        """Return a copy of this vocabulary (table of known names) with one more type of value. The type has
+        """Return a copy of this vocabulary with one more type of value. The type has
         no textual form for prompts.
 
         Raises:
@@ -67,7 +67,7 @@ class Vocabulary:
         return replace(self, ops=Ops(self.ops.values(), _added(self.ops.types, "type", name)))
 
     def with_op(self, spec: OpSpec) -> Vocabulary:
-        """Return a copy of this vocabulary (table of known names) with one more op (kind of step).
+        """Return a copy of this vocabulary with one more op.
 
         Raises:
             ConfigError: its name is taken or is no name, or it names a type that there is not.
@@ -78,7 +78,7 @@ class Vocabulary:
         return replace(self, ops=Ops([*self.ops.values(), spec], self.ops.types))
 
     def with_pass(self, name: str, function: Pass, *, before: str | None = None) -> Vocabulary:
-        """Return a copy of this vocabulary (table of known names) with one more pass, a function that
+        """Return a copy of this vocabulary with one more pass, a function that
         rewrites graphs before they run.
 
         The pass goes to the end of the pipeline, or `before` another pass.
@@ -98,7 +98,7 @@ class Vocabulary:
         return replace(self, passes={pass_: passes[pass_] for pass_ in order})
 
     def with_expansion(self, name: str, function: Expansion) -> Vocabulary:
-        """Return a copy of this vocabulary (table of known names) with one more expansion, a function that
+        """Return a copy of this vocabulary with one more expansion, a function that
         makes the graph by which an `expand` step is replaced while a query runs.
 
         Raises:
@@ -109,7 +109,7 @@ class Vocabulary:
         return replace(self, expansions={**self.expansions, name: function})
 
     def with_policy(self, name: str, policy: NewOrder) -> Vocabulary:
-        """Return a copy of this vocabulary (table of known names) with one more policy, an order in which the
+        """Return a copy of this vocabulary with one more policy, an order in which the
         queue of an engine may be served.
 
         Raises:
@@ -120,7 +120,7 @@ class Vocabulary:
         return replace(self, policies={**self.policies, name: policy})
 
     def with_placement(self, name: str, placement: Callable[[], Placement]) -> Vocabulary:
-        """Return a copy of this vocabulary (table of known names) with one more placement policy, a rule that
+        """Return a copy of this vocabulary with one more placement policy, a rule that
         chooses the instance of a request.
 
         Raises:
@@ -131,7 +131,7 @@ class Vocabulary:
         return replace(self, placements={**self.placements, name: placement})
 
     def select_passes(self, names: str | Collection[str]) -> tuple[str, ...]:
-        """Return the chosen names of passes (functions that rewrite graphs), in pipeline order; or `WEIGHED`.
+        """Return the chosen names of passes, in pipeline order; or `WEIGHED`.
 
         `names` is "weighed", "all", "none", "a,b,c" or a collection of names.
 

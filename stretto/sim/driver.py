@@ -76,7 +76,7 @@ _NO_EVENTS: Sequence[Event] = ()
 
 
 class VirtualDriver(VirtualTime):
-    """A simulator that runs queries (runs of an app) with the production schedulers to their end, in virtual
+    """A simulator that runs queries with the production schedulers to their end, in virtual
     time: its clock jumps from one event to the next.
 
     Args:
@@ -172,7 +172,7 @@ class VirtualDriver(VirtualTime):
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> None:
-        """Plan that a query (one run of the app `egraph`) of a tenant (owner) arrives at the simulated time
+        """Plan that a query (one run of the app `egraph`) of a tenant arrives at the simulated time
         `at_s`.
 
         Raises:
@@ -183,7 +183,7 @@ class VirtualDriver(VirtualTime):
         self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes, tenant, objective))
 
     def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
-        """Plan the arrival of queries (runs of an app), given as (arrival time, `Submit`) pairs sorted by
+        """Plan the arrival of queries, given as (arrival time, `Submit`) pairs sorted by
         time.
 
         The next pair is taken when the query before has arrived, so that `arrivals` may be endless.
@@ -191,7 +191,7 @@ class VirtualDriver(VirtualTime):
         self._submit_next(iter(arrivals))
 
     def send(self, event: Event, at_s: float = 0.0) -> None:
-        """Plan that an event (what has happened) reaches the schedulers at `at_s`, for example one that opens
+        """Plan that an event reaches the schedulers at `at_s`, for example one that opens
         a session.
         """
         self._post(at_s, event)
@@ -239,7 +239,7 @@ class VirtualDriver(VirtualTime):
 
     def run(self) -> dict[str, Reply]:
         """Run the simulation until nothing more will happen; return the reply (outputs or error) of every
-        query (run of an app), by its id.
+        query, by its id.
         """
         with _rare_collections():
             self._run()
@@ -295,7 +295,7 @@ class VirtualDriver(VirtualTime):
         return any((slow.engine, slow.instance) == slot for slow in self._faults.slow)
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Pass completed steps (engine iterations) of an LLM instance on to the observers of the run."""
+        """Pass completed steps of an LLM instance on to the observers of the run."""
         self.observers.on_steps(steps)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:

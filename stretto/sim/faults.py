@@ -70,7 +70,7 @@ class Refusal:
 class Outage:
     """A planned fault: a period in which the server of an instance fails, though the instance itself lives.
 
-    What fails makes the instance suspect (perhaps down), until a health check succeeds.
+    What fails makes the instance suspect, until a health check succeeds.
 
     Attributes:
         kind: how it fails. "refused": it takes no connection. "reset": it closes connections. "silent": it
@@ -198,7 +198,7 @@ def draw_faults(seed: int, instances: Mapping[str, int], queries: Sequence[str],
 
     Args:
         instances: number of instances of each engine.
-        queries: queries (runs of an app) whose callers may cancel.
+        queries: queries whose callers may cancel.
     """
     draw = random.Random(seed)
     engines = sorted(instances)

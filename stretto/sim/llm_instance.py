@@ -129,7 +129,7 @@ class LLMInstance:
         return sequence
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank (sort key in the instance's queue; smaller goes first) of a request that waits
+        """Change the rank of a request that waits
         there.
         """
         request = self._progress.find(task)
@@ -153,7 +153,7 @@ class LLMInstance:
         return 0 if request is None else request.sequence.num_cached or 0
 
     def release(self, query: str) -> None:
-        """Drop the prefixes that `query` (one run of an app) left in the cache, when the current step ends.
+        """Drop the prefixes that `query` left in the cache, when the current step ends.
 
         Where they are kept, only what `retain` has noted of the query is forgotten. That orders evictions
         alone, so that it cuts no jump, but it comes after cancels of the query.
@@ -167,7 +167,7 @@ class LLMInstance:
             cache.keep_released(query)
 
     def retain(self, reuse: Reuse) -> None:
-        """Note when a query (one run of an app) will need cached prefixes again.
+        """Note when a query will need cached prefixes again.
 
         It orders evictions only, so that it cuts no jump.
         """

@@ -16,15 +16,15 @@ from stretto.sched.messages import StartBatch
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """A predictor of the seconds of a batch that may contain several ops (kinds of steps, such as search),
+    """A predictor of the seconds of a batch that may contain several ops,
     from a cost profile for each op.
 
     A batch costs the largest base cost of its ops, and the cost of all its units of work. Units are tokens of
-    the value at the port (named input) `by_tokens`, a text or a list of hits; if that is empty, the units
+    the value at the port `by_tokens`, a text or a list of hits; if that is empty, the units
     that the op's specification counts.
 
     Attributes:
-        specs: specifications of the ops (kinds of steps) that the run knows, by name.
+        specs: specifications of the ops that the run knows, by name.
     """
 
     ops: Mapping[str, Profile]
@@ -32,11 +32,11 @@ class Prices:
     specs: Ops = field(default_factory=lambda: OPS)
 
     def base_s(self, op: str) -> float:
-        """Return the seconds that a batch with this op (kind of step) takes at least, whatever its size."""
+        """Return the seconds that a batch with this op takes at least, whatever its size."""
         return self.ops[op].base_s
 
     def item_s(self, op: str, inputs: Mapping[str, object]) -> float:
-        """Return the seconds that one application of an op (kind of step) to `inputs` adds to a batch."""
+        """Return the seconds that one application of an op to `inputs` adds to a batch."""
         if self.by_tokens:
             units = _tokens(inputs[self.by_tokens])
         else:

@@ -48,7 +48,7 @@ class Servers(Protocol):
 class Outages:
     """The outages of a simulated run: what fails, when it is reported, and when a suspect is well again.
 
-    A failure makes the instance suspect (perhaps down), as in the runtime. Then its server is asked, ever
+    A failure makes the instance suspect, as in the runtime. Then its server is asked, ever
     less often, whether it answers.
     """
 

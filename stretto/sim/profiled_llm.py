@@ -94,11 +94,11 @@ class ProfiledLLM:
         self._timeline.at(now_s, self._prefill_next)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank (sort key in the queue; smaller goes first) of a waiting request."""
+        """Change the rank of a waiting request."""
         self._waiting.reprioritise(task, rank)
 
     def release(self, query: str) -> None:
-        """Drop the prefixes that `query` (one run of an app) left in the simulated cache."""
+        """Drop the prefixes that `query` left in the simulated cache."""
         self._held.pop(query, None)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:

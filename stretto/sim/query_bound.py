@@ -44,7 +44,7 @@ _QUERY = "bound"
 
 @dataclass(frozen=True, slots=True)
 class EngineWork:
-    """The least work that a query (one run of an app) causes on one engine, in seconds, for lower bounds of
+    """The least work that a query causes on one engine, in seconds, for lower bounds of
     latencies.
 
     The instances together work `work_s` seconds for it, beginning no earlier than `head_s` after the query's
@@ -61,7 +61,7 @@ class EngineWork:
 
 @dataclass(frozen=True, slots=True)
 class QueryBound:
-    """Lower bounds of the seconds that a query (one run of an app) takes, which no schedule can beat, with
+    """Lower bounds of the seconds that a query takes, which no schedule can beat, with
     its outputs and its work.
 
     Attributes:
@@ -78,7 +78,7 @@ class QueryBound:
 
     @property
     def seconds(self) -> float:
-        """The best (largest) lower bound of the time of the query (run of an app), in seconds."""
+        """The best (largest) lower bound of the time of the query, in seconds."""
         return max([self.critical_path_s, *self.work_s.values()])
 
 
@@ -111,7 +111,7 @@ def lower_bound(
     prices: Mapping[str, Prices] | None = None,
     ops: Ops = OPS,
 ) -> QueryBound:
-    """Return lower bounds of the time of one query (run) of `graph`, which no schedule can beat.
+    """Return lower bounds of the time of one query of `graph`, which no schedule can beat.
 
     The graph is run once, op by op (step by step). Rewritings of the graph do not matter, as only values
     count.

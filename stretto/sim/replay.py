@@ -55,7 +55,7 @@ _TimedSpan: TypeAlias = tuple[float, RecordedSpan]
 @dataclass(frozen=True, slots=True)
 class WhatIf:
     """Changes for the replay of a recorded run: the number of instances of each engine, the queue policy of
-    all engines, the passes (graph rewritings) of all queries (runs of an app).
+    all engines, the passes of all queries.
 
     None leaves a setting as recorded.
     """
@@ -72,7 +72,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The latencies of one query (run of an app) as measured in the recorded run and as simulated, in
+    """The latencies of one query as measured in the recorded run and as simulated, in
     seconds.
 
     None stands for a query that failed; `reason` says why it did in simulation.
@@ -92,7 +92,7 @@ def replay(
     observers: Iterable[Observer] = (),
 ) -> list[Replayed]:
     """Simulate a recorded run again, with `change`; return the measured and simulated latency of each of its
-    queries (runs of an app).
+    queries.
 
     Args:
         vocabulary: ops, passes and policies that the record or the change may name.

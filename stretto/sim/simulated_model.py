@@ -120,7 +120,7 @@ class Surroundings(Protocol):
         ...
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Pass completed steps (engine iterations) of an LLM instance on to the observers of the run."""
+        """Pass completed steps of an LLM instance on to the observers of the run."""
         ...
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:

@@ -15,7 +15,7 @@ from stretto.llm.step_batch import StepBatch
 
 @dataclass(slots=True)
 class StepJump:
-    """One or more steps (engine iterations) of the same batch of a simulated LLM, computed at once: the clock
+    """One or more steps of the same batch of a simulated LLM, computed at once: the clock
     jumps to the end of the last one.
 
     The time at which each step ends is known, so that an event from outside can end the jump at the end of
@@ -37,13 +37,13 @@ class StepJump:
     factors: list[float] = field(default_factory=list)
 
     def num_repeats_by(self, now_s: float) -> int:
-        """Return how many steps of the jump (steps simulated at once) have begun before `now_s`; at least
+        """Return how many steps of the jump have begun before `now_s`; at least
         1.
         """
         return bisect_left(self.ends_s, now_s) + 1
 
     def extend(self, times_s: list[float]) -> None:
-        """Append the end times of the next steps of the jump (steps simulated at once), which take `times_s`
+        """Append the end times of the next steps of the jump, which take `times_s`
         seconds each.
         """
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
@@ -52,7 +52,7 @@ class StepJump:
     def extend_unsteadily(
         self, times_s: list[float], factors: list[float], slowness: Callable[[float], float]
     ) -> None:
-        """Append the end times of the next steps of the jump (steps simulated at once). A step takes its time
+        """Append the end times of the next steps of the jump. A step takes its time
         in `times_s`, multiplied by its random factor and by the slowness of the instance when the step
         begins.
         """
@@ -63,7 +63,7 @@ class StepJump:
         self.factors += factors
 
     def cut(self, num_repeats: int, scheduler: LocalScheduler) -> list[float]:
-        """Reduce the jump (steps simulated at once) to its first `num_repeats` steps, and free the KV blocks
+        """Reduce the jump to its first `num_repeats` steps, and free the KV blocks
         that the others would have used.
 
         Returns the random factors of the removed steps.

@@ -31,7 +31,7 @@ class SyntheticConfig:
 
 
 class SyntheticBatch:
-    """A batch engine for simulations, which answers every batch op (kind of step: chunk, embed, search, …)
+    """A batch engine for simulations, which answers every batch op
     with made-up results of the right shape, at almost no cost.
     """
 
@@ -44,7 +44,7 @@ class SyntheticBatch:
         return [self._answer(task) for task in tasks]
 
     def release(self, query: str) -> None:
-        """Drop the chunks that `query` (one run of an app) has stored in a collection of its own."""
+        """Drop the chunks that `query` has stored in a collection of its own."""
         self._collections.pop(query, None)
 
     def close(self) -> None:

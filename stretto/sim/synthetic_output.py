@@ -139,7 +139,7 @@ def filler_output(length: OutputLength) -> OutputSource:
 
 def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
     """Return a function that gives the output length of each simulated task: the length that `lengths` has
-    for the name of the task's query (run of an app), as recorded in a trace.
+    for the name of the task's query, as recorded in a trace.
     """
     return lambda task, decode: lengths[task.query]
 
@@ -150,7 +150,7 @@ def drawn_lengths(
     """Return a function that draws the output length of each simulated task at random from lengths that were
     counted for a model.
 
-    A length only depends on the seed, the query (run of an app), the step and the item, whatever else runs
+    A length only depends on the seed, the query, the step and the item, whatever else runs
     and however often the task is tried.
 
     Args:

@@ -36,7 +36,7 @@ from stretto.sched.observer import Observer
 
 @dataclass(frozen=True, slots=True)
 class SpanPart:
-    """The share of one query (run of an app) in a batch or LLM request: which of its steps ran in it, and on
+    """The share of one query in a batch or LLM request: which of its steps ran in it, and on
     how many items.
     """
 
@@ -85,7 +85,7 @@ class Span:
 
 @dataclass(slots=True)
 class QuerySpan:
-    """The time of a query (one run of an app), from its submission to its reply.
+    """The time of a query, from its submission to its reply.
 
     `end_s` is None while it runs, and `outcome` says how it ended. `verdicts` are the decisions about the
     passes that were weighed for its graph.

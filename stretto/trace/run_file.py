@@ -79,7 +79,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan:
-    """The share of a recorded query (run of an app) in a batch, or one of its LLM requests.
+    """The share of a recorded query in a batch, or one of its LLM requests.
 
     Times are seconds from the query's arrival.
 
@@ -113,7 +113,7 @@ class RecordedSpan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedQuery:
-    """A recorded query (one run of an app): which graph it ran, when it arrived, and how it ended.
+    """A recorded query: which graph it ran, when it arrived, and how it ended.
 
     Attributes:
         graph: position of its graph in the file.
@@ -148,7 +148,7 @@ class RecordedGraph:
 
 @dataclass(frozen=True, slots=True)
 class RecordedReplica:
-    """The settings of one replica (running copy of an engine) that are kept in the recording of a run, so
+    """The settings of one replica that are kept in the recording of a run, so
     that the run can be simulated again: its costs, its room and
     its tensor parallelism.
     """
@@ -161,7 +161,7 @@ class RecordedReplica:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The content of a file with a recorded run: its engines, its graphs, and its queries (runs of apps).
+    """The content of a file with a recorded run: its engines, its graphs, and its queries.
 
     Attributes:
         engines: the plain fields of each `Engine`, the `Profile` of its first replica, and its replicas as
@@ -194,7 +194,7 @@ class _Query:
 
 
 class RunRecorder(Observer):
-    """An observer that writes a run to a file for `stretto replay`, each query (run of an app) when it ends.
+    """An observer that writes a run to a file for `stretto replay`, each query when it ends.
 
     A full disk ends the recording with a warning, and nothing else; `is_whole` is False from then on.
 

@@ -40,7 +40,7 @@ class EngineRow:
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """The times of one query (one run of an app) in a recording, in all and by engine.
+    """The times of one query in a recording, in all and by engine.
 
     Attributes:
         wall_s: seconds from submission to reply, or to the end of the recording.
@@ -62,7 +62,7 @@ class QueryRow:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A part of the time of a query (run of an app) in a recording, and the batch or LLM request (`span`)
+    """A part of the time of a query in a recording, and the batch or LLM request (`span`)
     that the query waited for then.
 
     `span` is None if none of its steps ran. The query waited for `next` to begin then: its instance was busy
@@ -77,7 +77,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A recording summed up: how busy each engine was, and where the time of each query (run of an app) went.
+    """A recording summed up: how busy each engine was, and where the time of each query went.
 
     `wall_s` is the time from the first recorded event to the last, in seconds.
     """
@@ -88,7 +88,7 @@ class Summary:
 
 
 def summarise(recorder: Recorder) -> Summary:
-    """Sum up a recording: how busy each engine was, and how long each query (run of an app) took and what it
+    """Sum up a recording: how busy each engine was, and how long each query took and what it
     waited for.
 
     A batch or request that still runs counts up to the latest recorded time.
@@ -150,7 +150,7 @@ def _query_row(query: QuerySpan, spans: list[Span], until_s: float) -> QueryRow:
 
 
 def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wait, ...]:
-    """Return what a query (run of an app) waited for in a recording, one batch or LLM request after the
+    """Return what a query waited for in a recording, one batch or LLM request after the
     other, from its start to its end.
 
     It is found backwards from the end: before a span (batch or request) began, the query is taken to have

@@ -65,7 +65,7 @@ def _engine_cells(row: EngineRow, colour: str) -> str:
 
 
 def query_table(summary: Summary, colours: Mapping[str, str]) -> str:
-    """Return a table of the queries (runs of an app) of a recorded run and what each waited for, one row
+    """Return a table of the queries of a recorded run and what each waited for, one row
     each, as HTML.
 
     `colours` are CSS classes by engine. The page's script finds a query's number in `data-query`.
@@ -80,7 +80,7 @@ def query_table(summary: Summary, colours: Mapping[str, str]) -> str:
 
 
 def pass_table(queries: Iterable[QuerySpan]) -> str:
-    """Return a table of the passes that were weighed for queries (runs of an app), and why each was kept or
+    """Return a table of the passes that were weighed for queries, and why each was kept or
     left out, as HTML; empty if none was.
     """
     counts = Counter((query.graph, verdict) for query in queries for verdict in query.verdicts)

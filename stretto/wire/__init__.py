@@ -6,4 +6,6 @@ requests and writes answers. Only `kv_frames` needs a package, msgspec.
 
 Source: vLLM 0.32, `vllm/entrypoints/openai/` and `vllm/entrypoints/serve/`, and the answers of a running
 server.
+
+Internal: it may change with any release.
 """

@@ -140,13 +140,13 @@ def test_several_llms_are_replicas_of_one_engine(stretto: CommandLine, doc: Path
     assert min(counts) > 0
 
 
-def test_the_file_of_the_readme_runs(
+def test_the_file_of_the_page_on_engines_runs(
     stretto: CommandLine, doc: Path, questions: Path, tmp_path: Path
 ) -> None:
     """The example runs with a server of the test's, with the small model as the checkpoint, and with a
     placement that uses both.
     """
-    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "engines.md").read_text("utf-8"), re.DOTALL)
     with serving(says_an_inn) as url:
         for shown, used in (
             ("checkpoints/small", MINI),

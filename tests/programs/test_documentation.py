@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.programs import Desk, desk_llm
 
-from stretto.engines import catalogue
+from stretto import engines
 from stretto.transforms.table import TRANSFORMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "semantic_variables.md").read_text("utf-8")
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "semantic_variables.md").read_text(
 
 def test_the_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(
-        catalogue, "llm_engine", lambda _: desk_llm(Desk(lambda prompt: "test" if "QA" in prompt else "code"))
+        engines, "llm_engine", lambda _: desk_llm(Desk(lambda prompt: "test" if "QA" in prompt else "code"))
     )
     scope: dict[str, object] = {"__name__": "page"}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

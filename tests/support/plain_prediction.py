@@ -29,7 +29,7 @@ def plain_prediction(graph: Graph, conditions: Conditions, ops: Ops) -> Predicti
 
 @dataclass(slots=True)
 class _Part:
-    """A part of a primitive (step of an app).
+    """A part of a primitive.
 
     Attributes:
         num_items: number of items of a list that the primitive is applied to; 1 if it is not applied to a

@@ -46,7 +46,7 @@ class RunLog(Observer):
         return self._hash.hexdigest()
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """Write a line about an event (what has happened), handled at `now_s`."""
+        """Write a line about an event, handled at `now_s`."""
         self._write(now_s, event)
 
     def on_action(self, action: Action, now_s: float) -> None:

@@ -14,7 +14,7 @@ from stretto.graph.ops import Port
 class Condition(Component):
     """A component of an app that passes a value to one of two branches.
 
-    If the condition holds, the out port (output) `yes` delivers the value, else `no`. The other one has no
+    If the condition holds, the out port `yes` delivers the value, else `no`. The other one has no
     value, so that steps which read it are skipped.
     """
 
@@ -48,7 +48,7 @@ class FirstPresent(Component):
 
         FirstPresent(found=answer["text"], otherwise=apology["result"])
 
-    Ports (inputs) have any names. An input that has failed counts as one without a value, unless no input has
+    Ports have any names. An input that has failed counts as one without a value, unless no input has
     one.
     """
 

@@ -51,7 +51,7 @@ NAMES = tuple(field.name for field in fields(Choices))
 def with_choices(
     primitives: Sequence[Primitive], choices: Choices, ops: Ops, select_passes: SelectPasses
 ) -> list[Primitive]:
-    """Return the primitives (steps) of a component, changed as its user has chosen.
+    """Return the primitives of a component, changed as its user has chosen.
 
     Args:
         select_passes: returns the names of passes that a user's choice stands for. May raise ConfigError.

@@ -39,7 +39,7 @@ from stretto.model.nearest_name import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of an app: a named and typed value that is given anew for each query (run of the app).
+    """An input of an app: a named and typed value that is given anew for each query.
 
     Raises:
         TemplateError: the name or the type is no text, or the name is empty.
@@ -57,7 +57,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutPort:
-    """One output of a component (part of an app): a source of values that can feed other components."""
+    """One output of a component: a source of values that can feed other components."""
 
     component: Component
     name: str
@@ -68,13 +68,13 @@ Source: TypeAlias = Input | OutPort
 
 @dataclass(frozen=True)
 class NoConfig:
-    """An empty configuration, for components (parts of an app) without settings."""
+    """An empty configuration, for components without settings."""
 
 
 class Component:
     """The base class of all components, the parts (retriever, synthesizer…) that an app is composed of.
 
-    A subclass declares its in ports (inputs), out ports (outputs) and settings, and says in `lower` which
+    A subclass declares its in ports, out ports and settings, and says in `lower` which
     primitives, the smallest steps that are scheduled, do its work. A `variadic` in port stands for any number
     of ports of any names. Each component takes the `Choices` of its user too: hints, passes, attempts and a
     fallback engine.
@@ -99,7 +99,7 @@ class Component:
         self.choices = dataclasses.replace(Choices(), **chosen)
 
     def feed(self, **sources: Source) -> None:
-        """Connect in ports (inputs) of the component, given by name, to the sources of their values.
+        """Connect in ports of the component, given by name, to the sources of their values.
 
         A source is an input of the app, or an out port of another component.
 
@@ -131,7 +131,7 @@ class Component:
         return Chain((self,), (), (self,), (self,)) >> other
 
     def out_types(self, in_types: Mapping[str, str], config: Any) -> Mapping[str, str]:
-        """Return the types of the out ports (outputs) of this component (part of an app), by name.
+        """Return the types of the out ports of this component, by name.
 
         A component overrides this method if its out types depend on the types of the values that its in ports
         get.
@@ -139,17 +139,17 @@ class Component:
         return self.outs
 
     def lower(self, build: Builder, config: Any) -> Mapping[str, Ref]:
-        """Add the primitives (steps) that do the work of this component (part of an app) to the graph that
+        """Add the primitives that do the work of this component to the graph that
         `build` makes.
 
-        Returns a reference to the value of each out port (output), by name.
+        Returns a reference to the value of each out port, by name.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Components (parts of an app) joined with `>>`, and the order that this gives them.
+    """Components joined with `>>`, and the order that this gives them.
 
     Attributes:
         order: (before, after) pairs of components.
@@ -170,7 +170,7 @@ class Chain:
 
 
 def parallel(*branches: Component | Chain) -> Chain:
-    """Return a chain of components (parts of an app) in which the given branches run side by side: `a >>
+    """Return a chain of components in which the given branches run side by side: `a >>
     parallel(b, c >> d) >> e`.
     """
     chains = [_chain(branch) for branch in branches]
@@ -192,7 +192,7 @@ def _chain(part: object) -> Chain:
 
 
 class Builder:
-    """The graph of an app while it is built: each component adds its primitives (steps) to it."""
+    """The graph of an app while it is built: each component adds its primitives to it."""
 
     def __init__(self) -> None:
         self.primitives: list[Primitive] = []
@@ -201,46 +201,44 @@ class Builder:
         self._names: set[str] = set()
 
     def reserve(self, name: str) -> None:
-        """Reserve a name in the graph, so that no primitive (step) that is added later gets it."""
+        """Reserve a name in the graph, so that no primitive that is added later gets it."""
         self._names.add(name)
 
     def enter(self, values: Mapping[str, Ref], types: Mapping[str, str]) -> None:
-        """Make a component (part of the app) the current one, whose primitives (steps) are added next.
+        """Make a component the current one, whose primitives are added next.
 
-        `values` and `types` are the values that feed its in ports (inputs), and their types, by port.
+        `values` and `types` are the values that feed its in ports, and their types, by port.
         """
         self._values = values
         self.types = types
 
     def is_fed(self, port: str) -> bool:
-        """Return whether the in port (input) `port` of the current component (part of the app) is connected
+        """Return whether the in port `port` of the current component is connected
         to a value.
         """
         return port in self._values
 
     @property
     def fed(self) -> tuple[str, ...]:
-        """The in ports (inputs) of the current component (part of the app) that are connected to a value, in
+        """The in ports of the current component that are connected to a value, in
         the order in which they were connected.
         """
         return tuple(self._values)
 
     def value(self, port: str) -> Ref:
-        """Return a reference to the value that feeds the in port (input) `port` of the current component
-        (part of the app).
-        """
+        """Return a reference to the value that feeds the in port `port` of the current component."""
         return self._values[port]
 
     def take(self, port: str, to: str | None = None, *, each: bool = False) -> Arg:
-        """Return an argument, for `add`, that passes an input of the component on to one of its primitives
-        (steps): whatever comes at the component's in port `port` goes to the primitive's port `to`.
+        """Return an argument, for `add`, that passes an input of the component on to one of its primitives:
+        whatever comes at the component's in port `port` goes to the primitive's port `to`.
 
         `to` is `port` if left out. With `each`, what comes is a list, and the primitive runs once per item.
         """
         return Arg(to or port, self._values[port], each)
 
     def take_each_if_list(self, port: str, to: str) -> Arg:
-        """Return an argument that connects a new primitive (step) to an input of the current component: its
+        """Return an argument that connects a new primitive to an input of the current component: its
         port `to` reads what feeds the component's in port `port`.
 
         If that is a list, the primitive is applied to every item.
@@ -258,7 +256,7 @@ class Builder:
         hints: tuple[str, ...] = (),
         prompt: PromptParts = (),
     ) -> Ref:
-        """Add a primitive (step) to the graph and return a reference to its value.
+        """Add a primitive to the graph and return a reference to its value.
 
         If another primitive has that name, a number is appended to it.
         """
@@ -316,7 +314,7 @@ class Builder:
 
 
 def configure(component: Component, config: Any, settings: Mapping[str, object]) -> Any:
-    """Return a copy of the configuration of a component (part of an app) with some settings changed.
+    """Return a copy of the configuration of a component with some settings changed.
 
     Settings that are `Choices`, which every component takes, are passed over.
 

@@ -16,7 +16,7 @@ from stretto.model.errors import ConfigError
 
 
 class LLMCall(Component):
-    """A component of an app that calls an LLM. Each port (input) is a variable of the prompt:
+    """A component of an app that calls an LLM. Each port is a variable of the prompt:
 
         LLMCall(prompt="Translate into {language}:\\n{text}\\n", language=language, text=text)
 

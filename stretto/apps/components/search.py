@@ -56,7 +56,7 @@ class Generation(Component):
 class Judge(Component):
     """A component of an app that asks an LLM whether a text answers a question.
 
-    The verdict is "yes" if the first word of the LLM's answer is "yes", else "no". The out port (output) of
+    The verdict is "yes" if the first word of the LLM's answer is "yes", else "no". The out port of
     that name delivers the text; the other one has no value, so that steps which read it are skipped.
     """
 

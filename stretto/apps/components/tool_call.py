@@ -14,7 +14,7 @@ from stretto.model.errors import ConfigError
 
 
 class ToolCall(Component):
-    """A component of an app that calls a Python function. Each port (input) is an argument of the function:
+    """A component of an app that calls a Python function. Each port is an argument of the function:
 
         ToolCall(function="weather", result="text", city=city)
 

@@ -1,7 +1,7 @@
 """Splits the tasks of a batch into single applications, for all batch engines.
 
 A task applies its op once, or to each of `num_items` list items; each of these is an application. A batch
-mixes tasks of several queries (runs of apps). `answer_batch` flattens a batch into applications, calls the
+mixes tasks of several queries. `answer_batch` flattens a batch into applications, calls the
 engine for neighbouring ones of the same op together, and combines the values into one answer per task.
 """
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class OpApplication:
-    """One application of a task's op (kind of step, such as "embed"). A task may apply its op to each item of
+    """One application of a task's op. A task may apply its op to each item of
     a list; each of these is an application.
 
     Attributes:
@@ -32,7 +32,7 @@ class OpApplication:
     inputs: Mapping[str, object]
 
     def get(self, port: str, kind: type[T]) -> T | None:
-        """Return the input value at a port (named input) of the task; None if there is none.
+        """Return the input value at a port of the task; None if there is none.
 
         Raises:
             BadReply: the value is not of type `kind`.
@@ -48,7 +48,7 @@ class OpApplication:
         return value
 
     def require(self, port: str, kind: type[T]) -> T:
-        """Return the input value at a port (named input) of the task, which must have one.
+        """Return the input value at a port of the task, which must have one.
 
         Raises:
             BadReply: there is no value, or it is not of type `kind`.
@@ -72,7 +72,7 @@ def applications(task: Task) -> list[OpApplication]:
     applied to.
 
     Raises:
-        BadReply: a port (named input) in `each` has no list of `num_items`.
+        BadReply: a port in `each` has no list of `num_items`.
     """
     if task.num_items is None:
         return [OpApplication(task, task.inputs)]
@@ -91,7 +91,7 @@ def applications(task: Task) -> list[OpApplication]:
 def answer_batch(tasks: Sequence[Task], ops: Mapping[str, Op]) -> list[object]:
     """Compute the answers of a batch of tasks for a batch engine, in the tasks' order.
 
-    `ops` has, for each op (kind of step), the function that computes a list of its applications. Neighbouring
+    `ops` has, for each op, the function that computes a list of its applications. Neighbouring
     tasks of one op share one call of that function. The answer of a task that is applied to list items is a
     list.
 

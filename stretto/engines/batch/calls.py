@@ -23,7 +23,7 @@ class CallsConfig:
 class Calls:
     """A batch engine that calls the user's Python functions, one after the other.
 
-    It runs the op (kind of step) `call`: the setting `function` names the function; the step's inputs become
+    It runs the op `call`: the setting `function` names the function; the step's inputs become
     its keyword arguments. A call with `result="effect"` (it changes something outside) runs at most once,
     unless `idempotent` says that the function may be called again with the same inputs, because it takes an
     idempotency key among them or changes nothing more.
@@ -45,7 +45,7 @@ class Calls:
         return answer_batch(tasks, {"call": self._call})
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
         pass
 
     def close(self) -> None:

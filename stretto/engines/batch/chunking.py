@@ -62,7 +62,7 @@ class ChunkingConfig:
 class Chunking:
     """A batch engine that cuts documents into chunks of whole sentences.
 
-    It runs the op (kind of step) `chunk`: input `files` (a Document); settings `tokens` (largest chunk,
+    It runs the op `chunk`: input `files` (a Document); settings `tokens` (largest chunk,
     special tokens included) and `overlap` (most tokens repeated from the chunk before). It answers the
     document's chunks in order.
     """
@@ -95,7 +95,7 @@ class Chunking:
         return answer_batch(tasks, {"chunk": self._chunk})
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: this engine holds only memory, which is freed with the object."""

@@ -29,7 +29,7 @@ class CorpusSearchConfig:
 class CorpusSearch:
     """A search engine (BM25) over a fixed set of documents, which answers in place of a web search.
 
-    It runs the op (kind of step) `web_search`: input `queries` (a text); setting `k`. It answers up to `k`
+    It runs the op `web_search`: input `queries` (a text); setting `k`. It answers up to `k`
     hits, which are passages of the documents. Passages that share no word with the text are not hits. Equal
     scores are in document order.
     """
@@ -56,7 +56,7 @@ class CorpusSearch:
         return answer_batch(tasks, {"web_search": self._search})
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: this engine holds only memory, which is freed with the object."""

@@ -80,7 +80,7 @@ class EmbeddingConfig:
 class Embedding:
     """A batch engine that turns texts into vectors of unit length, with a sentence-transformers model.
 
-    It runs the op (kind of step) `embed`: input `texts` (str, Chunk or Hit). It answers a float32 vector. On
+    It runs the op `embed`: input `texts` (str, Chunk or Hit). It answers a float32 vector. On
     a CPU it depends on the text alone. On a GPU the texts of a batch go to the model together, and the vector
     depends on them by float rounding. Text beyond the model's limit is cut off, as the model does.
 
@@ -118,7 +118,7 @@ class Embedding:
         return answer_batch(tasks, {"embed": self._embed})
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """End the threads that compute side by side. Memory is freed with the object."""

@@ -134,7 +134,7 @@ class Collection:
 class PostgresVectors:
     """A vector store in PostgreSQL: named collections of chunks and their vectors. Search is exact.
 
-    It runs two ops (kinds of steps). `ingest` stores chunks with their vectors in a `collection`; its setting
+    It runs two ops. `ingest` stores chunks with their vectors in a `collection`; its setting
     `recipe` is a text that says how the chunks were made (default ""). `search` answers the `k` best hits of
     a `collection` for a vector.
     """
@@ -165,7 +165,7 @@ class PostgresVectors:
         return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Disconnect from the database; an embedded server is stopped unless another process uses it."""

@@ -67,7 +67,7 @@ class RerankingConfig:
 class Reranking:
     """A batch engine that gives search hits new scores: how well each answers the question.
 
-    It runs the op (kind of step) `rerank`: inputs `question` and `hits` (a list of Hit). It answers the same
+    It runs the op `rerank`: inputs `question` and `hits` (a list of Hit). It answers the same
     chunks with new scores, best first. All pairs of a batch go through a cross-encoder in one call.
     """
 
@@ -88,7 +88,7 @@ class Reranking:
         return answer_batch(tasks, {"rerank": self._rerank})
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: this engine holds only memory, which is freed with the object."""

@@ -66,7 +66,7 @@ class ToolsConfig:
 class Tools:
     """A batch engine that runs the tools of an agent.
 
-    It runs the op (kind of step) `call`, and answers with a `ToolResult` for each call. Input `call` is one
+    It runs the op `call`, and answers with a `ToolResult` for each call. Input `call` is one
     call, a text like "search: old maps" or a JSON object with a name and arguments. Input `calls` has all
     calls of a turn: those of tools without effects run side by side, the others one after the other in their
     order. Input `run_name` names the run, whose turns are recorded if there are `records`; setting `turn`
@@ -92,7 +92,7 @@ class Tools:
         return answer_batch(tasks, {"call": self._answers})
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """End the event loop of tools that are coroutine functions, and the use of the records."""

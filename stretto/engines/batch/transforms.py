@@ -19,7 +19,7 @@ class TransformsConfig:
 class Transforms:
     """A batch engine that transforms values.
 
-    It runs the op (kind of step) `transform`: the setting `steps` is a chain of transforms, as
+    It runs the op `transform`: the setting `steps` is a chain of transforms, as
     `stretto.transforms.table` describes them, which is applied to the input `value`. A value that does not
     fit fails alone; or, with the setting `tells`, the result is a list of the transformed value, or of an
     empty text and what is wrong.
@@ -35,7 +35,7 @@ class Transforms:
         return answer_batch(tasks, {"transform": self._transform})
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: this engine, which transforms values, holds nothing that has to be freed."""

@@ -33,14 +33,14 @@ class MemoryVectorsConfig:
 class MemoryVectors:
     """A vector store in this process's memory: collections of chunks and their vectors. Search is exact.
 
-    It runs two ops (kinds of steps). `ingest` stores chunks: inputs `chunks`, `vectors` (float32, one
+    It runs two ops. `ingest` stores chunks: inputs `chunks`, `vectors` (float32, one
     dimension; of unit length if scores are to be cosines), optional `collection`. It answers True. Ingesting
     a chunk again (same source, document and index) replaces it.
 
     `search` has the inputs `queries` (a vector) and optional `collection`, and the setting `k`. It answers
     the `k` best hits, all of them when there are fewer, none from a collection that does not exist.
 
-    A collection without a name belongs to its query (run of an app) and is dropped at the end of the query.
+    A collection without a name belongs to its query and is dropped at the end of the query.
     """
 
     def __init__(self, config: MemoryVectorsConfig) -> None:
@@ -58,7 +58,7 @@ class MemoryVectors:
         return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
 
     def release(self, query: str) -> None:
-        """Drop the unnamed collection that a query (run of an app) has filled, as the query has ended."""
+        """Drop the unnamed collection that a query has filled, as the query has ended."""
         self._private.pop(query, None)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class MemoryVectors:
 
 def collection_name(application: OpApplication) -> str | None:
     """Return the name under which the collection of documents that a task names is stored; None for the
-    unnamed collection of the task's own query (run of an app).
+    unnamed collection of the task's own query.
 
     A collection belongs to a tenant: two tenants' collections of one name are stored under two names.
 
@@ -104,13 +104,13 @@ def collection_name(application: OpApplication) -> str | None:
 
 def collection_key(application: OpApplication) -> str:
     """Return the key under which a task's collection of documents is stored: the collection's name, or if it
-    has none the task's query (run of an app).
+    has none the task's query.
     """
     return collection_name(application) or application.task.query
 
 
 def vector_at(application: OpApplication, port: str) -> Vector:
-    """Return the vector at a port (named input) of a task, as float32.
+    """Return the vector at a port of a task, as float32.
 
     Raises:
         BadReply: the value is not a vector.
@@ -134,8 +134,7 @@ def num_wanted(task: Task) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collections:
-    """All collections of documents in memory: named ones by name, and those without a name by their query
-    (run of an app).
+    """All collections of documents in memory: named ones by name, and those without a name by their query.
 
     It is mutable, and shared by all instances of the engine.
     """

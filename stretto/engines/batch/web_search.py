@@ -52,7 +52,7 @@ class WebSearchConfig:
 class WebSearch:
     """A batch engine that searches the web with an HTTP service like SearXNG.
 
-    It runs the op (kind of step) `web_search`: input `queries` (a text); setting `k`. It answers up to `k`
+    It runs the op `web_search`: input `queries` (a text); setting `k`. It answers up to `k`
     hits, one for each page found.
     """
 
@@ -101,7 +101,7 @@ class WebSearch:
         return answer_batch(tasks, {"web_search": self._search})
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: this engine keeps no connections or data between batches."""

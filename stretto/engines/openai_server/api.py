@@ -39,7 +39,7 @@ def build_request(
 ) -> GenerateRequest:
     """Return the request that asks a server to complete a prompt, or in a chat to answer it.
 
-    The prompt's tenant (owner) is sent as vLLM's `cache_salt`, which keeps tenants' cached prompts apart. If
+    The prompt's tenant is sent as vLLM's `cache_salt`, which keeps tenants' cached prompts apart. If
     its last message is the assistant's, the server is asked to go on with it, in vLLM's way.
 
     Args:

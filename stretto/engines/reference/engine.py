@@ -168,7 +168,7 @@ class ReferenceLLM:
         return [event for sequence in list(self._decoding.values()) for event in self._decode(sequence)]
 
     def release(self, query: str) -> None:
-        """Drop the prefixes that are cached for a query (run of an app), which has ended."""
+        """Drop the prefixes that are cached for a query, which has ended."""
         self._prefixes.release(query)
 
     def take_kv_events(self) -> Sequence[KVEvent]:

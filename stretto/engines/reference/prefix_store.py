@@ -27,7 +27,7 @@ class PrefixStore:
     def keep(self, tenant: str, query: str, tokens: list[int], cache: DynamicCache) -> None:
         """Store a copy of the part of a KV cache that belongs to `tokens`.
 
-        It replaces shorter prefixes of these tokens that were stored for the same query (run of an app).
+        It replaces shorter prefixes of these tokens that were stored for the same query.
         """
         for key in list(self._held):
             if key[:2] == (tenant, query) and _num_shared(key[2], tokens) == len(key[2]):
@@ -50,7 +50,7 @@ class PrefixStore:
         return _copy(self._held[best], num_shared)
 
     def release(self, query: str) -> None:
-        """Drop the KV caches that were stored for a query (run of an app), which has ended."""
+        """Drop the KV caches that were stored for a query, which has ended."""
         for key in [key for key in self._held if key[1] == query]:
             del self._held[key]
 

@@ -92,7 +92,7 @@ class ScriptedLLM:
         return events
 
     def release(self, query: str) -> None:
-        """Drop the prefixes that are cached for a query (run of an app), which has ended."""
+        """Drop the prefixes that are cached for a query, which has ended."""
         self._held.pop(query, None)
 
     def take_kv_events(self) -> Sequence[KVEvent]:

@@ -38,7 +38,7 @@ class _Context:
 
 @dataclass(slots=True, eq=False)
 class RunningGeneration:
-    """A running generation on a context (list of tokens). Iterate over it, with `for` or `async for`, to get
+    """A running generation on a context. Iterate over it, with `for` or `async for`, to get
     its pieces.
 
     `value` and `usage` are set at the end of the iteration. If the generation fails, iterating raises its
@@ -104,7 +104,7 @@ class Contexts:
     def fill(
         self, prompt: Prompt, *, context: int | None = None, lazily: bool = False, tenant: str = ""
     ) -> int:
-        """Append text segments to a context (list of tokens), or to a new one if `context` is None; return
+        """Append text segments to a context, or to a new one if `context` is None; return
         its number.
 
         Args:
@@ -134,7 +134,7 @@ class Contexts:
         return found.id
 
     def generate(self, context: int, decode: Decode, rank: tuple[float, ...] = ()) -> RunningGeneration:
-        """Start to generate a continuation of a context (list of tokens), which is appended to it at the end.
+        """Start to generate a continuation of a context, which is appended to it at the end.
 
         Iterate over the result to get the output's pieces. Smaller ranks start first.
 
@@ -160,7 +160,7 @@ class Contexts:
         return [self.generate(self.fork(context), replace(decode, seed=decode.seed + i)) for i in range(n)]
 
     def fork(self, context: int) -> int:
-        """Copy a context (list of tokens) to a new one, which shares its KV; return the new one's number."""
+        """Copy a context to a new one, which shares its KV; return the new one's number."""
         found = self._idle(context)
         return self._open(list(found.tokens), found.tenant).id
 
@@ -172,7 +172,7 @@ class Contexts:
                 self._end(generation, QueryCancelled("the generation was aborted"))
 
     def free(self, context: int) -> None:
-        """Delete a context (list of tokens), stop what runs on it, and drop the cached KV that only it used.
+        """Delete a context, stop what runs on it, and drop the cached KV that only it used.
 
         Raises:
             UserError: the context is unknown, perhaps because it was freed before.

@@ -47,7 +47,7 @@ class TransformerConfig:
         policy: what a step computes: `chunked` decodes every sequence and fills the rest with chunks of
             prompts; `prefill_first` takes whole prompts as long as there are any.
         shares_attention: whether decodes attend to a shared prefix together.
-        keeps_released: whether prefixes that only an ended query (run of an app) used stay in the cache until
+        keeps_released: whether prefixes that only an ended query used stay in the cache until
             their memory is needed; None keeps them if the engine's placement policy follows prefixes.
         num_repeats: largest number of decode steps between two checks of the queue.
         latency_tokens: largest number of tokens that all running sequences may have together, outputs to come
@@ -285,7 +285,7 @@ class TransformerLLM:
         return events
 
     def release(self, query: str) -> None:
-        """Drop the KV that only a query (one run of an app) used, because the query has ended.
+        """Drop the KV that only a query used, because the query has ended.
 
         With `keeps_released` nothing is dropped before its memory is needed; what was noted by `retain` is.
         """
@@ -295,7 +295,7 @@ class TransformerLLM:
             self.scheduler.cache.forget(query)
 
     def retain(self, reuse: Reuse) -> None:
-        """Note when a query (one run of an app) will need cached prefixes again; it orders evictions only.
+        """Note when a query will need cached prefixes again; it orders evictions only.
 
         Prompts that cannot be tokenised are ignored.
         """

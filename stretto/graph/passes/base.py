@@ -22,7 +22,7 @@ TOKENS_PER_SLOT = 64
 
 
 def with_primitives(graph: Graph, primitives: list[Primitive]) -> Graph:
-    """Return a copy of `graph` with these primitives (steps) instead of its own; `graph` itself if equal."""
+    """Return a copy of `graph` with these primitives instead of its own; `graph` itself if equal."""
     new = tuple(primitives)
     return graph if new == graph.primitives else replace(graph, primitives=new)
 

@@ -11,7 +11,7 @@ from stretto.graph.written_order import effect_edges
 
 
 def drop_dead(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Remove from a graph the primitives (steps) whose values no output and no effect needs, directly or
+    """Remove from a graph the primitives whose values no output and no effect needs, directly or
     through others.
 
     An effect is a step that changes something outside, such as one that stores documents. Where a removed

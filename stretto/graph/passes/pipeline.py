@@ -68,7 +68,7 @@ def optimise(
 def run_passes(
     graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS
 ) -> Iterator[tuple[str, Graph]]:
-    """Yield (name of the pass, graph after it) for each pass (rewriting function) that runs, until a whole
+    """Yield (name of the pass, graph after it) for each pass that runs, until a whole
     round changes nothing.
 
     A pass may make work for an earlier one. Stretto's own passes do not: they need one sweep, and part of a
@@ -104,7 +104,7 @@ def run_passes(
 
 
 def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops = OPS) -> Graph:
-    """Run one pass (rewriting function) once on a graph, check that its result is a valid graph, and return
+    """Run one pass once on a graph, check that its result is a valid graph, and return
     that.
     """
     changed = changed_by(name, run_pass, graph, profiles, ops)
@@ -114,7 +114,7 @@ def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops:
 
 
 def changed_by(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Return the graph after one run of a pass (rewriting function), perhaps a user's own.
+    """Return the graph after one run of a pass, perhaps a user's own.
 
     Raises:
         GraphError: it raised anything, or returned no graph.

@@ -18,7 +18,7 @@ def pipeline_decode(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     """Let steps that handle list items independently start on each item of a list that an LLM is generating,
     as soon as the item is complete.
 
-    This holds for "batchable" primitives (steps) that read a "splittable" decode, and for those that read
+    This holds for "batchable" primitives that read a "splittable" decode, and for those that read
     them.
     """
     waiting = whole_list_readers(graph, ops)

@@ -46,7 +46,7 @@ class _Decodes:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The predicted seconds of one run of a graph (an app), and those in which LLMs prefill for it.
+    """The predicted seconds of one run of a graph, and those in which LLMs prefill for it.
 
     Prefills are the only work that passes change: tokens are decoded and items handled all the same, and a
     busy batch engine takes what is waiting together, so that further calls cost no further fixed time.
@@ -57,7 +57,7 @@ class Prediction:
 
 
 def predict(graph: Graph, steps: Steps) -> Prediction:
-    """Predict the seconds of one run of a graph (an app) whose engines do nothing else.
+    """Predict the seconds of one run of a graph whose engines do nothing else.
 
     `steps` is a table for this graph and the versions of it that the prediction is compared with.
     """

@@ -113,7 +113,7 @@ def _part(primitive: Primitive, name: str, prompt: PromptParts) -> Primitive:
 
 
 def with_hint(primitive: Primitive, name: str) -> Primitive:
-    """Return the prefill `primitive` with a hint that the primitive (step) `name` has computed a prefix of
+    """Return the prefill `primitive` with a hint that the primitive `name` has computed a prefix of
     its prompt.
 
     The hint replaces an earlier one, if there is any.

@@ -55,7 +55,7 @@ class PromptLength:
 
 @dataclass(slots=True)
 class PredictedStep:
-    """A primitive (step of an app), as a prediction sees it.
+    """A primitive, as a prediction sees it.
 
     Attributes:
         reads: names of the values that it waits for, with the number of items that a part needs, or None if
@@ -96,7 +96,7 @@ class Steps:
         self._prompts: dict[Hashable, list[tuple[PromptParts, list[tuple[str, Ref]], PromptLength]]] = {}
 
     def of(self, primitive: Primitive) -> PredictedStep:
-        """Return what is known of a primitive (step)."""
+        """Return what is known of a primitive."""
         step = self._steps.get(id(primitive))  # a step keeps its primitive, so no other one gets that id
         if step is None:
             step = self._steps[id(primitive)] = self._new(primitive)

@@ -48,7 +48,7 @@ class Verdict:
 def weigh(
     graph: Graph, conditions: Conditions, passes: Mapping[str, Pass], ops: Ops = OPS
 ) -> tuple[Graph, tuple[Verdict, ...]]:
-    """Optimise a graph with those of the passes (rewriting functions) that are predicted to pay; return it,
+    """Optimise a graph with those of the passes that are predicted to pay; return it,
     and a verdict on each pass that has something to change.
 
     Raises:

@@ -32,7 +32,7 @@ class Siblings(dict[tuple[int, ...], "BlockRun"]):
         del self._sorted[bisect_left(self._sorted, block)]
 
     def beginning_with(self, tokens: tuple[int, ...]) -> BlockRun | None:
-        """Return a child (run of cached blocks) whose first block begins with `tokens`; None if there is
+        """Return a child whose first block begins with `tokens`; None if there is
         none.
         """
         place = bisect_left(self._sorted, tokens)
@@ -40,7 +40,7 @@ class Siblings(dict[tuple[int, ...], "BlockRun"]):
         return self[block] if block[: len(tokens)] == tokens else None
 
     def beginnings_of(self, block: tuple[int, ...]) -> list[BlockRun]:
-        """Return the children (runs of cached blocks) whose first block is `block` or a beginning of it, the
+        """Return the children whose first block is `block` or a beginning of it, the
         shortest first.
         """
         beginnings = (block[:num_tokens] for num_tokens in range(1, len(block) + 1))
@@ -58,7 +58,7 @@ class BlockRun:
         hashes: hashes of the full blocks, if the cache reports events.
         children: nodes that follow, by their first token and then by all tokens of their first block; oldest
             first.
-        owners: queries (runs of apps) that used the run of blocks.
+        owners: queries that used the run of blocks.
         lessees: owners for which it was prefilled ahead and not used yet, so that it is evicted last.
         num_holders: number of sequences that hold the run, and with it all nodes before it.
         used_s: time of the last use, by the clock of `EvictionQueue`.
@@ -83,7 +83,7 @@ class BlockRun:
     due_s: float | None = None
 
     def note_promises(self) -> None:
-        """Compute `due_s` anew, because the promises or the owners of the node (run of cached blocks) have
+        """Compute `due_s` anew, because the promises or the owners of the node have
         changed.
         """
         due_s = min(self.promises.values(), default=None)
@@ -91,7 +91,7 @@ class BlockRun:
         self.due_s = due_s if is_known else None
 
     def path(self) -> Iterator[BlockRun]:
-        """Yield this node (run of cached blocks) and all nodes before it in the tree except the root, the
+        """Yield this node and all nodes before it in the tree except the root, the
         last one first.
         """
         node = self
@@ -100,14 +100,14 @@ class BlockRun:
             node = node.parent
 
     def child(self, tokens: Sequence[int], start: int, size: int) -> BlockRun | None:
-        """Find the child node (run of cached blocks that follows this one) whose first block holds exactly
+        """Find the child node whose first block holds exactly
         the tokens tokens[start : start + size]; None if there is none.
         """
         siblings = self.children.get(tokens[start])
         return siblings.get(tuple(tokens[start : start + size])) if siblings else None
 
     def adopt(self, child: BlockRun, block: tuple[int, ...]) -> None:
-        """Add a child node (run of blocks that follow) whose first block holds the tokens `block`; it
+        """Add a child node whose first block holds the tokens `block`; it
         replaces a child with the same first block.
         """
         if block[0] not in self.children:
@@ -116,7 +116,7 @@ class BlockRun:
         child.parent = self
 
     def disown(self, block: tuple[int, ...]) -> None:
-        """Remove the child node (run of cached blocks that follows this one) whose first block holds the
+        """Remove the child node whose first block holds the
         tokens `block`.
         """
         siblings = self.children[block[0]]
@@ -125,7 +125,7 @@ class BlockRun:
             del self.children[block[0]]
 
     def longest_tail(self, rest: Sequence[int]) -> tuple[BlockRun | None, int]:
-        """Find the child node (run of cached blocks that follows this one) whose first block has the longest
+        """Find the child node whose first block has the longest
         common prefix with the tokens `rest`.
 
         Returns that child and the length of the prefix in tokens: (None, 0) if no first token is equal. Only
@@ -150,9 +150,9 @@ def num_common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class Owners:
-    """An index of the prefix cache's nodes (runs of cached blocks) by owner and by lessee.
+    """An index of the prefix cache's nodes by owner and by lessee.
 
-    Owners are the queries (runs of an app) that used a node; an owner of a node owns all nodes before it. A
+    Owners are the queries that used a node; an owner of a node owns all nodes before it. A
     lessee is an owner for which the node was prefilled ahead; while it has one, the node is evicted last.
     """
 
@@ -168,7 +168,7 @@ class Owners:
         return parent.parent is None or owner in parent.owners
 
     def own(self, node: BlockRun, owner: str) -> None:
-        """Record that a query (run of an app) uses a node (run of cached blocks).
+        """Record that a query uses a node.
 
         Ignored if the query was forgotten while its sequence ran, so that it does not own the node before
         this one.
@@ -179,7 +179,7 @@ class Owners:
             self._owned.setdefault(owner, {})[node] = None
 
     def lease(self, node: BlockRun, owner: str) -> None:
-        """Record that a node (run of cached blocks) was prefilled ahead for the query `owner`: it is evicted
+        """Record that a node was prefilled ahead for the query `owner`: it is evicted
         last until `end_lease`.
 
         Ignored if the query does not own the node.
@@ -189,14 +189,14 @@ class Owners:
             self._leased.setdefault(owner, {})[node] = None
 
     def end_lease(self, node: BlockRun, owner: str) -> None:
-        """End the lease of a node (run of cached blocks), which was to be evicted last because it had been
+        """End the lease of a node, which was to be evicted last because it had been
         prefilled ahead for the query `owner`.
         """
         node.lessees.remove(owner)
         _take(self._leased, node, owner)
 
     def copy(self, node: BlockRun, other: BlockRun) -> None:
-        """Give `other`, a new part of the split `node` (run of cached blocks), the same owners, lessees and
+        """Give `other`, a new part of the split `node`, the same owners, lessees and
         promises as `node` has.
         """
         for owner in node.owners:
@@ -209,7 +209,7 @@ class Owners:
         other.due_s = node.due_s
 
     def forget(self, owner: str) -> tuple[list[BlockRun], list[BlockRun]]:
-        """Remove a query from the owners and lessees of all nodes (runs of cached blocks), with its promises.
+        """Remove a query from the owners and lessees of all nodes, with its promises.
 
         Returns the nodes that were leased for it, and the nodes that it owned, deepest first.
         """
@@ -225,11 +225,11 @@ class Owners:
         return leased, sorted(owned, key=_start, reverse=True)
 
     def owned_by(self, owner: str) -> list[BlockRun]:
-        """Return the nodes (runs of cached blocks) that a query has used."""
+        """Return the nodes that a query has used."""
         return list(self._owned.get(owner, ()))
 
     def drop(self, node: BlockRun) -> None:
-        """Remove a node (run of cached blocks) from the index, because it leaves the cache's tree."""
+        """Remove a node from the index, because it leaves the cache's tree."""
         for owner in node.owners:
             _take(self._owned, node, owner)
         for lessee in node.lessees:

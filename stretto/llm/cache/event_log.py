@@ -21,8 +21,7 @@ class CacheEventLog:
         self._events: list[KVEvent] = []
 
     def stored(self, node: BlockRun, parent: BlockRun, tokens: list[int]) -> None:
-        """Record that full blocks with these tokens were added to the cache, as the last blocks of `node` (a
-        run of cached blocks).
+        """Record that full blocks with these tokens were added to the cache, as the last blocks of `node`.
 
         They follow the blocks of `parent`, which may be the same node.
         """
@@ -39,7 +38,7 @@ class CacheEventLog:
         node.hashes += hashes
 
     def removed(self, node: BlockRun, num_blocks: int) -> None:
-        """Record that the last `num_blocks` blocks of `node` (a run of cached blocks) are about to be
+        """Record that the last `num_blocks` blocks of `node` are about to be
         evicted.
         """
         if node.hashes:

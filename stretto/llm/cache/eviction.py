@@ -28,7 +28,7 @@ _MAX_COUNTED = 100_000
 
 
 class EvictionQueue:
-    """A queue of the prefix cache's nodes (runs of cached blocks) that can be evicted: those that are needed
+    """A queue of the prefix cache's nodes that can be evicted: those that are needed
     last or never first, and where nothing is known the least recently used first.
 
     A node is offered again whenever its place in this order changes. Outdated entries stay in the queue and
@@ -70,7 +70,7 @@ class EvictionQueue:
             self._num_lost /= 2
 
     def offer(self, node: BlockRun) -> None:
-        """Add a node (run of cached blocks) of the prefix cache to the queue, if it can be evicted; ignored
+        """Add a node of the prefix cache to the queue, if it can be evicted; ignored
         if it is in use.
         """
         rank = _rank(node)
@@ -81,7 +81,7 @@ class EvictionQueue:
             self._compact()
 
     def pop(self) -> BlockRun:
-        """Remove and return the node (run of cached blocks) to evict next. There must be one."""
+        """Remove and return the node to evict next. There must be one."""
         unknown, last, first = map(_first, (self._unknown, self._last_due, self._first_due))
         best, needed_in_s = self._leased, -1.0
         if first is not None and self.now_s > _due_s(first):

@@ -85,7 +85,7 @@ class PrefixCache:
 
     def hold(self, hit: CacheHit, owner: str) -> BlockRun | None:
         """Protect the blocks of a cached prefix from eviction, because a sequence uses them. Returns the
-        prefix's last node (run of blocks), to be given to `release`, or None if the prefix has no full block.
+        prefix's last node, to be given to `release`, or None if the prefix has no full block.
 
         The leases (which delay eviction) that the query `owner` has on them end. A node is split if the
         prefix ends within it.
@@ -101,7 +101,7 @@ class PrefixCache:
         return node
 
     def touch(self, node: BlockRun) -> int:
-        """Mark the first block of a node (run of cached blocks) as just used, so that it is evicted later;
+        """Mark the first block of a node as just used, so that it is evicted later;
         return the id of that block.
         """
         self._clock += 1
@@ -126,7 +126,7 @@ class PrefixCache:
         return blocks
 
     def release(self, node: BlockRun | None) -> None:
-        """End one sequence's use of a node (run of cached blocks) and of all nodes before it; nodes that no
+        """End one sequence's use of a node and of all nodes before it; nodes that no
         other sequence uses can then be evicted.
         """
         for part in node.path() if node is not None else ():
@@ -143,7 +143,7 @@ class PrefixCache:
     ) -> tuple[BlockRun, list[int]]:
         """Add a sequence's full blocks, which hold the KV of `tokens`, to the cache.
 
-        They follow `parent`, the last node (run of cached blocks) that the sequence holds (None if it holds
+        They follow `parent`, the last node that the sequence holds (None if it holds
         none yet). Where the cache has a block with the same tokens, that one is used and the sequence's own
         is freed. Returns the node that the sequence now holds instead of `parent`, and the blocks that it now
         uses.
@@ -169,7 +169,7 @@ class PrefixCache:
     ) -> tuple[BlockRun, bool]:
         """Add a sequence's last block, which is not full, to the cache, unless the cache has its tokens.
 
-        It follows `parent`, the last node (run of cached blocks) that the sequence holds (None if it holds
+        It follows `parent`, the last node that the sequence holds (None if it holds
         none yet). Returns the node with these tokens, and whether `block` was added. If so, the sequence
         holds that node instead of `parent`.
         """
@@ -243,7 +243,7 @@ class PrefixCache:
                 return
 
     def forget(self, owner: str) -> None:
-        """Remove the cached blocks that only the query (run of an app) `owner` used, as soon as no sequence
+        """Remove the cached blocks that only the query `owner` used, as soon as no sequence
         holds them.
 
         The query's leases, which protect prefixes from eviction, and its promises end.
@@ -258,7 +258,7 @@ class PrefixCache:
                 self._remove(node)
 
     def keep_released(self, owner: str) -> None:
-        """Keep the cached blocks that the query (run of an app) `owner` used, which has ended, until their
+        """Keep the cached blocks that the query `owner` used, which has ended, until their
         memory is needed.
 
         The query's leases and promises end. Its blocks belong to nobody then, so that nodes which many

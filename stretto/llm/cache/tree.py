@@ -14,7 +14,7 @@ class CacheHit(NamedTuple):
     Attributes:
         blocks: full blocks of the prefix.
         num_tokens: length of the prefix; tokens after `blocks` are in the next block of `tail`.
-        node: the cache's node (run of blocks) that contains the last of `blocks`.
+        node: the cache's node that contains the last of `blocks`.
         num_in_node: number of blocks of `node` that belong to the prefix.
         tail: node with the block that belongs to the prefix only in part; None if there is none.
     """
@@ -27,7 +27,7 @@ class CacheHit(NamedTuple):
 
 
 class CacheTree:
-    """The tree of a prefix cache's nodes (runs of cached blocks), with one root for each tenant; a root
+    """The tree of a prefix cache's nodes, with one root for each tenant; a root
     exists as long as it has nodes.
     """
 
@@ -37,8 +37,8 @@ class CacheTree:
         self._roots: dict[str, BlockRun] = {}
 
     def root(self, salt: str) -> BlockRun:
-        """Return the root of a tenant's prefixes in the tree. A new root joins the tree only when a node (run
-        of cached blocks) is added to it.
+        """Return the root of a tenant's prefixes in the tree. A new root joins the tree only when a node
+        is added to it.
         """
         return self._roots.get(salt) or BlockRun(salt, [], [], None)
 
@@ -68,7 +68,7 @@ class CacheTree:
         return CacheHit(blocks, place + num_in_tail, node if blocks else None, num_in_node, tail)
 
     def num_equal(self, node: BlockRun, tokens: list[int], place: int, limit: int) -> int:
-        """Return how many full blocks of a node (run of cached blocks), from its first on, hold the same
+        """Return how many full blocks of a node, from its first on, hold the same
         tokens as tokens[place:limit] begins with.
 
         The caller has checked already that the first block does.
@@ -89,14 +89,14 @@ class CacheTree:
         return num_equal
 
     def add(self, node: BlockRun) -> None:
-        """Add a new leaf node (run of cached blocks) to the tree, below its `parent`."""
+        """Add a new leaf node to the tree, below its `parent`."""
         assert node.parent is not None
         if node.parent.parent is None:
             self._roots[node.salt] = node.parent
         node.parent.adopt(node, tuple(node.tokens[: self._block_tokens]))
 
     def split(self, node: BlockRun, num_blocks: int) -> BlockRun:
-        """Move the first `num_blocks` blocks of a node (run of cached blocks) to a new parent node, and
+        """Move the first `num_blocks` blocks of a node to a new parent node, and
         return that.
 
         Sequences that hold `node` hold both.
@@ -123,7 +123,7 @@ class CacheTree:
         return head
 
     def drop(self, node: BlockRun) -> None:
-        """Remove a leaf node (run of cached blocks) from the tree, and the root of its tenant if that has no
+        """Remove a leaf node from the tree, and the root of its tenant if that has no
         other children.
         """
         assert node.parent is not None
@@ -134,7 +134,7 @@ class CacheTree:
             del self._roots[node.salt]
 
     def nodes(self) -> list[BlockRun]:
-        """Return all nodes (runs of cached blocks) of the tree except the roots."""
+        """Return all nodes of the tree except the roots."""
         found: list[BlockRun] = []
         stack = list(self._roots.values())
         while stack:
@@ -144,7 +144,7 @@ class CacheTree:
         return found
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless the tree's nodes (runs of cached blocks) and their owners are
+        """Raise AssertionError unless the tree's nodes and their owners are
         consistent.
         """
         size = self._block_tokens

@@ -20,7 +20,7 @@ class Instance(Protocol):
     """
 
     def send(self, command: Command) -> None:
-        """Hand a command (such as to run a batch) to the instance, without waiting for anything."""
+        """Hand a command to the instance, without waiting for anything."""
         ...
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ class LoopInstance:
             post(InstanceReady(job.engine, job.instance))
 
     def send(self, command: Command) -> None:
-        """Carry out a command (such as to run a batch) at once."""
+        """Carry out a command at once."""
         if self._engine is None:
             return
         try:

@@ -79,7 +79,7 @@ class ProcessInstance:
         self._loop.add_reader(self._pipe.fileno(), self._read)
 
     def send(self, command: Command) -> None:
-        """Hand a command (such as to run a batch) to the process, without waiting for anything."""
+        """Hand a command to the process, without waiting for anything."""
         try:
             sendable = self._sendable(command)
         except Exception as error:

@@ -38,7 +38,7 @@ class RayBatchInstance:
         self._run(self._start(self._worker, engine_pickle, demand.threads))
 
     def send(self, command: Command) -> None:
-        """Hand a command (such as to run a batch) to the Ray worker, without waiting for anything."""
+        """Hand a command to the Ray worker, without waiting for anything."""
         match command:
             case RunBatch(batch, tasks):
                 self._run(self._run_batch(RunBatch(batch, tasks)))

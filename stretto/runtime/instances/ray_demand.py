@@ -24,7 +24,7 @@ class RayNode:
 
 @dataclass(frozen=True, slots=True)
 class RayDemand:
-    """The resources that a node of a Ray cluster must have to run a replica (copy of an engine).
+    """The resources that a node of a Ray cluster must have to run a replica.
 
     Attributes:
         num_cpus: cores; Ray counts them and does not bind processes to them.
@@ -68,7 +68,7 @@ def demand_of(replica: Replica) -> RayDemand:
 
 
 def check_feasible(demand: RayDemand, nodes: Sequence[RayNode]) -> None:
-    """Check that some node of a Ray cluster could hold a replica (copy of an engine) with these demands.
+    """Check that some node of a Ray cluster could hold a replica with these demands.
 
     Raises:
         ConfigError: no node could hold it, even if it were empty.

@@ -34,7 +34,7 @@ class ServerInstance:
     """An instance of an LLM engine that sends its requests to an LLM server.
 
     A request that finds the server unavailable, or that another server might answer better, makes the
-    instance suspect (perhaps down). Then the server is asked, ever less often, whether it answers again; not
+    instance suspect. Then the server is asked, ever less often, whether it answers again; not
     before the time is over for which it has asked to be left alone.
 
     A server that says nothing for `quiet_s` seconds of its configuration, though it has requests, is asked,

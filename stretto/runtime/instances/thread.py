@@ -32,7 +32,7 @@ class ThreadInstance:
         self._loop.add_reader(self._events.fileno(), self._receive)
 
     def send(self, command: Command) -> None:
-        """Hand a command (such as to run a batch) to the thread, without waiting for anything."""
+        """Hand a command to the thread, without waiting for anything."""
         if self._stopped is not None and isinstance(command, StopTask):
             self._stopped.add(command.task)  # the thread reads no commands while it runs a batch
         else:

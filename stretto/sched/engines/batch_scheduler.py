@@ -63,8 +63,8 @@ class _Batch:
 
 
 class BatchScheduler:
-    """The scheduler of one engine whose instances (running copies) work on batches, such as an embedding
-    engine: it gathers the waiting work of all queries (runs of an app) into batches and gives them to idle
+    """The scheduler of one engine whose instances work on batches, such as an embedding
+    engine: it gathers the waiting work of all queries into batches and gives them to idle
     instances.
     """
 
@@ -126,8 +126,7 @@ class BatchScheduler:
         return known
 
     def done(self, instance: int, batch_id: int, results: Sequence[object]) -> list[Report]:
-        """Handle the results of a batch that an instance has finished; return reports that tell the queries
-        (runs of an app).
+        """Handle the results of a batch that an instance has finished; return reports that tell the queries.
 
         Results of a batch that was given up before, as by a timeout, are ignored.
         """
@@ -163,7 +162,7 @@ class BatchScheduler:
         return self._retry_apart(batch, error)
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica (a further copy of the engine); return the actions to carry
+        """Start an instance of one more replica; return the actions to carry
         out.
         """
         return [*self.instances.add(replica, now_s)]
@@ -176,7 +175,7 @@ class BatchScheduler:
                 self._set_idle(instance)
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
-        """Mark an instance as suspect (perhaps down) and give it no work until it is ready again."""
+        """Mark an instance as suspect and give it no work until it is ready again."""
         if self.instances.suspected(instance, reason, now_s, rest_s):
             self._rest(instance)
 
@@ -284,7 +283,7 @@ class BatchScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """Drop all waiting work after a bug in a queue order (the rule that says which work goes next) or in
+        """Drop all waiting work after a bug in a queue order or in
         this scheduler; running batches go on.
 
         Returns:
@@ -298,15 +297,15 @@ class BatchScheduler:
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Move the waiting work of a query (one run of an app) to its new place in the queue, because some of
-        its nodes (steps) are needed more or less urgently now.
+        """Move the waiting work of a query to its new place in the queue, because some of
+        its nodes are needed more or less urgently now.
 
         `demands` says, by node, how urgently its result is needed.
         """
         self.queue.ask(query, demands)
 
     def withdraw(self, query: str, node: int, now_s: float, items: Set[int] | None = None) -> list[Action]:
-        """Drop the waiting work of one node (step) of a query (run of an app), or of some of its items only,
+        """Drop the waiting work of one node of a query, or of some of its items only,
         because their results are no longer wanted. Work that runs goes on.
         """
         self.queue.withdraw(query, node, items)
@@ -314,12 +313,12 @@ class BatchScheduler:
         return []
 
     def queries(self) -> list[str]:
-        """Return the ids of the queries (runs of an app) that have waiting or running work."""
+        """Return the ids of the queries that have waiting or running work."""
         filling = (entry.query for entry, _, _ in self._filling)
         return [*self.queue.queries(), *self._num_running, *filling]
 
     def queries_in(self, instance: InstanceId) -> Iterable[str]:
-        """Return the ids of the queries (runs of an app) that have work in the batch that an instance runs
+        """Return the ids of the queries that have work in the batch that an instance runs
         now, also when they are read after its end.
         """
         batch = self._running.get(instance)
@@ -330,7 +329,7 @@ class BatchScheduler:
         self.account.program_ended(program, tenant)
 
     def end_query(self, query: str) -> list[Action]:
-        """Drop the waiting work of a query (one run of an app) that has ended; return actions that tell
+        """Drop the waiting work of a query that has ended; return actions that tell
         instances to free what they keep for it.
 
         If some of its work still runs, it is stopped where that can be, and `releases` returns these actions
@@ -351,7 +350,7 @@ class BatchScheduler:
         return [*stops, *self.releases()]
 
     def releases(self) -> list[Action]:
-        """Return the actions that tell instances to free what they keep for queries (runs of an app) which
+        """Return the actions that tell instances to free what they keep for queries which
         have ended and of which no work runs any more.
         """
         actions: list[Action] = []

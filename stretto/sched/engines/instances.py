@@ -41,7 +41,7 @@ class EngineInstances:
         self.may_fail_waiting = True
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Start an instance of one more replica (a further copy of the engine); return the action to carry
+        """Start an instance of one more replica; return the action to carry
         out.
         """
         actions = self.fleet.add(replica, now_s)
@@ -102,7 +102,7 @@ class EngineInstances:
         return actions
 
     def stopped(self, instance: InstanceId, now_s: float) -> None:
-        """Remove an instance that has ended as it was told to, after draining (getting no more work)."""
+        """Remove an instance that has ended as it was told to, after draining."""
         self.fleet.stopped(instance, now_s)
         self._note(now_s)
 
@@ -119,7 +119,7 @@ class EngineInstances:
         none.
 
         That is when an instance is to be started or its start has taken too long, when a suspect instance
-        (one that may be down) may be tried again, or when a request of `queue` has waited too long for an
+        may be tried again, or when a request of `queue` has waited too long for an
         instance.
         """
         if self._unserved_s is None and not self.fleet.is_hopeful:
@@ -135,8 +135,8 @@ class EngineInstances:
         """Remove from `queue` the requests that have waited too long because no instance serves; return
         reports of their failures.
 
-        `has_deadline` says whether a query (run of an app) has a deadline: then its requests wait on, as long
-        as an instance is starting or suspect (perhaps down).
+        `has_deadline` says whether a query has a deadline: then its requests wait on, as long
+        as an instance is starting or suspect.
         """
         if self._has_changed:
             self._has_changed = False

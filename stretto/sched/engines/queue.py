@@ -51,7 +51,7 @@ class EngineQueue:
     with the earliest deadline first, while all that waits would take longer than is left. Entries that are
     set aside wait without a place in the order.
 
-    The entries of a query, and of a node (step) of it, are found without looking at others. The entries of a
+    The entries of a query, and of a node of it, are found without looking at others. The entries of a
     batch engine are put in order when the order is asked: where one batch has room for all, it never is.
     """
 
@@ -98,7 +98,7 @@ class EngineQueue:
         return iter((*self._fresh, *in_order))
 
     def add(self, entry: QueueEntry) -> None:
-        """Add an entry (one step's work) to the queue. An entry that must run in a batch of its own (`alone`)
+        """Add an entry to the queue. An entry that must run in a batch of its own (`alone`)
         goes before all others.
         """
         entry.number = self._num_added
@@ -119,18 +119,18 @@ class EngineQueue:
 
     @property
     def in_order(self) -> tuple[QueueEntry, ...]:
-        """The entries (queued work) that are not set aside. For tests."""
+        """The entries that are not set aside. For tests."""
         return tuple(entry for entry in self if entry not in self._aside)
 
     @property
     def aside(self) -> tuple[QueueEntry, ...]:
-        """The entries (queued work) that are set aside: they stay in the queue but are not served until
+        """The entries that are set aside: they stay in the queue but are not served until
         `bring_back` is called. They are in the order in which they were set aside.
         """
         return tuple(self._aside)
 
     def set_aside(self, entry: QueueEntry) -> None:
-        """Set an entry (queued work) aside: it stays in the queue but is not served until it is brought
+        """Set an entry aside: it stays in the queue but is not served until it is brought
         back.
         """
         lo = entry.lo
@@ -141,7 +141,7 @@ class EngineQueue:
         self._aside[entry] = None
 
     def bring_back(self, entry: QueueEntry) -> None:
-        """Put an entry (queued work) that was set aside back into the order, so that it can be served
+        """Put an entry that was set aside back into the order, so that it can be served
         again.
         """
         del self._aside[entry]
@@ -150,13 +150,13 @@ class EngineQueue:
         self._put_in_order()
 
     def drop_aside(self, entry: QueueEntry) -> None:
-        """Remove from the queue an entry (queued work) that had been set aside, that is, that stayed in the
+        """Remove from the queue an entry that had been set aside, that is, that stayed in the
         queue without being served.
         """
         self._drop(entry)
 
     def next_alone(self, may_run: Callable[[QueueEntry], bool]) -> QueueEntry | None:
-        """Return the next entry (one step's work) that must run in a batch of its own, of those that may run;
+        """Return the next entry that must run in a batch of its own, of those that may run;
         None if there is none.
         """
         return next(filter(may_run, self._alone), None)
@@ -168,7 +168,7 @@ class EngineQueue:
         return bool(self._fresh) or any(self._waiting.values())
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Return which entry (one step's work) goes next, and how many of its items, as a `Take`; a `Hold` if
+        """Return which entry goes next, and how many of its items, as a `Take`; a `Hold` if
         it is better to wait for more work; None if nothing may go now.
 
         Nothing is removed. `fits` returns for an entry how many of its items there is room for. `to_fill` is
@@ -196,7 +196,7 @@ class EngineQueue:
         """Remove and return all waiting work at once if it fits into one batch of `room` units of work, so
         that it need not be sorted.
 
-        Returns (entry, lo, hi) triples, that is, items `lo` to `hi` of an entry (one step's work), and their
+        Returns (entry, lo, hi) triples, that is, items `lo` to `hi` of an entry, and their
         units together. The list is empty, and nothing is removed, if the work does not fit or may not all go
         into one batch. The caller need not call `started` for these items.
         """
@@ -217,7 +217,7 @@ class EngineQueue:
         return parts, num_units
 
     def heads(self, limit: int, now_s: float) -> list[QueueEntry]:
-        """Return the entries (queued work) that would go next, best first, without removing them: at most
+        """Return the entries that would go next, best first, without removing them: at most
         `limit`, and no more than the queue's order looks at for one choice.
         """
         found: list[QueueEntry] = []
@@ -252,10 +252,10 @@ class EngineQueue:
         return lo
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry (one step's work), which `take` has removed, run now or
+        """Record that items `lo` to `hi` of an entry, which `take` has removed, run now or
         were given up.
 
-        Before that call, they still count as work that their query (run of an app) has to do.
+        Before that call, they still count as work that their query has to do.
         """
         if not entry.alone and entry.number >= self._num_forgotten:
             self._order_of(entry).started(entry, lo, hi)
@@ -263,7 +263,7 @@ class EngineQueue:
                 self.num_changes += 1
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry (one step's work) that has not started; smaller goes first. An
+        """Return the sort key of an entry that has not started; smaller goes first. An
         instance that keeps the request in a queue of its own sorts by the same key.
 
         The key depends on whether somebody wants the entry now, for latency or for throughput.
@@ -274,14 +274,14 @@ class EngineQueue:
         return (rank[0] + _CLASS_RANKS[entry.demand.criteria], *rank[1:])
 
     def end_query(self, query: str) -> None:
-        """Drop all waiting work of a query (one run of an app), because the query has ended."""
+        """Drop all waiting work of a query, because the query has ended."""
         for entry in [entry for entry in self._fresh if entry.query == query]:
             self._drop(entry)
         for entry in self._entries(query):
             self.remove(entry)
 
     def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
-        """Drop the waiting work of one node (step) of a query (run of an app), or of some of its items only,
+        """Drop the waiting work of one node of a query, or of some of its items only,
         because their results are no longer wanted. Return the number of items dropped.
         """
         self._put_in_order()
@@ -297,8 +297,8 @@ class EngineQueue:
         return num_dropped
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Move the waiting work of a query (one run of an app) to its new place in the queue, because some of
-        its nodes (steps) are needed more or less urgently now.
+        """Move the waiting work of a query to its new place in the queue, because some of
+        its nodes are needed more or less urgently now.
 
         `demands` says, by node, how urgently its result is needed.
         """
@@ -314,7 +314,7 @@ class EngineQueue:
                     self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
 
     def clear(self) -> None:
-        """Drop all entries (queued work), including those that were taken and have not started, and begin
+        """Drop all entries, including those that were taken and have not started, and begin
         with a new, empty queue.
         """
         self.num_changes += 1
@@ -331,7 +331,7 @@ class EngineQueue:
         self._num_forgotten = self._num_added
 
     def oldest(self) -> QueueEntry | None:
-        """Return the entry (queued work) that has waited longest, of those that were not passed over; None if
+        """Return the entry that has waited longest, of those that were not passed over; None if
         there is none.
 
         The first call looks at all entries. Later ones take O(log n), until `forget_ages`.
@@ -344,20 +344,20 @@ class EngineQueue:
         return self._ages[0][-1] if self._ages else None
 
     def pass_over_oldest(self) -> None:
-        """Let `oldest` return the next entry (queued work) from now on, though the first one still waits."""
+        """Let `oldest` return the next entry from now on, though the first one still waits."""
         if self._ages:
             heappop(self._ages)
 
     def forget_ages(self) -> None:
-        """Keep no order by age any more; `oldest` makes a new one, of all entries (queued work)."""
+        """Keep no order by age any more; `oldest` makes a new one, of all entries."""
         self._ages = None
 
     def queries(self) -> list[str]:
-        """Return the ids of the queries (runs of an app) that have work waiting here."""
+        """Return the ids of the queries that have work waiting here."""
         return list(dict.fromkeys((*self._of_query, *(entry.query for entry in self._fresh))))
 
     def remove(self, entry: QueueEntry) -> None:
-        """Drop all waiting items of an entry (one step's queued work), because they are no longer wanted or
+        """Drop all waiting items of an entry, because they are no longer wanted or
         wait elsewhere.
         """
         if not entry.alone and entry not in self._fresh and entry not in self._aside:

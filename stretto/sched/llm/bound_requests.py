@@ -19,7 +19,7 @@ from stretto.sched.queries.request import QueueEntry
 @record
 class BoundRequest:
     """A request that was assigned to an instance and waits in that instance's queue until it fits there: one
-    item of a queue entry (the queued work of one step).
+    item of a queue entry.
 
     Attributes:
         share_s: predicted seconds by which it delays requests that wait behind it.
@@ -38,7 +38,7 @@ class BoundRequest:
 
 class BoundRequests:
     """The requests that have been assigned to instances and wait until they fit there: one queue for each
-    instance, and an index by query (run of an app) and node (step).
+    instance, and an index by query and node.
 
     All operations take O(log n) for each request that they concern.
     """
@@ -118,13 +118,13 @@ class BoundRequests:
         return left
 
     def of_query(self, query: str) -> list[QueueEntry]:
-        """Return the waiting requests of a query (one run of an app) as queue entries, node (step) by node,
+        """Return the waiting requests of a query as queue entries, node by node,
         those of a node in the order in which they were added.
         """
         return [entry for entries in self._of_query.get(query, {}).values() for entry in entries]
 
     def of_node(self, query: str, node: int) -> list[QueueEntry]:
-        """Return the waiting requests of one node (step) of a query (one run of an app) as queue entries, in
+        """Return the waiting requests of one node of a query as queue entries, in
         the order in which they were added.
         """
         return list(self._of_query.get(query, {}).get(node, ()))
@@ -140,7 +140,7 @@ class BoundRequests:
 
     def check_invariants(self) -> None:
         """Check that the queues of the instances agree with the indexes and with the counts that placement
-        policies (the rules that choose instances) see. For tests.
+        policies see. For tests.
         """
         by_queue = [entry for queue in self._queues.values() for entry in queue]
         assert set(by_queue) == set(self._bound)

@@ -27,7 +27,7 @@ class HandedOver:
     ranks.
 
     A rank is the sort key of a request in an instance's own queue (smaller goes first). All such requests of
-    a queue entry (one step's work) have the same.
+    a queue entry have the same.
     """
 
     def __init__(self, engine: str) -> None:
@@ -37,7 +37,7 @@ class HandedOver:
         self._num_changes: dict[QueueEntry, int] = {}
 
     def add(self, running: Running, rank: Rank) -> Rank:
-        """Add a request that is sent to its instance now; return the rank (sort key in the instance's queue)
+        """Add a request that is sent to its instance now; return the rank
         to send with it.
 
         Requests of one step have one rank: if an earlier one has not started, its rank is used, else the
@@ -61,13 +61,13 @@ class HandedOver:
             del self._unstarted[entry.query]
 
     def has_unstarted(self, query: str) -> bool:
-        """Return whether some request of a query (run of an app) was sent to an instance and has not started
+        """Return whether some request of a query was sent to an instance and has not started
         there.
         """
         return query in self._unstarted
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that some steps of a query (run of an app) have become more or less urgent: the next
+        """Note that some steps of a query have become more or less urgent: the next
         `reprioritise` gives new ranks (priorities) to those of their requests that instances have not
         started.
         """
@@ -76,7 +76,7 @@ class HandedOver:
                 self._num_changes[entry] += len(tasks)
 
     def reprioritise(self, num_changes: Mapping[str, int]) -> list[Reprioritise]:
-        """Return actions that tell instances the new ranks (sort keys in their queues) of requests whose
+        """Return actions that tell instances the new ranks of requests whose
         order has changed since they were sent.
 
         Small changes are left until more have come, as each correction costs a message.

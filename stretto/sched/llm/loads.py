@@ -56,7 +56,7 @@ _LEAST_SLOWNESS = 1.5
 
 class InstanceLoads:
     """The load of each instance of an LLM engine: the requests that run and wait there. The placement policy
-    (the rule that chooses instances) reads the loads.
+    reads the loads.
 
     The policy sees the instances that can take work in a table of `InstanceView`s, which this class keeps up
     to date. An exception that a policy raises when it is told of an event is kept until `raise_bug`, so that
@@ -96,7 +96,7 @@ class InstanceLoads:
         return self._table.roomiest > 0 or self._only_suspects
 
     def may_fit(self, entry: QueueEntry) -> bool:
-        """Return whether there could be room for the next item of a queue entry (one step's work) on some
+        """Return whether there could be room for the next item of a queue entry on some
         instance now. It answers without asking the placement policy.
         """
         num_tokens = self._tokens_of(entry)
@@ -107,7 +107,7 @@ class InstanceLoads:
         return bool(entry.demand.job and self._running_context)
 
     def may_bind_now(self, entry: QueueEntry) -> bool:
-        """Return whether the next item of a queue entry (one step's work) may be assigned to an instance now.
+        """Return whether the next item of a queue entry may be assigned to an instance now.
         What is offline may if there is room for it.
         """
         if entry.demand.criteria != "offline":
@@ -123,8 +123,8 @@ class InstanceLoads:
         return self._table.has_hosts or self._table.has_suspects
 
     def has_host(self, entry: QueueEntry) -> bool:
-        """Return whether an instance serves that could run the next item of a queue entry (one step's work)
-        if it were idle; or none serves at all, so that suspect ones (perhaps down) may be tried with it.
+        """Return whether an instance serves that could run the next item of a queue entry
+        if it were idle; or none serves at all, so that suspect ones may be tried with it.
         """
         may_be_all = entry.like is None and not entry.wrong_at
         if may_be_all and not (self._table.has_suspects and self._table.has_hosts):
@@ -136,7 +136,7 @@ class InstanceLoads:
 
     def has_untried(self, running: Running, tried: Set[int]) -> bool:
         """Return whether an instance could answer a request which was answered wrongly in the slots `tried`:
-        one that serves, or that is suspect (perhaps down) and may serve again.
+        one that serves, or that is suspect and may serve again.
         """
         entry, item = running.entry, running.item
         room = self._table.room_for(entry.num_units(item, item + 1) + self._outputs.expected(entry.request))
@@ -148,7 +148,7 @@ class InstanceLoads:
         )
 
     def may_hold_up(self, entry: QueueEntry) -> bool:
-        """Return whether the next item of a queue entry (one step's work) may keep others waiting until it
+        """Return whether the next item of a queue entry may keep others waiting until it
         has room. One that may not go everywhere may not, as others could go where it may not.
         """
         may_go_everywhere = entry.like is None and not entry.avoids
@@ -226,7 +226,7 @@ class InstanceLoads:
             del self._output_keys[instance], self._slots[instance]
 
     def set_suspect(self, instance: InstanceId, *, is_suspect: bool, probe_s: float = 0.0) -> None:
-        """Mark an instance as suspect (perhaps down), or as serving again.
+        """Mark an instance as suspect, or as serving again.
 
         `probe_s` is the time from which a suspect instance may be tried with a request.
         """
@@ -237,7 +237,7 @@ class InstanceLoads:
 
     def observe(self, report: KVReport | LoadReport) -> None:
         """Pass an instance's report of changes of its prefix cache, or of its load, on to the placement
-        policy (the rule that chooses instances).
+        policy.
         """
         view = self._table.get(report.instance)
         if view is None:
@@ -379,7 +379,7 @@ class InstanceLoads:
         self._change_waiting(instance, -1, -num_tokens, -seconds, -prefill_s)
 
     def choose(self, request: PlacementRequest, now_s: float, entry: QueueEntry) -> Choice | None:
-        """Return which instance the placement policy (the rule for this) chooses for a request, the next item
+        """Return which instance the placement policy chooses for a request, the next item
         of a queue entry; None if the request has to wait. Changes nothing.
 
         An answer that was shown in part may only go to an instance of the same model and dtype.
@@ -409,7 +409,7 @@ class InstanceLoads:
                 yield youngest
 
     def note_bug(self, bug: Exception) -> None:
-        """Keep an exception that a placement policy (the rule that chooses instances) has raised, to be
+        """Keep an exception that a placement policy has raised, to be
         raised by `raise_bug` when the caller has finished its changes. Only the first is kept.
         """
         self._bug = self._bug or bug
@@ -457,7 +457,7 @@ class InstanceLoads:
         return self._table.has_room(instance, max(1, room))
 
     def view(self, instance: InstanceId) -> InstanceView | None:
-        """Return the state of an instance as the placement policy (the rule that chooses instances) sees it;
+        """Return the state of an instance as the placement policy sees it;
         None if the instance may not get work.
         """
         return self._table.get(instance)
@@ -507,8 +507,8 @@ class InstanceLoads:
         return context.num_repeated(instance, [*running, *waiting]) - context.num_repeated(instance, running)
 
     def views(self) -> Iterable[InstanceView]:
-        """Return the states of all instances that may take work, as the placement policy (the rule that
-        chooses instances) sees them.
+        """Return the states of all instances that may take work, as the placement policy
+        sees them.
         """
         return iter(self._table)
 

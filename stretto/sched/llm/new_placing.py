@@ -22,7 +22,7 @@ def new_placing(
     new_queue: Callable[[], EngineQueue],
 ) -> Placing:
     """Return the object that moves requests from an engine's `queue` to instances, at the time the placement
-    policy (the rule that chooses instances) wants.
+    policy wants.
 
     If the policy `binds` late, a request stays in `queue` until an instance has room. Otherwise it is
     assigned to an instance when it comes and waits in that instance's own queue, which `new_queue` makes.

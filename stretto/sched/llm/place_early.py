@@ -143,12 +143,12 @@ class PlaceEarly:
             self._freed[instance] = self._to_admit[instance] = None
 
     def end_query(self, query: str) -> None:
-        """Drop the requests of a query (one run of an app) that wait in the queues of instances."""
+        """Drop the requests of a query that wait in the queues of instances."""
         for entry in self._bound.of_query(query):
             self._remove(entry)
 
     def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
-        """Drop the requests of one node (step) of a query (run of an app), or of some of its items only, that
+        """Drop the requests of one node of a query, or of some of its items only, that
         wait in the queues of instances. Return their number.
         """
         of_node = self._bound.of_node(query, node)
@@ -158,7 +158,7 @@ class PlaceEarly:
         return len(dropped)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Move waiting requests of a query (run of an app) to their new places in the queues of instances,
+        """Move waiting requests of a query to their new places in the queues of instances,
         because its steps have become more or less urgent.
 
         Those whose class has changed get an instance anew.
@@ -190,8 +190,8 @@ class PlaceEarly:
         return entries if self._going_out is None else (*entries, self._going_out)
 
     def check_invariants(self) -> None:
-        """Check that the queues of instances agree with the counts that the placement policy (the rule that
-        chooses instances) sees, that no request waits without an instance while one serves that could run
+        """Check that the queues of instances agree with the counts that the placement policy
+        sees, that no request waits without an instance while one serves that could run
         whatever waits so, nor at one that runs nothing. For tests.
         """
         self._bound.check_invariants()

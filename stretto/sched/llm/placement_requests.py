@@ -13,7 +13,7 @@ from stretto.sched.queries.request import QueueEntry
 
 
 class PlacementRequests:
-    """A function object that describes the next item of a queue entry (one step's queued work) to the
+    """A function object that describes the next item of a queue entry to the
     placement policy, which chooses an instance by it.
     """
 
@@ -50,7 +50,7 @@ class PlacementRequests:
         )
 
     def purpose(self, entry: QueueEntry) -> Purpose:
-        """Return what a queue entry (one step's queued work) is scheduled for now.
+        """Return what a queue entry is scheduled for now.
 
         Jobs and groups of two sessions never have one name.
         """

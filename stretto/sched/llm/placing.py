@@ -20,7 +20,7 @@ from stretto.sched.queries.request import QueueEntry
 
 @record
 class Placed:
-    """A request that is to be sent to an instance now: item `lo` of `entry` (one step's work), which waits in
+    """A request that is to be sent to an instance now: item `lo` of `entry`, which waits in
     `queue`.
     """
 
@@ -31,7 +31,7 @@ class Placed:
 
 
 class Describe(Protocol):
-    """The interface of a function that describes the next item of a queue entry (one step's queued work) to
+    """The interface of a function that describes the next item of a queue entry to
     the placement policy, which chooses an instance for it.
     """
 
@@ -76,18 +76,18 @@ class Placing(Protocol):
         return
 
     def end_query(self, query: str) -> None:
-        """Drop the requests of a query (one run of an app) that wait in the queues of instances."""
+        """Drop the requests of a query that wait in the queues of instances."""
         return
 
     def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
-        """Drop the requests of one node (step) of a query (run of an app), or of some of its items only, that
+        """Drop the requests of one node of a query, or of some of its items only, that
         wait in the queues of instances. Return their number.
         """
         return 0
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Move the requests of a query (one run of an app) that wait for instances to their new places in the
-        instances' queues, because some of its nodes (steps) are needed more or less urgently now.
+        """Move the requests of a query that wait for instances to their new places in the
+        instances' queues, because some of its nodes are needed more or less urgently now.
 
         `demands` says, by node, how urgently its result is needed.
         """
@@ -98,11 +98,11 @@ class Placing(Protocol):
         return
 
     def bound(self) -> Collection[QueueEntry]:
-        """Return the queue entries (queued work) that wait in the queues of instances, each with one item."""
+        """Return the queue entries that wait in the queues of instances, each with one item."""
         ...
 
     def check_invariants(self) -> None:
-        """Check that the queues of instances agree with the counts that the placement policy (the rule that
-        chooses instances) sees. For tests.
+        """Check that the queues of instances agree with the counts that the placement policy
+        sees. For tests.
         """
         ...

@@ -38,7 +38,7 @@ class PrefillsAhead:
     """A record of which instance of an LLM engine has prefilled, or is prefilling, the beginnings of prompts
     before the requests that need them, so that these requests can be sent there.
 
-    Prefills are known by query (run of an app) and node (step), until the query ends.
+    Prefills are known by query and node, until the query ends.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -50,12 +50,12 @@ class PrefillsAhead:
         self._prefills.setdefault(request.query, {})[request.node.id] = _Prefill(instance, num_tokens)
 
     def end(self, query: str, node: int) -> None:
-        """Mark the recorded prefill of a node (step) as complete; nothing happens if none is recorded."""
+        """Mark the recorded prefill of a node as complete; nothing happens if none is recorded."""
         if (prefill := self._prefills.get(query, {}).get(node)) is not None:
             prefill.is_running = False
 
     def stop(self, query: str, node: int, started_s: float | None, now_s: float) -> None:
-        """Mark the recorded prefill of a node (step) as cancelled, and estimate how many of its tokens were
+        """Mark the recorded prefill of a node as cancelled, and estimate how many of its tokens were
         computed.
 
         The estimate is the time since `started_s` multiplied by the speed in the engine's profile.
@@ -76,7 +76,7 @@ class PrefillsAhead:
                 del prefills[node]
 
     def forget(self, query: str) -> None:
-        """Forget all recorded prefills of a query (one run of an app) that has ended."""
+        """Forget all recorded prefills of a query that has ended."""
         self._prefills.pop(query, None)
 
     def hint_of(self, request: StepRequest) -> Hint:

@@ -48,7 +48,7 @@ class _OfQuery:
 
 
 class ReuseForecasts:
-    """A forecaster of what the queries (runs of apps) at one LLM engine need again, and when.
+    """A forecaster of what the queries at one LLM engine need again, and when.
 
     It is told of each request that arrives and ends, until `forget` ends the query.
     """
@@ -99,7 +99,7 @@ class ReuseForecasts:
         return Reuse(request.query, whole, tuple(uses), request.record.tenant)
 
     def withdrawn(self, query: str, node: int, num_items: int | None = None) -> None:
-        """Note that the requests of a node (step), or of that many of its items, will not run, or have failed
+        """Note that the requests of a node, or of that many of its items, will not run, or have failed
         for good.
         """
         if (of_query := self._queries.get(query)) is not None:
@@ -107,7 +107,7 @@ class ReuseForecasts:
             self._close(of_query, node, num_open if num_items is None else num_items)
 
     def forget(self, query: str) -> None:
-        """Forget a query (one run of an app) that has ended."""
+        """Forget a query that has ended."""
         self._queries.pop(query, None)
 
     def _close(self, of_query: _OfQuery, node: int, num_items: int) -> None:

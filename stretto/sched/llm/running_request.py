@@ -18,8 +18,7 @@ from stretto.sched.queries.results import Completed, Report, failed
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A request that was sent to an LLM instance and has not ended: one item of a queue entry (one step's
-    work).
+    """A request that was sent to an LLM instance and has not ended: one item of a queue entry.
 
     Attributes:
         queue: queue that it was taken from.
@@ -39,7 +38,7 @@ class Running:
         is_decoding: whether it has generated something, so that its prefill is over.
         started_s: time at which the instance began its prefill; None if not known yet.
         slot: slot of the instance (`Fleet.slot`).
-        is_probe: whether the instance was suspect (perhaps down) when the request was sent.
+        is_probe: whether the instance was suspect when the request was sent.
         output_key: key of the instance's model and dtype (`Replica.output_key`), at which alone its output
             can go on.
     """

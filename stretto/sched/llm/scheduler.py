@@ -130,7 +130,7 @@ class LLMScheduler:
     # --- instances
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica (a further copy of the engine); return the actions to carry
+        """Start an instance of one more replica; return the actions to carry
         out.
         """
         return [*self.instances.add(replica, now_s)]
@@ -145,7 +145,7 @@ class LLMScheduler:
             self._gate.join(instance, fleet.replica(instance))
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
-        """Mark an instance as suspect (perhaps down): until it is ready again it gets nothing while another
+        """Mark an instance as suspect: until it is ready again it gets nothing while another
         serves, else one request at a time. It is left alone for `rest_s` seconds, as it has asked for.
         """
         if self.instances.suspected(instance, reason, now_s, rest_s):
@@ -199,9 +199,7 @@ class LLMScheduler:
         return reports
 
     def observe(self, report: KVReport | LoadReport) -> None:
-        """Pass an instance's report of its prefix cache or its load on to the placement policy (the rule that
-        chooses instances).
-        """
+        """Pass an instance's report of its prefix cache or its load on to the placement policy."""
         self._loads.observe(report)
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
@@ -256,8 +254,7 @@ class LLMScheduler:
         self._queue(entry)
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
-        """Handle an instance's report on a task, such as new text or its end; return reports for the query
-        (run of an app).
+        """Handle an instance's report on a task, such as new text or its end; return reports for the query.
 
         Reports on tasks that were given up are ignored.
         """
@@ -308,7 +305,7 @@ class LLMScheduler:
             self._retains.append(Retain(self.engine.name, running.instance, reuse))
 
     def withdraw(self, query: str, node: int, now_s: float, items: Set[int] | None = None) -> list[Action]:
-        """Drop the requests of one node (step) of a query (run of an app), or those of some of its items
+        """Drop the requests of one node of a query, or those of some of its items
         only, because their results are no longer wanted, or their attempt has taken too long; return actions
         that stop those that run.
 
@@ -374,8 +371,8 @@ class LLMScheduler:
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Move the waiting requests of a query (one run of an app) to their new places in the queues, because
-        some of its nodes (steps) are needed more or less urgently now.
+        """Move the waiting requests of a query to their new places in the queues, because
+        some of its nodes are needed more or less urgently now.
 
         `demands` says, by node, how urgently its result is needed.
         """
@@ -389,7 +386,7 @@ class LLMScheduler:
         self._note_change(query)
 
     def queries(self) -> list[str]:
-        """Return the ids of the queries (runs of an app) that have waiting or running work."""
+        """Return the ids of the queries that have waiting or running work."""
         return [
             *self.queue.queries(),
             *dict.fromkeys(entry.query for entry in (*self._placing.bound(), *self._gate.entries())),
@@ -397,11 +394,11 @@ class LLMScheduler:
         ]
 
     def queries_in(self, instance: InstanceId) -> list[str]:
-        """Return the queries (runs of an app) with work on an instance."""
+        """Return the queries with work on an instance."""
         return [running.entry.query for running in self._loads.of(instance).values()]
 
     def queries_of(self, instance: InstanceId, task: int) -> tuple[str, ...]:
-        """Return the query (run of an app) that a task on an instance belongs to; empty if it has ended."""
+        """Return the query that a task on an instance belongs to; empty if it has ended."""
         running = self._loads.of(instance).get(task)
         return () if running is None else (running.entry.query,)
 
@@ -411,7 +408,7 @@ class LLMScheduler:
         return next((running.entry.request for running in found if running is not None), None)
 
     def end_query(self, query: str) -> list[Action]:
-        """Drop all requests of a query (one run of an app) that has ended; return actions that stop the
+        """Drop all requests of a query that has ended; return actions that stop the
         running ones and free the query's KV.
         """
         actions: list[Action] = []

@@ -30,7 +30,7 @@ class SharedContext:
         return any(self._counts.values())
 
     def join(self, instance: InstanceId, space: str) -> None:
-        """Add an instance, with the name of its space (tokenizer and block length).
+        """Add an instance, with the name of its space.
 
         Nothing is shared at an instance that does not report its cache.
         """

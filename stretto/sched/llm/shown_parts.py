@@ -22,7 +22,7 @@ from stretto.sched.queries.request import QueueEntry
 from stretto.sched.queries.results import Completed, failed
 
 Hope: TypeAlias = Literal["start", "recovery", "none"]
-"""The best state of an instance that could take an entry: starting, suspect (perhaps down), or none."""
+"""The best state of an instance that could take an entry: starting, suspect, or none."""
 
 
 @record
@@ -40,8 +40,8 @@ class ShownParts:
     where they may; and those that have to run apart.
 
     They are set aside in the queue, so that they hold up no others. A request comes back when such an
-    instance serves. It fails when there has been none, not even one that is starting or suspect (perhaps
-    down), for the engine's `no_replica_s` seconds; and when there were only suspect ones for `recover_s`
+    instance serves. It fails when there has been none, not even one that is starting or suspect,
+    for the engine's `no_replica_s` seconds; and when there were only suspect ones for `recover_s`
     seconds, unless it has a deadline.
     """
 
@@ -57,7 +57,7 @@ class ShownParts:
         self._waits: dict[QueueEntry, _Wait] = {}
 
     def may_go_out(self, entry: QueueEntry) -> bool:
-        """Return whether an entry (queued work) may be sent to an instance, or keep others waiting for that:
+        """Return whether an entry may be sent to an instance, or keep others waiting for that:
         one serves that could take it, or none serves at all; and it need not wait to run apart.
 
         The next `set_aside` takes an entry that may not be sent out of the queue's order.
@@ -68,7 +68,7 @@ class ShownParts:
         return False
 
     def set_aside(self, now_s: float) -> bool:
-        """Take the entries (queued work) that `may_go_out` has refused out of the queue's order, so that they
+        """Take the entries that `may_go_out` has refused out of the queue's order, so that they
         do not hold up others; return whether there were any.
         """
         if not self._unlike:
@@ -80,12 +80,12 @@ class ShownParts:
         return True
 
     def clear(self) -> None:
-        """Forget all entries (queued work) recorded here, because the queue has been emptied."""
+        """Forget all entries recorded here, because the queue has been emptied."""
         self._unlike.clear()
         self._waits.clear()
 
     def update(self, now_s: float) -> None:
-        """Put entries (queued work) that were set aside, because no instance that serves could take them,
+        """Put entries that were set aside, because no instance that serves could take them,
         back into the queue's order if one can now.
         """
         aside = self._queue.aside

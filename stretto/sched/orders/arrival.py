@@ -8,7 +8,7 @@ from stretto.sched.queries.request import QueueEntry
 
 
 class PerInvocation:
-    """A queue order (rule for what goes next) that serves one step of one query (run of an app) at a time,
+    """A queue order that serves one step of one query at a time,
     first come first served (Teola's baseline PO).
     """
 
@@ -16,15 +16,15 @@ class PerInvocation:
         self._waiting = SortedQueue[QueueEntry]()
 
     def add(self, entry: QueueEntry) -> None:
-        """Add an entry (one step's queued work) behind those that came before."""
+        """Add an entry behind those that came before."""
         self._waiting.add(entry.arrival, entry)
 
     def remove(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
+        """Remove an entry whose waiting items are no longer wanted."""
         self.taken(entry, entry.hi - entry.lo)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose the entry (one step's queued work) that came first, for a batch of its own; None if nothing
+        """Choose the entry that came first, for a batch of its own; None if nothing
         waits or it does not fit.
         """
         if not self._waiting:
@@ -34,7 +34,7 @@ class PerInvocation:
         return Take(entry, num_items, ends_batch=True) if num_items else None
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
-        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
+        """Count the next `num_items` items of an entry as no longer waiting."""
         entry.lo += num_items
         if entry.lo == entry.hi:
             self._waiting.remove(entry.arrival)
@@ -43,12 +43,12 @@ class PerInvocation:
         """Do nothing: this queue order sorts work by its arrival alone, not by what has started."""
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry (one step's queued work): the time of its arrival."""
+        """Return the sort key of an entry: the time of its arrival."""
         return (entry.arrival_s,)
 
 
 class Throughput:
-    """A queue order (rule for what goes next) that fills batches first come first served, and waits a little
+    """A queue order that fills batches first come first served, and waits a little
     for a batch to fill (Teola's baseline TO).
     """
 
@@ -58,16 +58,16 @@ class Throughput:
         self._num_units = 0
 
     def add(self, entry: QueueEntry) -> None:
-        """Add an entry (one step's queued work) behind those that came before."""
+        """Add an entry behind those that came before."""
         self._waiting.add(entry.arrival, entry)
         self._num_units += entry.units_of(entry.lo, entry.hi)
 
     def remove(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
+        """Remove an entry whose waiting items are no longer wanted."""
         self.taken(entry, entry.hi - entry.lo)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose the entry (one step's queued work) that came first, once enough waits to fill a batch or the
+        """Choose the entry that came first, once enough waits to fill a batch or the
         entry has waited for `fill_timeout_s` seconds.
 
         If it does not fit, nothing goes.
@@ -82,7 +82,7 @@ class Throughput:
         return Take(entry, num_items) if num_items else None
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
-        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
+        """Count the next `num_items` items of an entry as no longer waiting."""
         self._num_units -= entry.units_of(entry.lo, entry.lo + num_items)
         entry.lo += num_items
         if entry.lo == entry.hi:
@@ -92,5 +92,5 @@ class Throughput:
         """Do nothing: this queue order sorts work by its arrival alone, not by what has started."""
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry (one step's queued work): the time of its arrival."""
+        """Return the sort key of an entry: the time of its arrival."""
         return (entry.arrival_s,)

@@ -37,52 +37,52 @@ class QueryEntries(Protocol):
     """
 
     def add(self, entry: QueueEntry) -> None:
-        """Add an entry (one step's queued work) of the query (run of an app), which waits from now on."""
+        """Add an entry of the query, which waits from now on."""
         ...
 
     def all_taken(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work) from those that wait, because all its items were taken or
+        """Remove an entry from those that wait, because all its items were taken or
         dropped.
         """
         ...
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
+        """Record that items `lo` to `hi` of an entry, which were taken, run now or
         were given up.
         """
         ...
 
     def is_empty(self) -> bool:
-        """Return whether the collection can be dropped: all items of all entries (queued work) have
+        """Return whether the collection can be dropped: all items of all entries have
         started.
         """
         ...
 
     def first(self) -> QueueEntry:
-        """Return the best waiting entry (one step's queued work), which would go next. There must be one."""
+        """Return the best waiting entry, which would go next. There must be one."""
         ...
 
     def first_key(self) -> PlaceKey | None:
-        """Return the sort key of the best waiting entries (queued work of steps), which `places` yields
+        """Return the sort key of the best waiting entries, which `places` yields
         first; None if nothing waits.
         """
         ...
 
     def places(self) -> Places:
-        """Yield (sort key, entries with that key) pairs of the waiting entries (queued work of steps), best
+        """Yield (sort key, entries with that key) pairs of the waiting entries, best
         first; smaller keys are better.
         """
         ...
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
+        """Return the sort key of an entry that has not started; the smaller goes
         first.
         """
         ...
 
 
 class ByQuery:
-    """A queue order (rule for what goes next) that sorts queries (runs of an app) and serves the work of the
+    """A queue order that sorts queries and serves the work of the
     best one first.
 
     Once the oldest work is older than the age limit, it has a share of what is taken (`Overdue`).
@@ -110,7 +110,7 @@ class ByQuery:
         self._moved: dict[ProgramKey, None] = {}
 
     def add(self, entry: QueueEntry) -> None:
-        """Add an entry (one step's queued work) to the waiting work of its query (run of an app)."""
+        """Add an entry to the waiting work of its query."""
         name = entry.sorted_under = self._name_of(entry)
         query = self._queries.get(name)
         if query is None:
@@ -122,13 +122,13 @@ class ByQuery:
             self._put_moved()
 
     def remove(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
+        """Remove an entry whose waiting items are no longer wanted."""
         lo, hi = entry.lo, entry.hi
         self._leave(entry, hi - lo)
         self.started(entry, lo, hi)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose which entry (one step's queued work) goes next, and how many of its items: the best one of
+        """Choose which entry goes next, and how many of its items: the best one of
         the best query that fits, unless it is the turn of one that has waited beyond the age
         limit. None if none may go.
         """
@@ -145,7 +145,7 @@ class ByQuery:
         return first_that_fits(islice(self._walk(), 1, MAX_ASKED), fits)
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
-        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
+        """Count the next `num_items` items of an entry as no longer waiting."""
         self._waiting.note_taken(entry, num_items)
         self._leave(entry, num_items)
 
@@ -158,7 +158,7 @@ class ByQuery:
             self._moved[name] = None
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
+        """Record that items `lo` to `hi` of an entry, which were taken, run now or
         were given up.
         """
         name = entry.sorted_under
@@ -170,7 +170,7 @@ class ByQuery:
             del self._queries[name], self._moved[name]
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
+        """Return the sort key of an entry that has not started; the smaller goes
         first.
         """
         return self._queries[entry.sorted_under].rank(entry)

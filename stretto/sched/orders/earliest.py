@@ -26,7 +26,7 @@ class Earliest:
 
     @property
     def first(self) -> QueueEntry:
-        """The entry (one step's queued work) that has waited longest. Raises IndexError if there is none."""
+        """The entry that has waited longest. Raises IndexError if there is none."""
         arrivals, entries = self._arrivals, self._entries
         while (entry := entries.get(arrivals[0][1])) is None:
             heappop(arrivals)
@@ -34,7 +34,7 @@ class Earliest:
 
     @property
     def first_s(self) -> float:
-        """Time since which the longest-waiting entry (one step's queued work) of the set has waited.
+        """Time since which the longest-waiting entry of the set has waited.
 
         Raises IndexError if the set is empty.
         """
@@ -43,12 +43,12 @@ class Earliest:
         return self._arrivals[0][0]
 
     def add(self, entry: QueueEntry, since_s: float) -> None:
-        """Add an entry (one step's queued work) that counts as waiting since the time `since_s`."""
+        """Add an entry that counts as waiting since the time `since_s`."""
         self._entries[entry.number] = entry
         heappush(self._arrivals, (since_s, entry.number))
 
     def remove(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work) that no longer waits."""
+        """Remove an entry that no longer waits."""
         del self._entries[entry.number]
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
             self._arrivals = [one for one in self._arrivals if one[1] in self._entries]

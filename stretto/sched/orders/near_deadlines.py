@@ -29,17 +29,17 @@ class NearDeadlines:
         self._num_passed = URGENT_EVERY
 
     def add(self, entry: QueueEntry, start_by_s: float) -> None:
-        """Add an entry (one step's queued work) that must start by a time."""
+        """Add an entry that must start by a time."""
         self._start_by_s[entry] = start_by_s
         heappush(self._changes, (start_by_s - HURRY_S, entry.number, entry, True))
 
     def discard(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work), which no longer waits, if it is here."""
+        """Remove an entry, which no longer waits, if it is here."""
         if self._start_by_s.pop(entry, None) is not None and (key := self._keys.pop(entry, None)) is not None:
             self._urgent.remove(key)
 
     def note_taken(self, entry: QueueEntry) -> None:
-        """Note that an entry (one step's queued work) is taken now, or a part of it."""
+        """Note that an entry is taken now, or a part of it."""
         self._num_passed = 0 if entry in self._keys else self._num_passed + 1
 
     def due(self, now_s: float) -> QueueEntry | None:

@@ -35,8 +35,7 @@ Fits: TypeAlias = Callable[[QueueEntry], int]
 
 @record
 class Take:
-    """A queue order's decision to run something now: the next `num_items` items of an entry (one step's
-    queued work).
+    """A queue order's decision to run something now: the next `num_items` items of an entry.
 
     With `ends_batch` nothing else goes into the same batch.
     """
@@ -57,10 +56,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class OrderConfig:
-    """The settings and predicted costs by which queue orders (rules for what goes next) decide.
+    """The settings and predicted costs by which queue orders decide.
 
     Attributes:
-        age_limit_s: seconds after which the oldest waiting entry (queued work) has a share of what is taken
+        age_limit_s: seconds after which the oldest waiting entry has a share of what is taken
             (all but `per_invocation` and `throughput`).
         fill_timeout_s: seconds that `throughput` waits for a batch to fill.
         unit_s: predicted seconds of a unit of work on the engine (`least_work`, `programs_first`).
@@ -108,17 +107,17 @@ class Order(Protocol):
     """
 
     def add(self, entry: QueueEntry) -> None:
-        """Add an entry (one step's queued work) to those that this queue order sorts. It waits from now
+        """Add an entry to those that this queue order sorts. It waits from now
         on.
         """
         ...
 
     def remove(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
+        """Remove an entry whose waiting items are no longer wanted."""
         ...
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose which entry (one step's queued work) goes next, and how many of its items; None if none may
+        """Choose which entry goes next, and how many of its items; None if none may
         go now.
 
         The entry stays in the queue until `taken` is called. `fits` says how many items of an entry there is
@@ -131,22 +130,22 @@ class Order(Protocol):
         ...
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
-        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting.
+        """Count the next `num_items` items of an entry as no longer waiting.
 
         The entry's `lo`, the index of its next waiting item, moves up.
         """
         ...
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
+        """Record that items `lo` to `hi` of an entry, which were taken, run now or
         were given up.
 
-        Until then they still count as work that its query (run of an app) has to do.
+        Until then they still count as work that its query has to do.
         """
         ...
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
+        """Return the sort key of an entry that has not started; the smaller goes
         first. An instance that queues it too sorts by the same key.
         """
         ...

@@ -29,15 +29,15 @@ class Overdue:
         return len(self._waiting)
 
     def add(self, entry: QueueEntry) -> None:
-        """Add an entry (one step's queued work), which waits from its arrival on."""
+        """Add an entry, which waits from its arrival on."""
         self._waiting.add(entry, entry.arrival_s)
 
     def remove(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work) that no longer waits."""
+        """Remove an entry that no longer waits."""
         self._waiting.remove(entry)
 
     def note_taken(self, entry: QueueEntry, num_items: int) -> None:
-        """Note that the next items of an entry (one step's queued work) are taken now."""
+        """Note that the next items of an entry are taken now."""
         units = entry.units_of(entry.lo, entry.lo + num_items)
         self._to_pass = (EVERY - 1) * units if entry is self._due else max(0, self._to_pass - units)
         self._due = None

@@ -36,7 +36,7 @@ from stretto.sched.queries.request import ProgramKey, QueueEntry
 
 
 class ProgramsFirst:
-    """A queue order (rule for what goes next) that serves the program with the least work expected until it
+    """A queue order that serves the program with the least work expected until it
     ends, and shares the engine among tenants. A program is a query, or several that name one program.
     """
 
@@ -48,7 +48,7 @@ class ProgramsFirst:
         self._shares = TenantShares[_Tenant](config.account)
 
     def add(self, entry: QueueEntry) -> None:
-        """Add an entry (one step's queued work) to the waiting work of its program and tenant."""
+        """Add an entry to the waiting work of its program and tenant."""
         name = entry.request.record.tenant
         tenant = self._tenants.get(name)
         if tenant is None:
@@ -60,13 +60,13 @@ class ProgramsFirst:
             self._shares.note(tenant)
 
     def remove(self, entry: QueueEntry) -> None:
-        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
+        """Remove an entry whose waiting items are no longer wanted."""
         tenant = self._tenant(entry)
         tenant.remove(entry)
         self._settle(tenant)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose which entry (one step's queued work) goes next, and how many of its items; None if none may
+        """Choose which entry goes next, and how many of its items; None if none may
         go.
         """
         if len(self._tenants) == 1:
@@ -85,14 +85,14 @@ class ProgramsFirst:
         return None
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
-        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
+        """Count the next `num_items` items of an entry as no longer waiting."""
         tenant = self._tenant(entry)
         tenant.taken(entry, num_items)
         if len(self._tenants) > 1:
             self._shares.note(tenant)
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
+        """Record that items `lo` to `hi` of an entry, which were taken, run now or
         were given up.
         """
         tenant = self._tenant(entry)
@@ -100,7 +100,7 @@ class ProgramsFirst:
         self._settle(tenant)
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
+        """Return the sort key of an entry that has not started; the smaller goes
         first.
         """
         return self._tenant(entry).rank(entry)

@@ -21,8 +21,8 @@ from stretto.sched.queries.request import QueueEntry
 
 
 class TopologyAware(ByQuery):
-    """A queue order (rule for what goes next) that serves the deepest waiting steps of every query (run of an
-    app) first, in order of the queries' arrival, then the next deepest of each, and so on, round by round.
+    """A queue order that serves the deepest waiting steps of every query
+    first, in order of the queries' arrival, then the next deepest of each, and so on, round by round.
 
     The depth of a step is the number of edges on its longest path to an output. Sort keys are (round, arrival
     of the query, depth).

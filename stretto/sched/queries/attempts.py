@@ -108,14 +108,14 @@ class Attempts:
         return due
 
     def drop(self, query: str, node: int) -> list[str]:
-        """Forget the attempts of a node (step) whose result is no longer wanted; return their engines."""
+        """Forget the attempts of a node whose result is no longer wanted; return their engines."""
         dropped = self._of_query.get(query, {}).pop(node, {}).values()
         for attempt in dropped:
             attempt.missing.clear()
         return list(dict.fromkeys(_engine(attempt.request) for attempt in dropped))
 
     def end_query(self, query: str) -> None:
-        """Forget the attempts of a query (one run of an app) that has ended."""
+        """Forget the attempts of a query that has ended."""
         for node in list(self._of_query.get(query, ())):
             self.drop(query, node)
         self._of_query.pop(query, None)

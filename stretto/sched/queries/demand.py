@@ -26,7 +26,7 @@ _STRICTEST: Sequence[Objective | None] = ("latency", "throughput", "offline", No
 
 
 class Demand(NamedTuple):
-    """The urgency of a value, or of the result of a node (step of a running app).
+    """The urgency of a value, or of the result of a node.
 
     Attributes:
         criteria: the strictest ("latency" before "throughput" before "offline") of what all who wait ask;
@@ -129,7 +129,7 @@ MOST_AT_ONCE = 1024
 
 @lru_cache(maxsize=4096)
 def usual(criteria: Objective, path_s: float) -> Demand:
-    """Return the demand on a node (step) of a one-shot query, of which every result is needed, by no deadline
+    """Return the demand on a node of a one-shot query, of which every result is needed, by no deadline
     of its own.
 
     `path_s` is the predicted seconds from its start to the query's end. Queries of one app share the objects.
@@ -145,7 +145,7 @@ def deduce(
     changed: dict[int, None],
     most: int = MOST_AT_ONCE,
 ) -> list[tuple[Node, Demand]]:
-    """Correct how urgently each node (step) is needed; return (node, new demand) pairs of the nodes for which
+    """Correct how urgently each node is needed; return (node, new demand) pairs of the nodes for which
     that has changed, in order of their ids.
 
     Only the nodes in `changed` and what is behind them are looked at, and only if something changes there.
@@ -154,7 +154,7 @@ def deduce(
         demands: demands on nodes by id, computed backwards from the demands on values and effects; changed
             in place. Nodes that nobody needs are left out, and have the demand `NOBODY` in what is returned.
         asked: demands on values that somebody waits for, by id.
-        of_effects: demand on each effect (step that changes something outside the app) that has still to
+        of_effects: demand on each effect that has still to
             happen.
         changed: ids of nodes that are new, or for which other nodes wait, or values are asked for, than at
             the last call. Some may have ended. Those that have been looked at are taken out; what is left is

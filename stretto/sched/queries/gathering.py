@@ -1,4 +1,4 @@
-"""The inputs of a node (step) when it starts: present, absent or failed.
+"""The inputs of a node when it starts: present, absent or failed.
 
 A required value that is absent skips the node, whatever else has failed. Otherwise the first failure, in the
 order of the ports, is the node's own. A failed hint counts as no hint.
@@ -20,7 +20,7 @@ _MAY_HAVE_FAILED = (Failure, list)
 
 @record
 class Gathered:
-    """The inputs found for a node (step) when it starts, by port (named input), or why the node cannot run.
+    """The inputs found for a node when it starts, by port, or why the node cannot run.
 
     `is_absent` is whether a required value is absent, because the step before it was skipped. `failure` comes
     with the place of its port, as an earlier port whose list of items has not ended may fail too.
@@ -32,7 +32,7 @@ class Gathered:
 
 
 def gather(node: Node, values: Values) -> Gathered:
-    """Collect the inputs of a node (step), as far as they have come, by port (named input), or say why the
+    """Collect the inputs of a node, as far as they have come, by port, or say why the
     node cannot run.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The scheduler of one query (one run of an app), which decides when each node (step) of its graph runs.
+"""The scheduler of one query, which decides when each node of its graph runs.
 
 Its rules, whole:
 
@@ -45,7 +45,7 @@ TURN_PRIMITIVES = 8
 
 
 class GraphScheduler:
-    """The scheduler of one query (run of an app): it decides which nodes (steps) of the query's graph can run
+    """The scheduler of one query: it decides which nodes of the query's graph can run
     now, and what follows from their results.
 
     Each method handles one event and adds what follows from it, such as new requests for engines, to
@@ -100,7 +100,7 @@ class GraphScheduler:
         Args:
             inputs: id of the value of each of the graph's inputs, by name.
             names: name under which the text of each output is shown, where it differs.
-            under: the `expand` node (a step that becomes a graph) that the graph replaces, if any.
+            under: the `expand` node that the graph replaces, if any.
 
         Raises:
             CapacityError: too many nodes live.
@@ -125,7 +125,7 @@ class GraphScheduler:
     # --- events
 
     def complete(self, node_id: int, lo: int, results: Sequence[object]) -> None:
-        """Set the results of a node's (step's) items from `lo` on; some may be failures.
+        """Set the results of a node's items from `lo` on; some may be failures.
 
         A repeated result is ignored.
         """
@@ -142,7 +142,7 @@ class GraphScheduler:
             self._fail(node, error)
 
     def deliver(self, node_id: int, offset: int, piece: str) -> None:
-        """Pass on a piece of output of a decode (LLM generation) that still runs: item number `offset` of a
+        """Pass on a piece of output of a decode that still runs: item number `offset` of a
         list, or text from character `offset` on.
 
         What an earlier attempt, lost with its instance, delivered already is skipped.
@@ -162,7 +162,7 @@ class GraphScheduler:
             self._fail(self.nodes[node_id], error)
 
     def has_opened(self, node: Node) -> bool:
-        """Return whether a node (step) has begun and not ended, so that its work may be at an engine."""
+        """Return whether a node has begun and not ended, so that its work may be at an engine."""
         return self._states[node.id] in ("open", "flowing")
 
     def conceal(self, name: str) -> None:
@@ -170,14 +170,14 @@ class GraphScheduler:
         self._shown.conceal(name)
 
     def cancel(self, nodes: Iterable[Node]) -> None:
-        """Cancel nodes (steps) that serve nothing any more, and withdraw their work from the engines."""
+        """Cancel nodes that serve nothing any more, and withdraw their work from the engines."""
         for node in nodes:
             self._retire(node)
             self.outcome.withdrawn.append(node)
             self.live.cut(node)
 
     def settle(self) -> None:
-        """Start the nodes (steps) whose inputs have come, give more items to those that read a growing list,
+        """Start the nodes whose inputs have come, give more items to those that read a growing list,
         and repeat this for all nodes that become ready by it.
 
         It uses a queue instead of recursion, because chains of skipped nodes may be long. It begins in the
@@ -236,7 +236,7 @@ class GraphScheduler:
         return list(found)
 
     def check_invariants(self) -> None:
-        """Check that the states of nodes (steps) agree with what they wait for and with their lists of items.
+        """Check that the states of nodes agree with what they wait for and with their lists of items.
         For tests.
         """
         self.live.check_invariants()

@@ -1,4 +1,4 @@
-"""The running graph of one query (one run of an app): its nodes, their connections, and the values that flow
+"""The running graph of one query: its nodes, their connections, and the values that flow
 there.
 
 A node is one step. A value that is set wakes the nodes that read it: they are listed, so that whoever runs
@@ -25,7 +25,7 @@ MAX_NODES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class JoinedGraph:
-    """The result of adding a graph to a running one: the added nodes (steps) under their new ids, and the new
+    """The result of adding a graph to a running one: the added nodes under their new ids, and the new
     ids of its values: value `i` of the added graph has the id `values[i]`.
     """
 
@@ -34,12 +34,12 @@ class JoinedGraph:
 
 
 class LiveGraph:
-    """The graph of one query (run of an app) while it runs: the nodes (steps) that have not ended, their
+    """The graph of one query while it runs: the nodes that have not ended, their
     connections, and the values that may still be read.
 
     Attributes:
         nodes: nodes that have not ended, by id. Ids are never used again.
-        effects: ids of the effects (steps that change something outside) that have still to happen, in order
+        effects: ids of the effects that have still to happen, in order
             of their coming.
         blocking: number of inputs and earlier nodes that a node still waits for, by its id.
         woken: ids of nodes that may go on, as something they wait for has come, perhaps more than once or in
@@ -70,11 +70,11 @@ class LiveGraph:
     def join(
         self, egraph: ExecutionGraph, inputs: Mapping[str, int], under: Node | None = None
     ) -> JoinedGraph:
-        """Add a graph to the one that is running; the added nodes (steps) and values get new ids.
+        """Add a graph to the one that is running; the added nodes and values get new ids.
 
         Args:
             inputs: id of the value of each of its inputs, by name.
-            under: the `expand` node (a step that becomes a graph) that the graph replaces, if any.
+            under: the `expand` node that the graph replaces, if any.
 
         Raises:
             CapacityError: too many nodes live.
@@ -99,7 +99,7 @@ class LiveGraph:
         return JoinedGraph(nodes, ids)
 
     def retire(self, node: Node) -> None:
-        """Remove a node (step) that has ended. Nodes that were waiting only for its end may go on."""
+        """Remove a node that has ended. Nodes that were waiting only for its end may go on."""
         del self.nodes[node.id], self.blocking[node.id]
         if node.is_effect:
             self.effects.pop(node.id, None)
@@ -114,7 +114,7 @@ class LiveGraph:
                 table.clear()
 
     def cut(self, node: Node) -> None:
-        """Disconnect the outputs of a cancelled node (step), so that they will be neither read nor passed
+        """Disconnect the outputs of a cancelled node, so that they will be neither read nor passed
         on.
         """
         for out in node.outs:
@@ -124,7 +124,7 @@ class LiveGraph:
     # --- values come
 
     def bring(self, value_id: int, value: object) -> None:
-        """Set a value, once, and wake what depends on it: nodes (steps) that read it may go on, and values
+        """Set a value, once, and wake what depends on it: nodes that read it may go on, and values
         linked to it are set too.
         """
         self.values.set(value_id, value)
@@ -143,7 +143,7 @@ class LiveGraph:
                 self._pass_on(value, link)
 
     def grown(self, value_id: int) -> None:
-        """Wake the nodes (steps) that read a list while it grows, because the list has got more items."""
+        """Wake the nodes that read a list while it grows, because the list has got more items."""
         for node_id, place in self._readers.get(value_id, ()):
             node = self.nodes.get(node_id)
             if node is not None and node.ins[place].piece is not None:
@@ -151,7 +151,7 @@ class LiveGraph:
 
     def watch(self, value_id: int, name: str) -> None:
         """Keep a value until `unwatch` is called; when it is set, add (`name`, value) to `settled`, so that
-        the caller of the query (run of an app) learns it.
+        the caller of the query learns it.
         """
         self.values.use(value_id)
         self._watched[value_id] = name
@@ -167,7 +167,7 @@ class LiveGraph:
         return self._watched.get(value_id)
 
     def is_untouched(self, value_id: int) -> bool:
-        """Return whether a watched value is not set, and no node (step) and no link leads to or from it."""
+        """Return whether a watched value is not set, and no node and no link leads to or from it."""
         return (
             self.values[value_id] is UNSET
             and self.values.has_one_user(value_id)
@@ -195,12 +195,12 @@ class LiveGraph:
 
     def link_to_node(self, source: int, index: int | None, node: Node, place: int) -> None:
         """Use the value with id `source` (or only its item `index`) as the result number `place` of an
-        `expand` node (a step replaced by a subgraph), as soon as the value is set.
+        `expand` node, as soon as the value is set.
         """
         self._links.add(source, Link(index, node=node.id, place=place))
 
     def take_returned(self, node: Node) -> list[object] | None:
-        """Return and forget the results of an `expand` node (a step that was replaced by a subgraph), which
+        """Return and forget the results of an `expand` node, which
         that subgraph has produced; None while one has not come.
         """
         if len(self._returned.get(node.id, ())) < len(node.outs):
@@ -210,7 +210,7 @@ class LiveGraph:
     # --- what comes of what
 
     def producer(self, value_id: int) -> Node | None:
-        """Return the node (step) that will produce a value, itself or by a chain of linked values; None if
+        """Return the node that will produce a value, itself or by a chain of linked values; None if
         there is none (yet).
         """
         source: int | None = value_id
@@ -221,7 +221,7 @@ class LiveGraph:
         return None
 
     def sources(self, node: Node) -> list[Node]:
-        """Return the nodes (steps) that a node waits for: those whose outputs it reads, those it has to
+        """Return the nodes that a node waits for: those whose outputs it reads, those it has to
         follow, and for an `expand` node (replaced by a subgraph) the one that produces its result.
         """
         found = [source for arg in node.ins if (source := self.producer(arg.value)) is not None]
@@ -234,7 +234,7 @@ class LiveGraph:
 
     def waits_for(self, value_id: int, other: int) -> bool:
         """Return whether the value `value_id` cannot be set before the value `other`: it comes of it, by
-        links and nodes (steps). It takes time in proportion to what has to come before `value_id`.
+        links and nodes. It takes time in proportion to what has to come before `value_id`.
         """
         values, seen = [value_id], {value_id}
         while values:
@@ -253,7 +253,7 @@ class LiveGraph:
         return False
 
     def reached(self, node: Node) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the ids of the nodes (steps) that wait for a node, some of which may have ended, and the ids
+        """Return the ids of the nodes that wait for a node, some of which may have ended, and the ids
         of all values that the node will set, itself or by a chain of linked values.
 
         The waiting nodes are those that have the node among their `sources`.
@@ -276,9 +276,9 @@ class LiveGraph:
         return list(nodes), values
 
     def unneeded(self, end: Node) -> list[Node]:
-        """Return the node (step) `end` and all nodes behind it that serve nothing, readers first.
+        """Return the node `end` and all nodes behind it that serve nothing, readers first.
 
-        A node serves nothing if it is no effect (step that changes something outside the app) that has still
+        A node serves nothing if it is no effect that has still
         to happen, sets no watched value, and no node waits for it, except nodes that are returned too. It
         takes time in proportion to the returned nodes and what is connected to them.
         """
@@ -302,7 +302,7 @@ class LiveGraph:
         return num_waiting + sum(map(self.is_watched, values)) + (node.id in self.effects)
 
     def check_invariants(self) -> None:
-        """Check that each node's (step's) number of missing inputs and predecessors is right, and that the
+        """Check that each node's number of missing inputs and predecessors is right, and that the
         effects which have still to happen are nodes. For tests.
         """
         for node in self.nodes.values():

@@ -17,7 +17,7 @@ UNSET = _Unset()
 
 
 class Values(dict[int, object]):
-    """The values that flow between the steps of one query (run of an app), by id; `UNSET` for those that are
+    """The values that flow between the steps of one query, by id; `UNSET` for those that are
     still to come.
 
     Each value is kept until its last user has left; a value without users is not kept at all.
@@ -40,11 +40,11 @@ class Values(dict[int, object]):
         return range(first, self._num_ids)
 
     def use(self, value_id: int, count: int = 1) -> None:
-        """Register `count` more users (readers) of a value, which is kept until all have left."""
+        """Register `count` more users of a value, which is kept until all have left."""
         self._num_users[value_id] = self._num_users.get(value_id, 0) + count
 
     def use_all(self, counts: Mapping[int, int]) -> None:
-        """Add users (readers) of many values at once: `counts` maps the id of a value to how many more will
+        """Add users of many values at once: `counts` maps the id of a value to how many more will
         read it. A value is freed when its last user has left.
         """
         before, self._num_users = self._num_users, dict(counts)
@@ -52,7 +52,7 @@ class Values(dict[int, object]):
             self.use(value_id, count)
 
     def leave(self, value_id: int) -> None:
-        """Remove one user (reader) of a value, which is freed when it was the last one."""
+        """Remove one user of a value, which is freed when it was the last one."""
         num_users = self._num_users[value_id] - 1
         if num_users:
             self._num_users[value_id] = num_users
@@ -61,14 +61,14 @@ class Values(dict[int, object]):
             self.pop(value_id, None)
 
     def is_used(self, value_id: int) -> bool:
-        """Return whether a value still has users (readers), so that it is kept."""
+        """Return whether a value still has users, so that it is kept."""
         return value_id in self._num_users
 
     def has_one_user(self, value_id: int) -> bool:
-        """Return whether a value has exactly one user (reader)."""
+        """Return whether a value has exactly one user."""
         return self._num_users.get(value_id) == 1
 
     def set(self, value_id: int, value: object) -> None:
-        """Set a value, for its users (readers) to read; if it has none, nothing is kept."""
+        """Set a value, for its users to read; if it has none, nothing is kept."""
         if value_id in self._num_users:
             self[value_id] = value

@@ -1,4 +1,4 @@
-"""The state of each node (step) of a running graph, and the moves between states that are allowed.
+"""The state of each node of a running graph, and the moves between states that are allowed.
 
     waiting ──▶ open ──▶ ended       a single application: handed out, or evaluated on the spot
        │         ├──▶ flowing ─▶ ended     a mapped node: handed out item by item
@@ -17,7 +17,7 @@ from stretto.graph.compile import Node
 from stretto.model.errors import InternalError
 
 NodeState: TypeAlias = Literal["waiting", "open", "flowing", "expanded", "ended"]
-"""The state of a node (one step) of a running graph, from waiting for its inputs to ended."""
+"""The state of a node of a running graph, from waiting for its inputs to ended."""
 
 TRANSITIONS: Mapping[NodeState, tuple[NodeState, ...]] = {
     "waiting": ("open", "ended"),
@@ -30,7 +30,7 @@ TRANSITIONS: Mapping[NodeState, tuple[NodeState, ...]] = {
 
 
 class NodeStates(dict[int, NodeState]):
-    """The states of all nodes (steps) of one running graph, by node id. A node that is not in the table has
+    """The states of all nodes of one running graph, by node id. A node that is not in the table has
     ended.
     """
 
@@ -38,11 +38,11 @@ class NodeStates(dict[int, NodeState]):
         return "ended"
 
     def add(self, nodes: Iterable[Node]) -> None:
-        """Add new nodes (steps of a running graph), in the state "waiting" (for their inputs)."""
+        """Add new nodes, in the state "waiting" (for their inputs)."""
         self.update(dict.fromkeys([node.id for node in nodes], "waiting"))
 
     def move(self, node: Node, to: NodeState) -> None:
-        """Change the state of `node` (a step of a running graph) to the state `to`.
+        """Change the state of `node` to the state `to`.
 
         Raises:
             InternalError: the table of allowed changes does not have this one.

@@ -12,12 +12,12 @@ from stretto.sched.queries.request import StepRequest
 
 
 class Outcome:
-    """The consequences of one event of a query (one run of an app): work for engines, news for the caller,
+    """The consequences of one event of a query: work for engines, news for the caller,
     perhaps the end of the query.
 
     Attributes:
         work: requests for engines.
-        withdrawn: nodes (steps) whose work is no longer wanted, whether it waits or runs.
+        withdrawn: nodes whose work is no longer wanted, whether it waits or runs.
         text: (variable or output, more text of it) pairs for the caller.
         settled: (variable, its value) pairs of the variables that have got their value.
         failed_effects: failures of steps that should have changed something outside the app.

@@ -1,4 +1,4 @@
-"""The preparation of a `StepRequest` for an engine, from a node (step) and its inputs, which have come."""
+"""The preparation of a `StepRequest` for an engine, from a node and its inputs, which have come."""
 
 from __future__ import annotations
 

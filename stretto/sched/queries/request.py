@@ -37,7 +37,7 @@ class StepRequest:
         prompts: prompts of LLM requests, one per item.
         decode: how the answers of LLM requests are decoded; None for prefills.
         hint: LLM instance that holds the first `num_held_tokens` of the prompts, if one is known.
-        hint_nodes: nodes (steps) that compute a beginning of the prompts, the longest first, if they had not
+        hint_nodes: nodes that compute a beginning of the prompts, the longest first, if they had not
             ended yet.
         shows: whether parts of its answer are passed on, to the caller or to other steps, before its end.
         is_alone: whether its query makes no other request, ever.
@@ -78,7 +78,7 @@ _NOWHERE: frozenset[int] = frozenset()
 
 
 class QueueEntry:
-    """A queue entry: the part of a request (one step's work for an engine) that waits, items `lo` to `hi`
+    """A queue entry: the part of a request that waits, items `lo` to `hi`
     (half-open; at first all of them). `lo` moves up as items are taken.
 
     Written by hand, not a dataclass, because one is made for every step.

@@ -24,7 +24,7 @@ from stretto.sched.queries.request import StepRequest
 
 @record
 class Completed:
-    """An engine scheduler's report to a query (run of an app): the results of a node (step), for its items
+    """An engine scheduler's report to a query: the results of a node, for its items
     from `lo` on.
 
     An item that has failed for good has a `Failure` in place of its result.
@@ -47,7 +47,7 @@ class Completed:
 
 @record
 class Delivered:
-    """An engine scheduler's report to a query (run of an app): a decode (LLM generation) that is still
+    """An engine scheduler's report to a query: a decode that is still
     running has produced another piece of output.
 
     If the output is a list, the piece is its item `offset`; if it is text, it starts at character `offset`.
@@ -63,7 +63,7 @@ Report: TypeAlias = Completed | Delivered
 
 
 def failed(request: StepRequest, lo: int, hi: int, error: StrettoError) -> Completed:
-    """Return the report to a query (run of an app) that items `lo` to `hi` of a request have failed for
+    """Return the report to a query that items `lo` to `hi` of a request have failed for
     good.
     """
     return Completed(request.query, request.node.id, lo, (Failure(error.at(request.step)),) * (hi - lo))
@@ -95,7 +95,7 @@ def checked_results(results: object, num_tasks: int) -> list[object]:
 
 
 def completed(request: StepRequest, lo: int, hi: int, result: object) -> Completed:
-    """Return the report to a query (run of an app) of what a batch engine has answered to one task, which
+    """Return the report to a query of what a batch engine has answered to one task, which
     stands for items `lo` to `hi` of a request.
 
     An answer of the wrong type or length, or nested too deep, is reported as a failure.

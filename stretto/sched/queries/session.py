@@ -1,4 +1,4 @@
-"""A query (one run of an app) as its caller sees it: a session of named variables, to which graphs are added
+"""A query as its caller sees it: a session of named variables, to which graphs are added
 while it lives.
 
     submit      a one-shot query: one graph, every output wanted; one that fails, or an item of it, ends it
@@ -98,7 +98,7 @@ class SessionMachine:
         return [name for name in self._variables if name not in self._settled]
 
     def open_nodes(self) -> Iterable[Node]:
-        """Return the nodes (steps) that have not ended."""
+        """Return the nodes that have not ended."""
         return self.graph.nodes.values()
 
     def submit(self, egraph: ExecutionGraph, inputs: Mapping[str, object]) -> Outcome:
@@ -242,7 +242,7 @@ class SessionMachine:
         return failed, len(names)
 
     def complete_all(self, reports: Iterable[Completed]) -> Outcome:
-        """Handle results of several nodes (steps) that came at the same time, so that everything they make
+        """Handle results of several nodes that came at the same time, so that everything they make
         ready is started together.
         """
         for report in reports:
@@ -255,12 +255,12 @@ class SessionMachine:
         return self._take()
 
     def complete(self, node: int, lo: int, results: Sequence[object]) -> Outcome:
-        """Handle results of a node (step) from an engine, for its items from `lo` on."""
+        """Handle results of a node from an engine, for its items from `lo` on."""
         self.graph.complete(node, lo, results)
         return self._take()
 
     def deliver(self, node: int, offset: int, piece: str) -> Outcome:
-        """Handle a piece of output of a decode (LLM generation) that still runs: item number `offset` of a
+        """Handle a piece of output of a decode that still runs: item number `offset` of a
         list, or text from character `offset` on.
         """
         self.graph.deliver(node, offset, piece)
@@ -275,7 +275,7 @@ class SessionMachine:
         return self._take()
 
     def picture(self) -> QueryPicture:
-        """Return a snapshot of the query (run of an app): how many nodes (steps) have not ended, and which
+        """Return a snapshot of the query: how many nodes have not ended, and which
         variables have no value yet.
         """
         return QueryPicture(

@@ -12,7 +12,7 @@ from stretto.sched.queries.live_values import Values
 
 
 class ShownText:
-    """A record of the text of unfinished outputs that callers of one query (run of an app) have already seen,
+    """A record of the text of unfinished outputs that callers of one query have already seen,
     and which must not change.
     """
 
@@ -22,10 +22,10 @@ class ShownText:
         self._nodes: dict[str, dict[int, None]] = {}
 
     def add(self, node_id: int, outputs: tuple[StreamedOutput, ...]) -> None:
-        """Register a decode node (a step that generates text) whose text may be shown to callers while it is
+        """Register a decode node whose text may be shown to callers while it is
         still being generated, or an `expand` node, which is replaced by a graph with such steps.
 
-        `outputs` are the outputs of the query (run of an app) that may turn out to be the decode's text;
+        `outputs` are the outputs of the query that may turn out to be the decode's text;
         which one does may only be known later, for example when a branch has been chosen.
         """
         if outputs:
@@ -46,13 +46,13 @@ class ShownText:
         )
 
     def may_show(self, node: Node) -> bool:
-        """Return whether text of a decode (LLM generation) may be shown to the caller before it ends, because
+        """Return whether text of a decode may be shown to the caller before it ends, because
         it may be the text of an output.
         """
         return bool(self._streamed.get(node.id))
 
     def show(self, node: Node, offset: int, text: str, values: Values) -> list[tuple[str, str]]:
-        """Record a piece of a decode's (LLM generation's) text; return (output, new text) pairs that may be
+        """Record a piece of a decode's text; return (output, new text) pairs that may be
         shown to the caller now.
 
         Text is shown once it is certain that it is the text of that output, and only the part that was not
@@ -88,7 +88,7 @@ class ShownText:
             self._shown.pop((node_id, name), None)
 
     def drop(self, node: Node) -> None:
-        """Forget which text of a decode node (a step that generates text) was shown, as the node has
+        """Forget which text of a decode node was shown, as the node has
         ended.
         """
         for output in self._streamed.pop(node.id, ()):
@@ -99,7 +99,7 @@ class ShownText:
                 self._nodes.pop(output.name, None)
 
     def check_end(self, node: Node, value: object) -> None:
-        """Check that the whole `value` of a decode (LLM generation) begins with the text that was already
+        """Check that the whole `value` of a decode begins with the text that was already
         shown to the caller. Raises BadReply.
         """
         for output in self._streamed.get(node.id, ()):

@@ -19,7 +19,7 @@ _OF_THE_NODE = ("body", "result", "access")
 
 
 def given_to(node: Node, inputs: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what an `expand` node (a step that turns into a graph while the query runs) gives to the
+    """Return what an `expand` node gives to the
     function that makes its graph: its inputs by port, and its settings by name.
 
     An input hides a setting of the same name. The name of that function, the type of the result and what the
@@ -30,8 +30,8 @@ def given_to(node: Node, inputs: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None) -> ExecutionGraph:
-    """Return the subgraph that replaces an `expand` node (a step that turns into a graph while the query
-    runs), built from the node's inputs. Its outputs are those of the node, in their order.
+    """Return the subgraph that replaces an `expand` node,
+    built from the node's inputs. Its outputs are those of the node, in their order.
 
     `inputs` are the values that `given_to` returns.
 
@@ -52,7 +52,7 @@ class Link:
     """A link in a running graph: when a value is set, it (or only its item `index`) is passed on along the
     link.
 
-    The target is another value, or an `expand` node (a step that was replaced by a subgraph), of which it
+    The target is another value, or an `expand` node, of which it
     becomes the result number `place`.
     """
 
@@ -103,7 +103,5 @@ class Links:
             self.sources[source] = [link for link in self.sources[source] if link.value != value_id]
 
     def behind_node(self, node_id: int) -> Collection[int]:
-        """Return the ids of the values that links will make the results of an `expand` node (a step that is
-        replaced by a graph).
-        """
+        """Return the ids of the values that links will make the results of an `expand` node."""
         return self._to_node.get(node_id, _NONE).values()

@@ -23,7 +23,7 @@ _NO_RESULTS = frozenset((AbsentType, Failure))
 
 @dataclass(slots=True)
 class Mapped:
-    """The progress of a mapped node (a step that is applied to each item of a list) over its items.
+    """The progress of a mapped node over its items.
 
     Attributes:
         piece: number of items with which work may start while an input list still grows.
@@ -45,7 +45,7 @@ class Mapped:
     results: list[object] = field(default_factory=list)
 
     def put(self, lo: int, results: Sequence[object]) -> None:
-        """Store results of a mapped node (step applied to each item of a list), those of the items from `lo`
+        """Store results of a mapped node, those of the items from `lo`
         on, in their places.
 
         An item that has a result already keeps it.
@@ -57,7 +57,7 @@ class Mapped:
 
     @property
     def is_done(self) -> bool:
-        """Whether all items of the mapped node (step applied to each item of a list) are done: the input
+        """Whether all items of the mapped node are done: the input
         lists have ended and every item has a result.
         """
         return self.total is not None and self.num_done == self.total
@@ -65,9 +65,9 @@ class Mapped:
 
 @record
 class Items:
-    """A range of items that a mapped node (a step applied to each item of a list) can run now.
+    """A range of items that a mapped node can run now.
 
-    The range is `lo` to `hi` (half-open). `inputs` has the values of all ports (named inputs); those at ports
+    The range is `lo` to `hi` (half-open). `inputs` has the values of all ports; those at ports
     in `each` are lists of these items.
     """
 
@@ -78,8 +78,8 @@ class Items:
 
 
 class Streams:
-    """The lists of one running graph that are processed item by item: the progress of its mapped nodes (steps
-    applied to each item of a list), and the lists that still grow.
+    """The lists of one running graph that are processed item by item: the progress of its mapped nodes,
+    and the lists that still grow.
     """
 
     def __init__(self) -> None:
@@ -87,15 +87,15 @@ class Streams:
         self.mapped: dict[int, Mapped] = {}
 
     def open(self, node: Node, gathered: Gathered) -> None:
-        """Begin to track a mapped node (a step applied to each item of a list). Its inputs that are not item
+        """Begin to track a mapped node. Its inputs that are not item
         by item have come.
         """
         pieces = [arg.piece for arg in node.ins if arg.piece is not None]
         self.mapped[node.id] = Mapped(gathered.inputs, min(pieces, default=1), gathered.failure)
 
     def feed(self, node: Node, values: Values, most: int | None = None) -> list[Items] | AbsentType | Failure:
-        """Return the ranges of items that have arrived at a mapped node (a step applied to each item of a
-        list) since the last call and can run, of the next `most` items if that is given; absent and failed
+        """Return the ranges of items that have arrived at a mapped node
+        since the last call and can run, of the next `most` items if that is given; absent and failed
         items are left out.
 
         If a whole input list is absent or has failed, `ABSENT` or that failure is returned, as the node's own
@@ -147,7 +147,7 @@ class Streams:
         ]
 
     def flow(self, node: Node, nodes: Mapping[int, Node]) -> tuple[int, ...]:
-        """Append finished results of a mapped node (a step applied to each item of a list) to its output
+        """Append finished results of a mapped node to its output
         lists, in order.
 
         Returns the ids of the lists that have grown.
@@ -168,11 +168,11 @@ class Streams:
         return outs
 
     def close(self, node: Node, nodes: Mapping[int, Node]) -> list[object]:
-        """Stop tracking a mapped node (a step applied to each item of a list) whose items are all done;
+        """Stop tracking a mapped node whose items are all done;
         return its outputs.
 
-        They are lists, those of a decode fused with it included; that of an effect (a step that changes
-        something outside the app) is True, or the failure of its first failed item.
+        They are lists, those of a decode fused with it included; that of an effect
+        is True, or the failure of its first failed item.
         """
         mapped = self.mapped.pop(node.id)
         if node.is_effect:
@@ -180,7 +180,7 @@ class Streams:
         return [self.growing.pop(out, []) for out in _item_outs(node, nodes)]
 
     def drop(self, node: Node) -> None:
-        """Forget a node (step) that has ended, with its output lists that still grow."""
+        """Forget a node that has ended, with its output lists that still grow."""
         self.mapped.pop(node.id, None)
         if self.growing:
             for out in node.outs:
@@ -197,7 +197,7 @@ class Streams:
         return True
 
     def end_pieces(self, node: Node, value: object) -> None:
-        """Close the list whose items a decode (LLM generation) has delivered one by one, and check that the
+        """Close the list whose items a decode has delivered one by one, and check that the
         decode's whole `value` begins with these items.
 
         Raises:
@@ -208,8 +208,8 @@ class Streams:
             raise BadReply("the items it streamed are not those it returned", step=node.name)
 
     def check_invariants(self) -> None:
-        """Check that the recorded number of finished items of each mapped node (step applied to each item of
-        a list) agrees with its results. For tests.
+        """Check that the recorded number of finished items of each mapped node
+        agrees with its results. For tests.
         """
         for node_id, mapped in self.mapped.items():
             assert mapped.flowed <= mapped.num_done <= mapped.taken <= len(mapped.results), node_id
@@ -231,7 +231,7 @@ class Streams:
 
 
 def by_port(node: Node, result: object) -> list[object]:
-    """Return the outputs of a step that has several, in the order of its out ports (named outputs), from its
+    """Return the outputs of a step that has several, in the order of its out ports, from its
     engine's answer, which maps ports to values.
     """
     if not isinstance(result, Mapping) or any(port not in result for port in node.spec.outputs):

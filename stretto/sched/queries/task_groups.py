@@ -48,14 +48,14 @@ class TaskGroups:
         self._keys: dict[int, _Key] = {}
 
     def of(self, node: Node, demand: Demand) -> Demand:
-        """Return what is asked of a node (step), with the name of its task group."""
+        """Return what is asked of a node, with the name of its task group."""
         key = self._keys.get(node.id)
         if key is None or not self._stages[key].is_group:
             return demand
         return demand._replace(group=f"{key[0]}#{key[1]}")
 
     def update(self, changes: list[tuple[Node, Demand]]) -> list[tuple[Node, Demand]]:
-        """Record new demands on nodes (steps); return these demands with their task groups, and the demands
+        """Record new demands on nodes; return these demands with their task groups, and the demands
         on all other nodes whose requests have become a group by it or are one no longer. They are in order of
         the nodes' ids.
         """
@@ -94,7 +94,7 @@ class TaskGroups:
         ]
 
     def end(self, node: Node) -> None:
-        """Forget a node (step) that has ended; its siblings stay a group."""
+        """Forget a node that has ended; its siblings stay a group."""
         self._leave(node, is_moved=False)
 
     def __len__(self) -> int:

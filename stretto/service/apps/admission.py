@@ -59,7 +59,7 @@ def share_of(deployment: Deployment) -> EngineShare:
 
 
 def work_s(nodes: Iterable[Node], shares: Mapping[str, EngineShare]) -> dict[str, float]:
-    """Return the predicted seconds for which nodes (steps of apps) keep each engine busy, by engine."""
+    """Return the predicted seconds for which nodes keep each engine busy, by engine."""
     found: dict[str, float] = {}
     for node in nodes:
         share = shares.get(node.engine or "")
@@ -72,7 +72,7 @@ def work_s(nodes: Iterable[Node], shares: Mapping[str, EngineShare]) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The predicted time of a query (one run of an app): seconds from its start to its end.
+    """The predicted time of a query: seconds from its start to its end.
 
     Attributes:
         planned_s: seconds as the profiles predict them.

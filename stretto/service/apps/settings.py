@@ -15,12 +15,12 @@ from stretto.service.refusals import Misplaced
 
 
 def settings_of(component: Component) -> dict[str, Any]:
-    """Return the type of each setting of a component (part of an app), its choices included, by name."""
+    """Return the type of each setting of a component, its choices included, by name."""
     return {**types_of(Choices), **types_of(type(component.config))}
 
 
 def described_settings(component: Component) -> dict[str, dict[str, Any]]:
-    """Return the JSON schema of each setting of a component (part of an app), with its default, by name.
+    """Return the JSON schema of each setting of a component, with its default, by name.
 
     Settings that only code can give are left out.
     """

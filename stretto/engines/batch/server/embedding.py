@@ -49,7 +49,7 @@ class EmbeddingServer:
         self._server.probe()
 
     def release(self, query: str) -> None:
-        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Close the connections to the server."""
