@@ -177,6 +177,7 @@ class Simulation:
     Args:
         order: order of all queues, if it is no policy of the vocabulary.
         on_reply: function that is called when a query has ended, and may start programs.
+        observers: objects that are told of everything as it happens.
 
     Attributes:
         num_open: number of programs that have been started and have not ended.
@@ -189,6 +190,7 @@ class Simulation:
         policy: str | None = None,
         order: NewOrder | None = None,
         on_reply: Callable[[], None] = lambda: None,
+        observers: Iterable[Observer] = (),
     ) -> None:
         self.run = ProgramRun()
         self._programs = {query.name: one for one in programs for query in one.queries}
@@ -207,7 +209,7 @@ class Simulation:
             engines,
             models={"llm": servers.model(self._length)},
             keeps=False,
-            observers=[_Watch(self.run)],
+            observers=[_Watch(self.run), *observers],
             vocabulary=vocabulary,
             on_reply=self._replied,
         )
