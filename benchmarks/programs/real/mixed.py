@@ -57,7 +57,7 @@ class MixedSize:
     load: float = 0.9
     instances: tuple[int, ...] = (1, 4)
     sequences: int = 16
-    scale: float = 0.25
+    scale: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,16 @@ def mixed_part(
                 found[arm] = run
             by_seed.append(found)
         table = f"{size.mix} at {100 * size.load:.0f} %, servers: {instances}"
-        rows += _rows(table, seeds, by_seed)
-        goals += _goals(table, by_seed)
+        found_rows, found_goals = report_on(table, seeds, by_seed)
+        rows, goals = rows + found_rows, goals + found_goals
     return rows, goals
+
+
+def report_on(
+    table: str, seeds: Sequence[int], by_seed: Sequence[Mapping[str, MixedRun]]
+) -> tuple[list[Row], list[Goal]]:
+    """Return the rows and the goals of one comparison, given the run of each arm for each seed."""
+    return [*_rows(table, seeds, by_seed)], [*_goals(table, by_seed)]
 
 
 def _rows(table: str, seeds: Sequence[int], by_seed: Sequence[Mapping[str, MixedRun]]) -> Iterator[Row]:
