@@ -29,7 +29,8 @@ from benchmarks.programs.work import AGENT, CHAT, FAN_IN, MAP_REDUCE, RAG, Mixed
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Usage
 
-_TIMEOUT_S = 900.0
+TIMEOUT_S = 900.0
+"""Seconds that a client waits for an answer."""
 
 
 class Servers:
@@ -87,7 +88,7 @@ async def openai_servers(urls: Sequence[str], model: str) -> AsyncIterator[Serve
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
-                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=_TIMEOUT_S)
+                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S)
             )
             for url in urls
         ]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from benchmarks.fleet.layout import llm_profile
 from benchmarks.programs.graphs import MOST_TOKENS, MadeUpSearch, graph_of, search_engines
+from benchmarks.programs.real.by_hand import TIMEOUT_S
 from benchmarks.programs.real.clock import RealRun
 from benchmarks.programs.simulated import JudgedServers
 from benchmarks.programs.work import MixedProgram, MixedQuery
-from stretto.engines.catalogue import llm_deployment, server_replica
-from stretto.model.deployment import Deployment
+from stretto.engines.catalogue import llm_deployment
+from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.model.deployment import Deployment, Replica
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Task
 from stretto.runtime.runtime import Runtime
@@ -40,12 +41,16 @@ def server_engines(
 ) -> list[Deployment]:
     """Return the engines of the judge with servers in the place of the simulated LLM.
 
+    Both the library and the program by hand wait long for an answer, and so ask for it whole.
+
     Args:
         policy: policy of all engines; None for the default one.
     """
     replicas = [
-        replace(
-            server_replica(url, api="completions", tokenizer="none", model=model),
+        Replica(
+            OpenAIServer,
+            OpenAIServerConfig(url, model=model, api="completions", tokenizer="none", timeout_s=TIMEOUT_S),
+            runs_in="loop",
             kv_tokens=servers.kv_tokens,
             profile=llm_profile(servers.cost),
         )
