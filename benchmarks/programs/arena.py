@@ -144,7 +144,9 @@ class ProgramArena:
         owners = {query.name: one.name for one in programs for query in one.queries}
         order = chosen.order(lone.work_s, owners)
         larger = replace(servers, kv_factor=chosen.kv_factor)
-        simulation = Simulation(larger, programs, chosen.policy, order, observers=observers)
+        simulation = Simulation(
+            larger, programs, chosen.policy, order, observers=observers, placement=chosen.placement
+        )
         for one in programs:
             if tenant in (None, one.tenant):
                 due_s = one.due_s(lone.latency_s[one.name], duration_s)

@@ -45,8 +45,8 @@ class InProcessSize:
         turns: number of runs of each arm.
     """
 
-    chats: int = 60
-    map_reduces: int = 8
+    chats: int = 180
+    map_reduces: int = 24
     agent_calls: int = 16
     most_width: int = 12
     models: int = 2

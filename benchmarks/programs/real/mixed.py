@@ -17,7 +17,7 @@ import uvloop
 
 from benchmarks.fleet.cells import CellKey, Cells
 from benchmarks.programs.arena import ProgramArena, packed, unpacked
-from benchmarks.programs.contestants import ARRIVAL, OURS, contestant
+from benchmarks.programs.contestants import ARRIVAL, OURS, PLACED, contestant
 from benchmarks.programs.measures import KindFigures, by_kind
 from benchmarks.programs.real.by_hand import HandWritten, openai_servers
 from benchmarks.programs.real.clock import Ask, RealRun, run_programs
@@ -30,13 +30,21 @@ from benchmarks.report import Goal, Row, Value
 from stretto.runtime.runtime import Runtime
 
 BY_HAND = "by hand"
-LIBRARY: Mapping[str, str] = {"library, in order of arrival": ARRIVAL, "library, default order": OURS}
+LIBRARY: Mapping[str, str] = {
+    "library, in order of arrival": ARRIVAL,
+    "library, default order": OURS,
+    "library, default order, placed by prefixes": PLACED,
+}
 """Arms that are the library, with the contestant that each of them is in virtual time."""
-BEST = "library, default order"
-ARMS = (BY_HAND, *LIBRARY)
+IN_ORDER, BEST, BY_PREFIXES = LIBRARY
 NEAR = 0.05
 """Largest distance from virtual time that is a goal, as a share."""
 LATE = "too slow a machine: does not count"
+
+
+def library_arms(instances: int) -> tuple[str, ...]:
+    """Return the arms of the library. Where there is one server, nothing is placed."""
+    return tuple(LIBRARY) if instances > 1 else (IN_ORDER, BEST)
 
 
 def in_virtual_time(arm: str) -> str:
@@ -117,16 +125,17 @@ class MixedScene:
 
     def runs(self) -> Iterator[tuple[str, MixedRun]]:
         """Yield the runs of all arms, those in virtual time first."""
-        scripts = {}
-        for arm, name in LIBRARY.items():
+        scripts: dict[str, RunScript] = {}
+        arms = library_arms(self._servers.instances)
+        for arm in arms:
             script = scripts[arm] = RunScript()
-            run = self._arena.watched(name, self._size.mix, self._size.load, str(self._seed), script)
+            run = self._arena.watched(LIBRARY[arm], self._size.mix, self._size.load, str(self._seed), script)
             figures = by_kind(run, self._lone, self._programs)
-            num_different = _num_different(script.answers, scripts[next(iter(LIBRARY))].answers)
+            num_different = _num_different(script.answers, scripts[IN_ORDER].answers)
             yield in_virtual_time(arm), MixedRun(figures, len(script.answers), num_different)
-        script = scripts[BEST]
+        script = scripts[IN_ORDER]
         expected = {query: digest_of(answer) for query, answer in script.answers.items()}
-        for arm in ARMS:
+        for arm in (BY_HAND, *arms):
             found = self._cells.get(self._key(arm), lambda arm=arm: self._measured(arm, script.replies))  # type: ignore[misc]
             yield (
                 arm,
@@ -174,8 +183,8 @@ class MixedScene:
                 ask = HandWritten(reached, found).ask
                 yield ask
             return
-        policy = contestant(LIBRARY[arm]).policy
-        engines = server_engines(self._servers, servers.urls, servers.model, policy)
+        chosen = contestant(LIBRARY[arm])
+        engines = server_engines(self._servers, servers.urls, servers.model, chosen)
         library = OnLibrary(engines, found)
         async with Runtime(engines, observers=[library], max_queries=MOST_QUERIES) as runtime:
             library.runtime = runtime
@@ -235,19 +244,21 @@ def _origin(arm: str) -> Any:
 
 
 def _goals(table: str, by_seed: Sequence[Mapping[str, MixedRun]]) -> Iterator[Goal]:
+    arms = [arm for arm in LIBRARY if arm in by_seed[0]]
     counted = [found for found in by_seed if all(run.counts for run in found.values())]
     different = sum(run.num_different for found in by_seed for run in found.values())
     yield Goal(f"{table}: answers that differ", different, 0, "lower")
     if not counted:
         return
     for what in ("mean_s", "p95_s", "tokens_per_s"):
-        for arm in LIBRARY:
+        for arm in arms:
             ratios = [_ratio(found, arm, in_virtual_time(arm), what) for found in counted]
             name = f"{table}: {what}, {arm}, distance of the median seed from virtual time"
             yield Goal(name, abs(median(ratios) - 1), NEAR, "lower")
-    for arm in (BY_HAND, next(iter(LIBRARY))):
-        ratio = median(_ratio(found, arm, BEST, "mean_s") for found in counted)
-        yield Goal(f"{table}: mean, {arm} over {BEST}", ratio, 1.0, "higher")
+    for arm in (BY_HAND, IN_ORDER):
+        for ours in arms[1:]:
+            ratio = median(_ratio(found, arm, ours, "mean_s") for found in counted)
+            yield Goal(f"{table}: mean, {arm} over {ours}", ratio, 1.0, "higher")
 
 
 def _ratio(found: Mapping[str, MixedRun], arm: str, other: str, what: str) -> float:

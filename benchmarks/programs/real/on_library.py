@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.fleet.layout import llm_profile
+from benchmarks.programs.contestants import ProgramContestant
 from benchmarks.programs.graphs import MOST_TOKENS, MadeUpSearch, graph_of, search_engines
 from benchmarks.programs.real.by_hand import TIMEOUT_S
 from benchmarks.programs.real.clock import RealRun
@@ -37,14 +38,14 @@ class PacedSearch(MadeUpSearch):
 
 
 def server_engines(
-    servers: JudgedServers, urls: Sequence[str], model: str, policy: str | None
+    servers: JudgedServers, urls: Sequence[str], model: str, chosen: ProgramContestant
 ) -> list[Deployment]:
     """Return the engines of the judge with servers in the place of the simulated LLM.
 
     Both the library and the program by hand wait long for an answer, and so ask for it whole.
 
     Args:
-        policy: policy of all engines; None for the default one.
+        chosen: contestant whose policy and placement the engines have.
     """
     replicas = [
         Replica(
@@ -56,8 +57,10 @@ def server_engines(
         )
         for url in urls
     ]
-    llm = llm_deployment(replicas).changed(max_running=servers.sequences)
-    return with_policy([*paced_engines(), llm.changed(timeout_s=None)], policy)
+    llm = llm_deployment(replicas).changed(max_running=servers.sequences, timeout_s=None)
+    if chosen.placement is not None:
+        llm = llm.changed(placement=chosen.placement)
+    return with_policy([*paced_engines(), llm], chosen.policy)
 
 
 def paced_engines() -> list[Deployment]:
