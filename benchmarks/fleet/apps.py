@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from benchmarks.baselines import with_baselines
 from benchmarks.common.plain_prompts import PLAIN_PROMPTS
 from stretto.apps import advanced_rag, naive_rag
 from stretto.apps.components.component import Builder, Component, Input
@@ -99,7 +100,7 @@ def map_reduce() -> Template:
     return Template("map_reduce", summarising, {"answer": summarising["summary"]})
 
 
-VOCABULARY: Vocabulary = DEFAULT.with_expansion(_SUMMARISE, summarise_all)
+VOCABULARY: Vocabulary = with_baselines(DEFAULT.with_expansion(_SUMMARISE, summarise_all))
 
 
 def _prompts(*names: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from benchmarks.planner.applications import ENSEMBLE, ROUTED, chain_summary, ens
 from stretto.costs.presets import load_output_lengths
 from stretto.planner.application import Application, AppRequest
 from stretto.planner.machine import machine_of
-from stretto.planner.planners.table import ALL_PLANNERS
+from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import emulated_replicas
@@ -72,7 +72,7 @@ def run_emulated(work: Work, planner: str, speed: float) -> Measured:
     """Plan the work with a planner of this name, and run it; seconds are of real time."""
     machine, lengths = machine_of(MACHINE), load_output_lengths()
     problem = Problem(work.app, [one.planned for one in work.requests], machine, lengths)
-    replanner = Replanner(work.app, machine, lengths, ALL_PLANNERS[planner], speed)
+    replanner = Replanner(work.app, machine, lengths, PLANNERS[planner], speed)
     with TemporaryDirectory() as name:
         folder = Path(name)
         return run_measured(work, replanner, emulated_replicas(problem, speed, folder), folder)

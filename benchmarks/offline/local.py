@@ -21,7 +21,7 @@ from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.core_costs import CoreModel, measure_on_cores
 from stretto.planner.cores import core_models, cores_machine, usable_cores
 from stretto.planner.machine import PlanMachine
-from stretto.planner.planners.table import ALL_PLANNERS
+from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import core_replicas
@@ -66,7 +66,7 @@ class LocalMachine:
     def run(self, work: Work, planner: str) -> Measured:
         """Plan the work with a planner of this name, and run it."""
         lengths = LengthsBySource({(name, ""): output_lengths({_CAP: 1.0}) for name in self.models})
-        replanner = Replanner(work.app, self.machine, lengths, ALL_PLANNERS[planner])
+        replanner = Replanner(work.app, self.machine, lengths, PLANNERS[planner])
         problem = Problem(work.app, [one.planned for one in work.requests], self.machine, lengths)
         with TemporaryDirectory() as name:
             return run_measured(work, replanner, core_replicas(problem, self.models), Path(name))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from stretto.cluster.placements.table import PLACEMENTS
+from benchmarks.baselines import PLACEMENTS
 from stretto.graph.passes.weigh import WEIGHED
 from stretto.model.errors import ConfigError
 

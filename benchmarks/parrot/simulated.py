@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from benchmarks.baselines import VOCABULARY
 from benchmarks.parrot.clients import CallClient, Client, GraphClient, number_of
 from benchmarks.parrot.contestants import Contestant
 from benchmarks.parrot.machines import Machine
@@ -138,6 +139,7 @@ def simulate(
         observers=(watch,),
         on_reply=client.on_reply,
         on_settled=client.on_settled,
+        vocabulary=VOCABULARY,
     )
     watch.driver = driver
     client.start(driver)

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from benchmarks.baselines import PLACEMENTS
 from benchmarks.placement.hits import HitScene, hit_scenes, measure_hits
 from benchmarks.placement.latency import goals, rows, simulate_scenes, where_we_lose
 from benchmarks.placement.scenes import Scene, full_scenes, quick_scenes
@@ -26,7 +27,6 @@ from benchmarks.placement.workloads import SHAPES, make_requests, study
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
 from benchmarks.router.contestants import OTHERS_MISSING, others
-from stretto.cluster.placements.table import PLACEMENTS
 from stretto.trace.agents.sharing import found_share, quantities
 from stretto.trace.summary import quantile
 

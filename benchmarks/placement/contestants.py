@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from benchmarks.baselines import PLACEMENTS
+from benchmarks.baselines.placements.oracle_partition import OraclePartition, partition
 from benchmarks.placement.scenes import ABLATION, ORACLES
 from benchmarks.placement.workloads import Request
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.placement import Placement
 from stretto.cluster.placements.e2 import E2
-from stretto.cluster.placements.oracle_partition import OraclePartition, partition
-from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES
 from stretto.model.values import Segment
 from stretto.sim.agent_load import sized_text

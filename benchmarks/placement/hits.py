@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.baselines import PLACEMENTS
 from benchmarks.placement.hit_replay import Hits, Keyed, pooled_share, replay_hits
 from benchmarks.placement.machines import machine
 from benchmarks.placement.routed import routed
@@ -15,7 +16,6 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row, Value
 from benchmarks.router.contestants import others
 from stretto.cluster.placement import Placement
-from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prefix_hashes import PrefixHasher, salted_root
 from stretto.trace.agents.formats import read_agent_trace
 from stretto.trace.agents.requests import SizedPrompt

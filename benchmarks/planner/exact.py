@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from random import Random
 
+from benchmarks.baselines.exact_plan import solve
 from benchmarks.planner.applications import ENSEMBLE, ROUTED
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row
@@ -13,7 +14,6 @@ from stretto.costs.presets import load_output_lengths
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.machine import machine_of
-from stretto.planner.planners.exact import solve
 from stretto.planner.planners.moldable_list import best_list, plan_of_list
 from stretto.planner.planners.stretto import found_by_table
 from stretto.planner.problem import Problem

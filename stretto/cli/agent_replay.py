@@ -16,7 +16,7 @@ from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, Replica, deploy
 from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile
-from stretto.sched.orders import ORDERS
+from stretto.sched.orders import check_policy
 from stretto.sim.agent_load import simulate_agents
 from stretto.sim.simulated_model import SimulatedModel, preset_models
 from stretto.sim.synthetic_output import OutputSource
@@ -57,8 +57,8 @@ def replay_agents(
     """
     if unknown := [name for name in instances if name != _ENGINE]:
         raise ConfigError(f"there is no engine {unknown[0]!r} in a trace of agents; there is {_ENGINE}")
-    if policy is not None and policy not in ORDERS:
-        raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(ORDERS)}")
+    if policy is not None:
+        check_policy(policy)
     if placement is not None:
         check_placement(placement)
     preset = load_preset(device or DEVICE)

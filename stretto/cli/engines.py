@@ -28,7 +28,7 @@ from stretto.engines.llm_size import are_small_llms
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError
 from stretto.runtime.devices import detect_machine
-from stretto.sched.orders import ORDERS
+from stretto.sched.orders import check_policy
 from stretto.schema.reading import read_tables
 from stretto.schema.tables import Tables
 
@@ -140,8 +140,8 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
 
 def _llm(options: EngineOptions, default: str | None) -> Deployment:
     """Return the engine "llm" of the options. Each option concerns the replicas that it can fit."""
-    if options.policy is not None and options.policy not in ORDERS:
-        raise ConfigError(f"there is no policy {options.policy!r}; there are {', '.join(ORDERS)}")
+    if options.policy is not None:
+        check_policy(options.policy)
     if options.replicas is not None and options.replicas < 1:
         raise ConfigError(f"--replicas is {options.replicas}; it must be a whole number of at least 1")
     if options.runs_in is not None and options.runs_in not in _PLACES:

@@ -14,13 +14,11 @@ POLICIES = (
     "topology_aware",
     "per_invocation",
     "throughput",
-    "critical_path",
     "least_work",
-    "oldest_query",
 )
 CPU = "cpu"
 """Name of this machine's cores, as a machine that is planned for."""
-PLANNERS = ("stretto", "moldable_list", "samullm_greedy", "min_heuristic", "max_heuristic", "exact")
+PLANNERS = ("stretto", "moldable_list", "samullm_greedy", "min_heuristic", "max_heuristic")
 WEIGHTS = ("cache", "disk", "host", "asleep")
 """Places of a model's weights before its first start."""
 DTYPES = ("float32", "bfloat16", "float16")

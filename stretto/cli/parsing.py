@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.cli.names import PLANNERS, SEARCH
 from stretto.model.errors import ConfigError, DocumentError, UserError
-from stretto.model.extras import check_installed
-from stretto.model.nearest_name import nearest_name
+from stretto.model.nearest_name import check_name, nearest_name
 from stretto.model.values import is_text
 
 if TYPE_CHECKING:
     from stretto.apps.template import Template
 
 MAX_QUESTION_CHARS = 4000
+_GONE_PLANNERS = {"exact": "stretto"}
 
 
 def template(app: str, *, named_collection: bool = False, small_llm: bool = False) -> Template:
@@ -39,12 +39,11 @@ def template(app: str, *, named_collection: bool = False, small_llm: bool = Fals
 
 def planner(name: str) -> str:
     """Return the name of a planner as it is spelt in the table of planners. Raises ConfigError if there is
-    none, or if its packages are not installed.
+    none.
     """
-    found = nearest_name(name, PLANNERS, "there is no planner")
-    if found == "exact":
-        check_installed("planner", "the planner exact", "ortools")
-    return found
+    if name in _GONE_PLANNERS:
+        check_name("planner", name, PLANNERS, _GONE_PLANNERS)
+    return nearest_name(name, PLANNERS, "there is no planner")
 
 
 def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:

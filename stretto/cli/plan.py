@@ -79,7 +79,7 @@ def plan(
     from stretto.planner.model_graph import model_graph
     from stretto.planner.plan_files import read_application, read_requests
     from stretto.planner.planners.first import first_plan
-    from stretto.planner.planners.table import ALL_PLANNERS
+    from stretto.planner.planners.table import PLANNERS
     from stretto.planner.problem import Problem
     from stretto.planner.run_times import RunTimes
 
@@ -110,7 +110,7 @@ def plan(
         file=sys.stderr,
     )
     times = RunTimes(problem)
-    found = ALL_PLANNERS[by](times)
+    found = PLANNERS[by](times)
     planned = FoundPlan(
         problem,
         found,

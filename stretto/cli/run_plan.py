@@ -132,7 +132,7 @@ def run_plan(
     from stretto.costs.presets import load_output_lengths
     from stretto.planner.cores import core_models
     from stretto.planner.plan_files import read_application
-    from stretto.planner.planners.table import ALL_PLANNERS
+    from stretto.planner.planners.table import PLANNERS
     from stretto.planner.running.batch_lines import read_batch_application
     from stretto.planner.running.forecast import Forecast
     from stretto.planner.running.prompt_lengths import PromptLengths
@@ -176,7 +176,7 @@ def run_plan(
         if problem is not None:
             if problem.estimates:
                 say(f"warning: {problem.estimates}")
-            plan = Replanner(application, problem.machine, load_output_lengths(), ALL_PLANNERS[by], speed)
+            plan = Replanner(application, problem.machine, load_output_lengths(), PLANNERS[by], speed)
         forecast = Forecast(time.monotonic)
         calls = progress.add_task("calls", total=None)
 

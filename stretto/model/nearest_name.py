@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 from stretto.model.errors import ConfigError
@@ -24,6 +24,24 @@ def nearest_name(name: str, known: Iterable[str], refusal: str) -> str:
     nearest = " or ".join(map(repr, near))
     hint = f"the nearest is {nearest}" if near else "there is none like it"
     raise ConfigError(f"{refusal} {name!r}: {hint}; there are {', '.join(sorted(names.values()))}")
+
+
+def check_name(kind: str, name: str, known: Collection[str], gone: Mapping[str, str]) -> None:
+    """Check that a name is known.
+
+    Args:
+        kind: what it is a name of, such as "policy".
+        gone: names that were known in a release before, and the nearest one that is kept.
+
+    Raises:
+        ConfigError: it is not known.
+    """
+    if name in known:
+        return
+    there_are = f"there are {', '.join(known)}"
+    if name in gone:
+        raise ConfigError(f"the {kind} {name!r} is gone; the nearest is {gone[name]!r}; {there_are}")
+    raise ConfigError(f"there is no {kind} {name!r}; {there_are}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from stretto.http.client.headers import Headers
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM, Profile
 from stretto.router.keys import KEY_HEADERS
-from stretto.sched.orders import ORDERS
+from stretto.sched.orders import GONE_ORDERS, ORDERS, check_policy
 from stretto.wire.server_url import read_server_url
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -177,6 +177,8 @@ class RouterConfig:
 
     def __post_init__(self) -> None:
         check_placement(self.placement)
+        if self.order in GONE_ORDERS:
+            check_policy(self.order)
         if self.order not in ORDERS:
             raise ConfigError(f"router: order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
         if type(self.holds_programs) is not bool:

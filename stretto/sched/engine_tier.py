@@ -28,6 +28,7 @@ from stretto.sched.messages import (
     LLMReport,
     Suspended,
 )
+from stretto.sched.orders import check_policy
 from stretto.sched.orders.order import prices_s
 from stretto.sched.orders.program_account import NO_WEIGHTS, ProgramAccount
 from stretto.sched.queries.demand import Demand
@@ -67,8 +68,7 @@ class EngineTier:
             engine, profile = deployment.engine, deployment.profile
             if engine.name in self.schedulers:
                 raise ConfigError(f"two engines are called {engine.name!r}")
-            if engine.policy not in policies:
-                raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(policies)}")
+            check_policy(engine.policy, policies)
             check_placement(engine.placement, placements)
             account = ProgramAccount(*prices_s(engine, profile), tenant_weights)
             self.schedulers[engine.name] = (

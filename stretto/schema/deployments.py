@@ -11,7 +11,7 @@ from stretto.cluster.placements.table import check_placement
 from stretto.engines.executables import Executable, executable_named
 from stretto.model.deployment import Deployment, Engine, Replica, check_replica
 from stretto.model.errors import ConfigError
-from stretto.sched.orders import ORDERS
+from stretto.sched.orders import check_policy
 from stretto.schema.fields import settable
 from stretto.schema.tables import TableRow, Tables
 
@@ -74,13 +74,11 @@ def _read_engines(tables: Tables) -> dict[str, Engine]:
         engine = row.build(Engine)
         if engine.name in engines:
             raise row.error(f"there are two engines {engine.name!r}; names must differ", "name")
-        try:
-            check_placement(engine.placement)
-        except ConfigError as cause:
-            raise row.error(cause.message, "placement") from cause
-        if engine.policy not in ORDERS:
-            known = ", ".join(ORDERS)
-            raise row.error(f"there is no policy {engine.policy!r}; there are {known}", "policy")
+        for check, key in ((check_placement, "placement"), (check_policy, "policy")):
+            try:
+                check(getattr(engine, key))
+            except ConfigError as cause:
+                raise row.error(cause.message, key) from cause
         engines[engine.name] = engine
     return engines
 

@@ -27,6 +27,7 @@ from stretto.model.tasks import Decode, LLMTask
 from stretto.model.values import Document, Section
 from stretto.sched.messages import Submit
 from stretto.sched.observer import Observer
+from stretto.sched.orders import check_policy
 from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import BatchCost, VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
@@ -157,9 +158,8 @@ def replay_engines(run: RecordedRun, change: WhatIf, vocabulary: Vocabulary = DE
     names = [str(fields["name"]) for fields in run.engines]
     if unknown := [name for name in instances if name not in names]:
         raise ConfigError(f"there is no engine {unknown[0]!r} in the record; there are {', '.join(names)}")
-    policies = vocabulary.policies
-    if change.policy is not None and change.policy not in policies:
-        raise ConfigError(f"there is no policy {change.policy!r}; there are {', '.join(policies)}")
+    if change.policy is not None:
+        check_policy(change.policy, vocabulary.policies)
     spans = _by_engine(run)
     engines = []
     for fields in run.engines:

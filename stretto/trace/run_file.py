@@ -60,7 +60,11 @@ from stretto.sched.observer import Observer
 _log = logging.getLogger(__name__)
 SCHEMA = "stretto-run"
 VERSION = 1
-NOT_REPEATED = {"sessions": "sessions", "fleet": "instances that came or went"}
+NOT_REPEATED = {
+    "sessions": "sessions",
+    "fleet": "instances that came or went",
+    "policies": "policies that are gone, in whose place are the nearest ones,",
+}
 _SETTINGS = (
     "policy",
     "placement",

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from stretto.apps.vocabulary import DEFAULT
+from stretto.cluster.placements.table import GONE_PLACEMENTS
 from stretto.graph.text import parse_graph
 from stretto.model.errors import ConfigError, GraphError, UserError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
+from stretto.sched.orders import GONE_ORDERS
 from stretto.sched.vocabulary import Vocabulary
 from stretto.trace.row_checks import (
     COUNT,
@@ -85,6 +87,7 @@ _PROFILE_DEFAULTS = {
     "reads_shared_once": False,
 }
 _PLACEMENT = "least_seconds"
+_GONE = {"policy": GONE_ORDERS, "placement": GONE_PLACEMENTS}
 _QUERY_DEFAULTS = {"tenant": "", "objective": "throughput", "deadline_s": None, "program": ""}
 _GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}
 _QUERY = {
@@ -159,10 +162,10 @@ class _Reader:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ops = vocabulary.ops
+        self._known = {"policy": vocabulary.policies, "placement": vocabulary.placements}
         self._engine_row = {
             **_ENGINE,
-            "policy": one_of(vocabulary.policies),
-            "placement": one_of(vocabulary.placements),
+            **{key: one_of(names) for key, names in self._known.items()},
         }
         self._query_row = {**_QUERY, "passes": list_of(one_of(vocabulary.passes))}
         self.engines: dict[str, Mapping[str, Any]] = {}
@@ -189,6 +192,11 @@ class _Reader:
         check_row(row, {"schema": TEXT, "version": COUNT, "engines": _ROWS})
         for found in row["engines"]:
             fields = {"placement": _PLACEMENT, **found}
+            for key, gone in _GONE.items():
+                name = fields.get(key)
+                if isinstance(name, str) and name in gone and name not in self._known[key]:
+                    fields[key] = gone[name]
+                    self.not_repeated = ["policies"]
             listed = fields.pop("replicas", None)
             check_row(fields, self._engine_row)
             name, profile = fields["name"], _profile(fields["profile"])

@@ -13,7 +13,7 @@ from stretto.sim.query_bound import lower_bound
 
 @pytest.mark.parametrize("app", APPS)
 @pytest.mark.parametrize("num_chunks", [1, 2, 130])
-@pytest.mark.parametrize("policy", ["topology_aware", "per_invocation", "throughput", "critical_path"])
+@pytest.mark.parametrize("policy", ["topology_aware", "per_invocation", "throughput"])
 def test_no_run_beats_the_bound(app: str, num_chunks: int, policy: str) -> None:
     setting = Setting(app, 5, num_chunks)
     bound = bound_of(setting)

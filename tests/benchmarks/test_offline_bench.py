@@ -20,7 +20,7 @@ from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Replica
 from stretto.model.tasks import Done, LLMTask
 from stretto.planner.machine import machine_of
-from stretto.planner.planners.table import ALL_PLANNERS
+from stretto.planner.planners.table import PLANNERS
 from stretto.planner.running.replanner import Replanner
 from stretto.sched.messages import Admit, Drain, InstanceReady, LLMReport, Reply, Submit
 
@@ -57,7 +57,7 @@ def test_texts_have_as_many_tokens_as_planners_count(work: Work) -> None:
 def test_a_run_is_measured_from_its_plan_to_its_last_answer(tmp_path: Path) -> None:
     work = next(works(0))
     machine = machine_of("8xA100-80G")
-    replanner = Replanner(work.app, machine, load_output_lengths(), ALL_PLANNERS["max_heuristic"])
+    replanner = Replanner(work.app, machine, load_output_lengths(), PLANNERS["max_heuristic"])
     few = Work(work.name, work.app, work.requests[:3])
     found = run_measured(few, replanner, lambda _: FAKE, tmp_path)
     assert found.planned_s > found.took_s > 0.0

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.baselines import PLACEMENTS
+from benchmarks.baselines.placements.oracle_partition import OraclePartition
 from benchmarks.placement.benchmark import OUTPUTS, QUICK, SHARERS, SPEED, TABLE_1, WORKLOADS, measure
 from benchmarks.placement.contestants import key_portions, new_policy
 from benchmarks.placement.hit_replay import Keyed, LRUCache, pooled_share, replay_hits
@@ -19,8 +21,6 @@ from benchmarks.placement.scenes import ABLATION, ORACLES, POLICIES, Scene, full
 from benchmarks.placement.simulated import simulate
 from benchmarks.placement.workloads import SHAPES, make_requests, make_trace, poisson_s, study, write_trace
 from benchmarks.registry import BenchmarkOptions
-from stretto.cluster.placements.oracle_partition import OraclePartition
-from stretto.cluster.placements.table import PLACEMENTS
 from stretto.model.errors import UserError
 from stretto.trace.agents.formats import read_agent_trace
 from stretto.trace.agents.known_prompts import known_prompts

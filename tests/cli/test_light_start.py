@@ -20,7 +20,7 @@ from stretto.costs.loading import SOURCES
 from stretto.engines.batch.embedding import DTYPES, MINILM
 from stretto.engines.catalogue import RECOVER_S
 from stretto.planner.cores import CPU
-from stretto.planner.planners.table import ALL_PLANNERS
+from stretto.planner.planners.table import PLANNERS
 from stretto.sched.orders import ORDERS
 
 HEAVY = {
@@ -193,7 +193,7 @@ def test_an_argument_is_refused_before_anything_heavy_is_imported(
 def test_names_in_help_are_those_of_the_tables() -> None:
     assert tuple(APPS) == names.APPS
     assert tuple(ORDERS) == names.POLICIES
-    assert tuple(ALL_PLANNERS) == names.PLANNERS
+    assert tuple(PLANNERS) == names.PLANNERS
     assert SOURCES == names.WEIGHTS
     assert DTYPES == names.DTYPES
     assert MINILM == names.EMBEDDER

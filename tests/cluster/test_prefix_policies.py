@@ -9,6 +9,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from benchmarks.baselines import PLACEMENTS
+from benchmarks.baselines.placements.lmetric import LMetric
+from benchmarks.baselines.placements.loadaware import LoadAware
+from benchmarks.baselines.placements.oracle_partition import OraclePartition, partition
+from benchmarks.baselines.placements.prefix_threshold import PrefixThreshold
+from benchmarks.baselines.placements.scorers import Scorers
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.placement import (
     Choice,
@@ -21,13 +27,7 @@ from stretto.cluster.placement import (
     PromptKey,
 )
 from stretto.cluster.placements.e2 import E2, HISTORY, WARM_UP
-from stretto.cluster.placements.lmetric import LMetric
-from stretto.cluster.placements.loadaware import LoadAware
-from stretto.cluster.placements.oracle_partition import OraclePartition, partition
-from stretto.cluster.placements.prefix_threshold import PrefixThreshold
-from stretto.cluster.placements.scorers import Scorers
 from stretto.cluster.placements.stretto import Stretto
-from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prefix_hashes import PackedHashes, PrefixHasher
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.model.profile import Profile
@@ -86,10 +86,7 @@ def fleets(names: Sequence[str] = PREFIX_POLICIES) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("new", [PLACEMENTS[name] for name in names], ids=names)
 
 
-FOLLOWERS = [name for name in PREFIX_POLICIES if name != "oracle_partition"]
-
-
-@fleets(FOLLOWERS)
+@fleets()
 def test_a_duplicate_and_a_prefix_of_a_held_prompt_hit(new: Callable[[], Placement]) -> None:
     """Preble's code sends the same prompt to instances 0, 1, 2, 3, 0, 1, 2, 3."""
     fleet = Fleet(new())
@@ -104,7 +101,7 @@ def test_a_duplicate_and_a_prefix_of_a_held_prompt_hit(new: Callable[[], Placeme
         fleet.end(home, request)
 
 
-@fleets(FOLLOWERS)
+@fleets()
 def test_holders_2_and_3_are_never_taken_for_0(new: Callable[[], Placement]) -> None:
     """Preble's code takes the place in a list of holders for the number of an instance."""
     fleet = Fleet(new())
@@ -119,7 +116,7 @@ def test_holders_2_and_3_are_never_taken_for_0(new: Callable[[], Placement]) -> 
         fleet.end(home, request)
 
 
-@fleets(FOLLOWERS)
+@fleets()
 def test_paced_requests_for_different_prompts_spread(new: Callable[[], Placement]) -> None:
     """Paced requests meet loads of 0, with which a router once sent all to its first worker."""
     fleet = Fleet(new())
@@ -133,7 +130,7 @@ def test_paced_requests_for_different_prompts_spread(new: Callable[[], Placement
     assert len(counts) == 4
 
 
-@fleets([name for name in FOLLOWERS if name not in ("scorers", "e2")])
+@fleets([name for name in PREFIX_POLICIES if name not in ("scorers", "e2")])
 def test_a_miss_goes_to_the_least_wait(new: Callable[[], Placement]) -> None:
     """Not to the one with the smallest tree, whatever its load. That of `e2` is the load of past requests."""
     fleet = Fleet(new())

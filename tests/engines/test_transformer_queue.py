@@ -14,7 +14,7 @@ from stretto.sched.messages import Submit
 
 pytest_plugins = ("support.llm_fixtures",)
 
-POLICIES = ("programs_first", "least_work", "topology_aware", "critical_path", "throughput")
+POLICIES = ("programs_first", "least_work", "topology_aware", "throughput")
 _STEP_S = 0.5
 
 

@@ -105,7 +105,7 @@ def test_every_idle_instance_gets_a_batch_the_least_worked_first() -> None:
 
 def test_an_item_larger_than_a_batch_runs_alone_and_is_not_starved() -> None:
     large = batch_request("1", "large", "xy", units=(9, 1))
-    for policy in ("topology_aware", "critical_path", "throughput", "per_invocation"):
+    for policy in ("topology_aware", "throughput", "per_invocation"):
         scheduler = machine(large, engine=batch_engine(policy=policy))
         assert scheduler.start() == [(0, [("large", ["x"])])], policy
     scheduler = machine(large, batch_request("2", "b", "uvwxyz"))
@@ -302,7 +302,6 @@ ONE_BY_ONE = [[("A1", "ab")], [("A2", "c")]], [[("B1", "de")], [("B2", "f")]]
     ("policy", "first", "second"),
     [
         ("topology_aware", *ROUNDS),
-        ("critical_path", *ROUNDS),
         ("least_work", *AS_THEY_COME),
         ("throughput", *AS_THEY_COME),
         ("per_invocation", *ONE_BY_ONE),

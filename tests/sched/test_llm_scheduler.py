@@ -216,7 +216,7 @@ def test_what_fits_no_single_instance_keeps_nothing_else_waiting() -> None:
     assert [entry.request.step for entry in scheduler.queue] == ["large"]
 
 
-@pytest.mark.parametrize("policy", ["topology_aware", "throughput", "per_invocation", "critical_path"])
+@pytest.mark.parametrize("policy", ["topology_aware", "throughput", "per_invocation"])
 def test_a_request_beyond_the_budget_runs_alone(policy: str) -> None:
     scheduler = machine(llm_request("1", "huge", 5000, hint=0), policy=policy, instances=2)
     assert admit(scheduler) == [("huge", 0)]
@@ -426,7 +426,6 @@ def test_the_end_of_a_query_ranks_nothing_anew() -> None:
     [
         ("least_work", [("B1", (0.5, -2.0, -2)), ("A1", (1.0, -2.0, -2)), ("A2", (1.0, -1.0, -1))]),
         ("topology_aware", [("A1", (0, 0.0, -2.0)), ("B1", (0, 0.0, -2.0)), ("A2", (1, 0.0, -1.0))]),
-        ("critical_path", [("A1", (0, 0.0, -2.0)), ("B1", (0, 0.0, -2.0)), ("A2", (1, 0.0, -1.0))]),
         ("throughput", [("A1", (0.0,)), ("A2", (0.0,)), ("B1", (0.0,))]),
         ("per_invocation", [("A1", (0.0,)), ("A2", (0.0,)), ("B1", (0.0,))]),
     ],

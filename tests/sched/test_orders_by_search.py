@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 from support.machines import batch_request, llm_request
 
+from benchmarks.baselines import ORDERS
 from stretto.model.tasks import Decode, QueryRecord
-from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import MAX_ASKED, Hold, OrderConfig, Take
 from stretto.sched.orders.overdue import EVERY
 from stretto.sched.queries.request import QueueEntry, StepRequest

@@ -54,7 +54,7 @@ def test_tenant_and_objective_go_with_every_request_and_each_attempt() -> None:
 
 
 def test_requests_of_a_query_know_when_it_arrived() -> None:
-    system = CheckedSystem([llm_engine(policy="oldest_query")])
+    system = CheckedSystem([llm_engine(policy="programs_first")])
     system.handle([Submit("1", compiled(CALL), {"q": "x"})], 3.0)
     assert system.queries["1"].record.arrival_s == 3.0
 
@@ -330,7 +330,7 @@ def test_an_item_beyond_the_end_of_an_output_is_absent() -> None:
     assert system.handle([submit("1", text, xs=["x"])], 0.0) == [Reply("1", {"x": ABSENT})]
 
 
-@pytest.mark.parametrize("policy", ["topology_aware", "throughput", "per_invocation", "critical_path"])
+@pytest.mark.parametrize("policy", ["topology_aware", "throughput", "per_invocation"])
 def test_an_item_larger_than_any_batch_runs_alone(policy: str) -> None:
     text = "graph g(%q: text, %hits: list[hit])\n%r = rerank(%q, %hits) : list[hit] @e\nreturn %r"
     system = CheckedSystem([batch_engine(policy=policy)])

@@ -266,6 +266,19 @@ def test_parts_keep_their_bytes() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("head", "filename"),
+    [
+        ("filename*=UTF-8''gr%C3%BC%C3%9Fe.md", "grüße.md"),
+        ("filename=\"gr__e.md\"; filename*=UTF-8''gr%C3%BC%C3%9Fe.md", "gr__e.md"),
+    ],
+)
+def test_a_file_may_have_only_an_extended_name(head: str, filename: str) -> None:
+    """Older clients of Python send names that are not ASCII so, and nothing else says that it is a file."""
+    sent = body(b"x", (b'name="files"; ' + head.encode(), b"# x"))
+    assert [part.filename for part in read_parts("multipart/form-data; boundary=x", sent)] == [filename]
+
+
 def test_outputs_are_json() -> None:
     hit = Hit(Chunk("a.md", 1, "Text.", title="T", num_chunks=2), 0.5)
     place = {"page": None, "pages": None, "section": "T", "sections": ["T"], "quote": None}

@@ -204,6 +204,45 @@ def test_calls_end_in_a_typed_error_where_no_server_lives(placement: str, failur
     assert max(watch.ended_s.values()) <= FAILS_S * 2 + RECOVER_S + 5.0
 
 
+def wrong_and(engine: str, until_s: float, *others: tuple[int, OutageKind]) -> FaultPlan:
+    """Instance 0 answers wrongly for ever; others fail from the start until a time."""
+    failing = [Outage(engine, number, 0.0, until_s, kind) for number, kind in others]
+    return FaultPlan(outages=(Outage(engine, 0, 0.0, 1e6, "wrong"), *failing))
+
+
+@pytest.mark.parametrize("kind", [one for one in get_args(OutageKind) if one != "wrong"])
+@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+def test_a_wrong_answer_is_not_the_last_while_another_server_may_come_back(
+    placement: str, kind: OutageKind
+) -> None:
+    driver, watch = run(placement, wrong_and("llm", 5.0, (1, kind)), 2)
+    assert all(reply.error is None for reply in driver.replies.values())
+    assert max(watch.ended_s.values()) < 5.0 + 10.0
+    num_wrong = [number for (_, instance), number in watch.num_failures.items() if instance == 0]
+    assert set(num_wrong) == {1}, "it is not asked again"
+
+
+@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+def test_a_call_answered_wrongly_ends_where_the_other_server_stays_down(placement: str) -> None:
+    driver, watch = run(placement, wrong_and("llm", 1e6, (1, "refused")), 2)
+    assert all(isinstance(reply.error, EngineFailure) for reply in driver.replies.values())
+    assert max(watch.ended_s.values()) <= FAILS_S * 2 + RECOVER_S + 5.0
+
+
+@pytest.mark.parametrize("until_s", [5.0, 1e6])
+def test_batches_answered_wrongly_wait_for_another_server(until_s: float) -> None:
+    engine = deploy("e", FakeBatch, FakeBatchConfig(), instances=2, profile=PROFILE, recover_s=RECOVER_S)
+    watch = CallWatch()
+    faults = wrong_and("e", until_s, (1, "refused"))
+    driver = VirtualDriver([engine], faults=faults, check=True, observers=(watch,))
+    for number in range(20):
+        driver.submit(f"q{number}", EMBED, {"xs": [f"{number}", "x"]}, at_s=0.01 * number)
+    driver.run()
+    does_end = until_s > RECOVER_S
+    assert all(isinstance(reply.error, EngineFailure) == does_end for reply in driver.replies.values())
+    assert max(watch.ended_s.values()) <= min(until_s, RECOVER_S) + 10.0
+
+
 @pytest.mark.parametrize("num_servers", [2, 4])
 @pytest.mark.parametrize("kind", get_args(OutageKind))
 @pytest.mark.parametrize("is_healthy", [False, True])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pytest
 from support.fleets import FleetWatch
 
+from benchmarks.baselines import PLACEMENTS
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.kv_events import KVEvent
@@ -32,7 +33,6 @@ from stretto.cluster.placement import (
     Unbound,
 )
 from stretto.cluster.placements.e2 import E2
-from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig

@@ -258,6 +258,21 @@ def test_what_is_not_repeated_is_said_in_a_line(
     assert json.loads(done.out)["queries"] == 3
 
 
+def test_a_policy_that_is_gone_is_replayed_as_the_nearest_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.jsonl"
+    record(file, num=2)
+    head, _, rest = file.read_text().partition("\n")
+    row = json.loads(head)
+    row["engines"][0] |= {"policy": "oldest_query", "placement": "kv_cost"}
+    file.write_text(json.dumps(row) + "\n" + rest)
+    run = read_run(file)
+    assert (run.engines[0]["policy"], run.engines[0]["placement"]) == ("programs_first", "stretto")
+    done = CommandLine(monkeypatch, capsys)("replay", file, "--json")
+    assert "policies that are gone" in done.err
+
+
 def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
     record(tmp_path / "run.jsonl", num=1)
     run = read_run(tmp_path / "run.jsonl")
@@ -309,7 +324,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         ),
         (
             lambda lines: [*lines, '{"not_repeated": "jokes"}'],
-            "line 4: not_repeated must be one of sessions, fleet, got 'jokes'",
+            "line 4: not_repeated must be one of sessions, fleet, policies, got 'jokes'",
         ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"throughput"', '"beauty"')],

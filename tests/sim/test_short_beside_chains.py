@@ -22,7 +22,7 @@ from stretto.sim.simulated_model import preset_models
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
 
 IN_ORDER_OF_ARRIVAL = "per_invocation"
-POLICIES = ("programs_first", "least_work", "topology_aware", "critical_path", "throughput")
+POLICIES = ("programs_first", "least_work", "topology_aware", "throughput")
 NUM_CHAINS = 24
 
 

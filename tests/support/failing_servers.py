@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from stretto.cluster.messages import StopInstance
@@ -28,7 +29,7 @@ class CallWatch(Observer):
     ended_s: dict[str, float] = field(default_factory=dict)
     serving: set[int] = field(default_factory=set)
     num_at_suspects: int = 0
-    num_failures: dict[str, int] = field(default_factory=dict)
+    num_failures: Counter[tuple[str, int]] = field(default_factory=Counter)  # by call and instance
     _running: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def on_event(self, event: Event, now_s: float) -> None:
@@ -42,7 +43,7 @@ class CallWatch(Observer):
             case LLMReport(_, _, Done(task)):
                 self._running.pop(task, None)
             case LLMReport(_, _, Failed(task)):
-                self._fail(self._running.pop(task)[0], now_s)
+                self._fail(*self._running.pop(task), now_s)
 
     def on_action(self, action: Action, now_s: float) -> None:
         match action:
@@ -64,8 +65,8 @@ class CallWatch(Observer):
     def _lose(self, instance: int, now_s: float) -> None:
         self.serving.discard(instance)
         for task in [task for task, (_, at) in self._running.items() if at == instance]:
-            self._fail(self._running.pop(task)[0], now_s)
+            self._fail(*self._running.pop(task), now_s)
 
-    def _fail(self, query: str, now_s: float) -> None:
+    def _fail(self, query: str, instance: int, now_s: float) -> None:
         self.known_s[query] = now_s
-        self.num_failures[query] = self.num_failures.get(query, 0) + 1
+        self.num_failures[query, instance] += 1

@@ -1,11 +1,10 @@
-"""The planners by name; `ALL_PLANNERS` has also those that need an extra."""
+"""The planners by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from stretto.planner.plan import Plan
-from stretto.planner.planners.exact import exact
 from stretto.planner.planners.heuristics import max_heuristic, min_heuristic
 from stretto.planner.planners.moldable_list import moldable_list
 from stretto.planner.planners.samullm_greedy import samullm_greedy
@@ -19,4 +18,3 @@ PLANNERS: Mapping[str, Callable[[RunTimes], Plan]] = {
     "min_heuristic": min_heuristic,
     "max_heuristic": max_heuristic,
 }
-ALL_PLANNERS: Mapping[str, Callable[[RunTimes], Plan]] = {**PLANNERS, "exact": exact}

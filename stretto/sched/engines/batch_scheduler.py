@@ -10,7 +10,8 @@ Source: Teola §5.2.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from heapq import heappop, heappush
 from itertools import count, takewhile
@@ -93,6 +94,7 @@ class BatchScheduler:
         self._drained: list[InstanceId] = []
         self._filling: list[tuple[QueueEntry, int, int]] = []
         self._decided: list[Action] = []
+        self._wronged: deque[tuple[float, QueueEntry]] = deque()  # what waits for others, and until when
 
     def add(self, request: StepRequest, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
@@ -155,7 +157,8 @@ class BatchScheduler:
         if batch is None:
             return []
         slot = self.instances.fleet.slot(instance)
-        if is_worth_retrying(error) or (isinstance(error, BadServer) and self._has_untried(batch, slot)):
+        wrong_at = {slot}.union(*(entry.wrong_at for entry, _, _ in batch.parts))
+        if is_worth_retrying(error) or (isinstance(error, BadServer) and self._has_untried(wrong_at)):
             return self._retry_lost(batch, error, avoids={slot})
         return self._retry_apart(batch, error)
 
@@ -247,6 +250,8 @@ class BatchScheduler:
         the rest do not change while batches are being filled.
         """
         self._decided = actions = self.releases()
+        while self._wronged and self._wronged[0][0] <= now_s:
+            self._wronged.popleft()[1].wrong_at = frozenset()
         taken: list[tuple[QueueEntry, int, int]] = []
         passed: list[InstanceId] = []
         self.not_before_s = None
@@ -268,6 +273,8 @@ class BatchScheduler:
                 break
         for instance in passed:
             self._set_idle(instance)
+        if self._wronged:
+            self.not_before_s = min(self._wronged[0][0], self.not_before_s or math.inf)
         for entry, lo, hi in taken:
             self.queue.started(entry, lo, hi)
         for instance in self._drained:
@@ -286,6 +293,7 @@ class BatchScheduler:
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
+        self._wronged.clear()
         self._filling, self._decided = [], []
         return queries, actions
 
@@ -427,8 +435,12 @@ class BatchScheduler:
         return budget - room
 
     def _may_run(self, entry: QueueEntry, instance: InstanceId) -> bool:
-        """Return whether work may run at an instance: it has not failed there, or everywhere that serves."""
+        """Return whether work may run at an instance: it has not failed there, or everywhere that serves. It
+        does not run where it was answered wrongly, while another one may answer it, even later.
+        """
         slot_of, avoids = self.instances.fleet.slot, entry.avoids
+        if slot_of(instance) in entry.wrong_at and self._has_untried(entry.wrong_at):
+            return False
         return (
             not avoids
             or slot_of(instance) not in avoids
@@ -534,11 +546,10 @@ class BatchScheduler:
             others_serve,
         )
 
-    def _has_untried(self, batch: _Batch, slot: int) -> bool:
-        """Return whether another instance serves than that in a slot, where none of a batch has failed."""
+    def _has_untried(self, tried: Set[int]) -> bool:
+        """Return whether an instance serves, or may serve later, that is in none of some slots."""
         fleet = self.instances.fleet
-        tried = {slot}.union(*(entry.avoids for entry, _, _ in batch.parts))
-        return any(fleet.slot(other) not in tried for other in fleet.serving)
+        return any(fleet.state[one] != "draining" and fleet.slot(one) not in tried for one in fleet.live)
 
     def _retry_lost(self, batch: _Batch, error: StrettoError, avoids: Set[int] = frozenset()) -> list[Report]:
         """Queue the tasks of a lost batch again, each alone: one of them may have killed the instance. A
@@ -561,6 +572,9 @@ class BatchScheduler:
             else:
                 again = entry.again(lo, hi, attempt=entry.attempt + was_attempt, alone=True)
                 again.after(error, avoids, sent_s, was_attempt=was_attempt)
+                if again.wrong_at:
+                    wait_s = self.instances.fleet.wait_s(self.engine.recover_s)
+                    self._wronged.append((sent_s + wait_s, again))
                 self.queue.add(again)
         return reports
 

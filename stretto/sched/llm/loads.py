@@ -11,7 +11,7 @@ request goes to the instance with the most room beside everything else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import replace
 
 from stretto.cluster.instances import InstanceTable, InstanceView
@@ -126,25 +126,25 @@ class InstanceLoads:
         """Return whether an instance serves that could run the next item of a queue entry (one step's work)
         if it were idle; or none serves at all, so that suspect ones (perhaps down) may be tried with it.
         """
-        like = entry.like
-        if like is None and not (self._table.has_suspects and self._table.has_hosts):
+        may_be_all = entry.like is None and not entry.wrong_at
+        if may_be_all and not (self._table.has_suspects and self._table.has_hosts):
             return True
-        if like is None:
+        if may_be_all:
             return bool(self._table.all_hosts(self._table.room_for(self._tokens_of(entry))))
-        alike = [view for view in self._table if self._output_keys[view.id] == like]
-        return bool(alike) and (not self._table.has_hosts or any(view.state == "serving" for view in alike))
+        others = [view for view in self._table if self._may_answer(entry, view)]
+        return bool(others) and (not self._table.has_hosts or any(view.state == "serving" for view in others))
 
-    def has_untried(self, running: Running) -> bool:
-        """Return whether another instance serves that could answer a request which has failed where it runs,
-        and where it has not failed before.
+    def has_untried(self, running: Running, tried: Set[int]) -> bool:
+        """Return whether an instance could answer a request which was answered wrongly in the slots `tried`:
+        one that serves, or that is suspect (perhaps down) and may serve again.
         """
         entry, item = running.entry, running.item
-        num_tokens = entry.num_units(item, item + 1) + self._outputs.expected(entry.request)
+        room = self._table.room_for(entry.num_units(item, item + 1) + self._outputs.expected(entry.request))
         like = running.output_key if running.offset and entry.request.shows else entry.like
-        tried = entry.avoids | {running.slot}
         return any(
             self._slots[view.id] not in tried and like in (None, self._output_keys[view.id])
-            for view in self._table.all_hosts(self._table.room_for(num_tokens))
+            for view in self._table
+            if view.capacity_tokens >= room
         )
 
     def may_hold_up(self, entry: QueueEntry) -> bool:
@@ -537,23 +537,27 @@ class InstanceLoads:
 
     def _allowed(self, entry: QueueEntry, num_tokens: int) -> Collection[InstanceView] | None:
         """Return the instances that may get the next item of an entry, of `num_tokens` tokens: those that may
-        continue its answer, without those where it has failed if another one serves. None stands for all.
+        continue its answer and have not answered it wrongly, without those where it has failed if another one
+        serves. None stands for all.
         """
-        like, avoids = entry.like, entry.avoids
+        avoids = entry.avoids
         if entry.room_at is not None:
             view = self._table.get(entry.room_at)
-            is_allowed = (
-                view is not None and view.state == "serving" and like in (None, self._output_keys[view.id])
-            )
-            if view is not None and is_allowed and self._slots[view.id] not in avoids:
+            may_run = view is not None and view.state == "serving" and self._may_answer(entry, view)
+            if view is not None and may_run and self._slots[view.id] not in avoids:
                 return [view]
-        if like is None and not avoids:
+        if entry.like is None and not avoids:
             return None
-        views = [view for view in self._table if like in (None, self._output_keys[view.id])]
+        views = [view for view in self._table if self._may_answer(entry, view)]
         others = [view for view in views if self._slots[view.id] not in avoids]
         room = min(num_tokens, max((view.capacity_tokens for view in views), default=0))
         has_host = any(view.state == "serving" and view.capacity_tokens >= room for view in others)
         return others if has_host else views
+
+    def _may_answer(self, entry: QueueEntry, view: InstanceView) -> bool:
+        """Return whether an instance may continue the answer of an entry, and has not answered it wrongly."""
+        is_like = entry.like in (None, self._output_keys[view.id])
+        return is_like and self._slots[view.id] not in entry.wrong_at
 
     def _may_run(self, entry: QueueEntry, view: InstanceView) -> bool:
         num_tokens = self._tokens_of(entry)

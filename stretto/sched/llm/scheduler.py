@@ -288,9 +288,7 @@ class LLMScheduler:
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
-                if is_worth_retrying(error) or (
-                    isinstance(error, BadServer) and self._loads.has_untried(running)
-                ):
+                if is_worth_retrying(error) or (isinstance(error, BadServer) and self._has_untried(running)):
                     return self._retry([running], error, now_s)
                 self._reuse.withdrawn(request.query, request.node.id)
                 self.account.withdrawn(request.query, request.node.id, {running.item})
@@ -604,6 +602,15 @@ class LLMScheduler:
         self._loads.leave(instance)
         self._loads.forget(instance)
         return self._retry(lost, error, now_s, killed=kills)
+
+    def _has_untried(self, running: Running) -> bool:
+        """Return whether another instance may answer a request that was answered wrongly where it runs."""
+        fleet = self.instances.fleet
+        tried = running.entry.wrong_at | {running.slot}
+        return self._loads.has_untried(running, tried) or any(
+            fleet.state[instance] == "starting" and fleet.slot(instance) not in tried
+            for instance in fleet.live
+        )
 
     def _retry(
         self, lost: list[Running], error: StrettoError, now_s: float, *, killed: bool = False

@@ -1,8 +1,9 @@
 """Requests that no instance can take now that serves, though other requests go out.
 
 One kind has an answer that was shown in part: only a replica of the same model and dtype may continue it.
-Another is larger than every instance that serves, while one that may be down is large enough. The last has to
-run apart.
+Another is larger than every instance that serves, while one that may be down is large enough. A third was
+answered wrongly by every instance that serves, as by servers that have another model. The last has to run
+apart.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class _Wait:
 
 class ShownParts:
     """The waiting requests that only instances could take which do not serve now, while others serve: above
-    all those whose answers were shown in part to a caller before their instance was lost; those that may not
-    go everywhere, while there is no room where they may; and those that have to run apart.
+    all those whose answers were shown in part to a caller before their instance was lost, and those that
+    every serving instance has answered wrongly; those that may not go everywhere, while there is no room
+    where they may; and those that have to run apart.
 
     They are set aside in the queue, so that they hold up no others. A request comes back when such an
     instance serves. It fails when there has been none, not even one that is starting or suspect (perhaps
@@ -91,6 +93,8 @@ class ShownParts:
             return
         waits, self._waits = self._waits, {}
         for entry in aside:
+            if entry.wrong_at and not self._loads.has_host(entry) and self._hope(entry) == "none":
+                entry.wrong_at = frozenset()  # nobody else is to come, so the next wrong answer is the last
             if not self._loads.has_host(entry):
                 wait, hope = waits.get(entry), self._hope(entry)
                 self._waits[entry] = wait if wait and wait.hope == hope else _Wait(hope, now_s)
@@ -132,7 +136,8 @@ class ShownParts:
         states = {
             fleet.state[instance]
             for instance in fleet.live
-            if not entry.is_shown or fleet.replica(instance).output_key == entry.said_by
+            if entry.like in (None, fleet.replica(instance).output_key)
+            and fleet.slot(instance) not in entry.wrong_at
         }
         return "start" if "starting" in states else "recovery" if "suspect" in states else "none"
 
@@ -153,7 +158,13 @@ class ShownParts:
                 f"a part of the answer was shown, and engine {name!r} has no replica of that model and dtype "
                 "any more to go on with it"
             )
-        what = "goes on with what was shown of it" if entry.is_shown else "is large enough for it"
+        what = (
+            "goes on with what was shown of it"
+            if entry.is_shown
+            else "has not answered it wrongly"
+            if entry.wrong_at
+            else "is large enough for it"
+        )
         return EngineUnavailable(
             f"every instance of engine {name!r} that {what} has been down for "
             f"{self._fleet.wait_s(self._engine.recover_s):g} s: {self._fleet.last_error}"

@@ -5,21 +5,27 @@ A policy is a name for an order: one class in one file of this folder, and one l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from stretto.model.nearest_name import check_name
 from stretto.sched.orders.arrival import PerInvocation, Throughput
 from stretto.sched.orders.least_work import LeastWork
-from stretto.sched.orders.oldest_query import OldestQuery
 from stretto.sched.orders.order import NewOrder
 from stretto.sched.orders.programs_first import ProgramsFirst
-from stretto.sched.orders.rounds import CriticalPath, TopologyAware
+from stretto.sched.orders.rounds import TopologyAware
 
 ORDERS: Mapping[str, NewOrder] = {
     "programs_first": ProgramsFirst,
     "topology_aware": TopologyAware,
     "per_invocation": PerInvocation,
     "throughput": Throughput,
-    "critical_path": CriticalPath,
     "least_work": LeastWork,
-    "oldest_query": OldestQuery,
 }
+
+GONE_ORDERS: Mapping[str, str] = {"critical_path": "topology_aware", "oldest_query": "programs_first"}
+"""The nearest order that is kept, by the name of each that is only a benchmark's baseline now."""
+
+
+def check_policy(name: str, known: Collection[str] = ORDERS) -> None:
+    """Check that there is an order of this name, among those of a vocabulary. Raises ConfigError if not."""
+    check_name("policy", name, known, GONE_ORDERS)

@@ -3,7 +3,7 @@
 Source: Teola Algorithm 2. Differs: it goes on to lower depths instead of leaving slots idle, and work older
 than the age limit goes before everything.
 
-A level of a query is all that has the same depth (or, for `critical_path`, the same way to the end). Its
+A level of a query is all that has the same depth, or is alike by another measure. Its
 round is the number of higher levels of which something is unstarted: so a second level stays behind the
 first levels of the others until its own first level runs.
 """
@@ -11,6 +11,7 @@ first levels of the others until its own first level runs.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 
 from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
@@ -28,25 +29,18 @@ class TopologyAware(ByQuery):
     """
 
     def __init__(self, config: OrderConfig) -> None:
-        super().__init__(lambda: _Query(by_path=False), config.age_limit_s)
+        super().__init__(lambda: Rounds(_height), config.age_limit_s)
 
 
-class CriticalPath(ByQuery):
-    """A queue order (rule for what goes next) that serves the steps of every query (run of an app) with the
-    longest way to the query's end first, then those of each with the next longest, and so on, round by round.
+class Rounds:
+    """One query's unstarted entries by level.
 
-    The way is measured in predicted seconds (Teola §8 leaves it open).
+    Args:
+        level: function that returns the level of an entry. The highest level has the least number.
     """
 
-    def __init__(self, config: OrderConfig) -> None:
-        super().__init__(lambda: _Query(by_path=True), config.age_limit_s)
-
-
-class _Query:
-    """One query's unstarted entries by level. `_levels` ascend; the highest level has the least number."""
-
-    def __init__(self, *, by_path: bool) -> None:
-        self._by_path = by_path
+    def __init__(self, level: Callable[[QueueEntry], float]) -> None:
+        self._level = level
         self._num_unstarted: dict[QueueEntry, int] = {}
         self._unstarted = Earliest()
         self._levels: list[float] = []
@@ -112,5 +106,6 @@ class _Query:
             del self._num_in[level]
             del self._levels[bisect_left(self._levels, level)]
 
-    def _level(self, entry: QueueEntry) -> float:
-        return -entry.path_s if self._by_path else float(-entry.request.node.depth)
+
+def _height(entry: QueueEntry) -> float:
+    return float(-entry.request.node.depth)

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from stretto.graph.compile import Node
-from stretto.model.errors import EngineBusy, StrettoError
+from stretto.model.errors import BadServer, EngineBusy, StrettoError
 from stretto.model.record import record
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.model.values import Prompt
@@ -105,6 +105,8 @@ class QueueEntry:
         moved_from: LLM instance in whose queue it waited until that one no longer served.
         avoids: slots of the instances at which it failed, perhaps through their fault (`Fleet.slot`). It goes
             there again only while no other one serves that could take it.
+        wrong_at: slots of the instances that answer nobody well, as it found (`BadServer`). It does not go
+            there again while another one may answer it, be it one that does not serve yet.
         refused_s: time from which all instances that it was sent to have refused it without beginning it;
             None if none has since it was last begun.
         held_s: seconds for which it was held, because its program had no room.
@@ -133,6 +135,7 @@ class QueueEntry:
         "room_at",
         "said_by",
         "sorted_as",
+        "wrong_at",
     )
 
     def __init__(self, request: StepRequest, arrival_s: float = 0.0, num_output: int = 0) -> None:
@@ -152,7 +155,7 @@ class QueueEntry:
         self.is_shown = False
         self.is_suspected = False
         self.moved_from: int | None = None
-        self.avoids = _NOWHERE
+        self.avoids = self.wrong_at = _NOWHERE
         self.refused_s: float | None = None
         self.room_at: int | None = None
         self.held_s = 0.0
@@ -236,16 +239,18 @@ class QueueEntry:
         entry.demand = entry.sorted_as = self.demand
         entry.generated, entry.said_by, entry.is_shown = self.generated, self.said_by, self.is_shown
         entry.is_suspected = self.is_suspected
-        entry.avoids, entry.refused_s = self.avoids, self.refused_s
+        entry.avoids, entry.wrong_at, entry.refused_s = self.avoids, self.wrong_at, self.refused_s
         entry.room_at, entry.held_s = self.room_at, self.held_s
         return entry
 
     def after(self, error: StrettoError, avoids: Set[int], now_s: float, *, was_attempt: bool) -> None:
         """Note that it is queued again after a failure, at which slots, and whether that was an attempt."""
         self.avoids |= avoids
+        if isinstance(error, BadServer):
+            self.wrong_at |= avoids
         if was_attempt:
             self.refused_s = None
-        elif isinstance(error, EngineBusy) and self.refused_s is None:
+        elif isinstance(error, EngineBusy | BadServer) and self.refused_s is None:
             self.refused_s = now_s
 
     def is_refused_too_long(self, limit_s: float, now_s: float) -> bool:

@@ -9,9 +9,9 @@ import pytest
 from support.machines import llm_engine
 from typer.testing import CliRunner
 
+from benchmarks.baselines.placements.oracle_partition import OraclePartition
 from stretto import DEFAULT, Runtime
 from stretto.cli.commands import app
-from stretto.cluster.placements.oracle_partition import OraclePartition
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig
 from stretto.schema.deployments import read_deployments
@@ -118,19 +118,18 @@ def test_an_unknown_placement_is_refused(trace: Path) -> None:
     assert "there is no placement 'nearest'; there are least_seconds" in str(result.exception)
 
 
-def test_a_placement_that_needs_knowledge_of_all_prompts_is_refused_by_name(trace: Path) -> None:
-    result = CliRunner().invoke(app, ["replay", str(trace), "--placement", "oracle_partition"])
+def test_a_placement_that_is_gone_is_refused_with_the_nearest_one(trace: Path) -> None:
+    result = CliRunner().invoke(app, ["replay", str(trace), "--placement", "prefix_threshold"])
     assert isinstance(result.exception, ConfigError)
-    assert "'oracle_partition' needs the parts of all prompts" in str(result.exception)
-    assert "by name there are least_seconds" in str(result.exception)
-    written = Tables("[[engine]]\nname = 'llm'\nplacement = 'oracle_partition'\n", "e.toml")
-    for choose in (
-        lambda: RouterConfig(placement="oracle_partition"),
-        lambda: Runtime([llm_engine("llm", placement="oracle_partition")]),
-        lambda: read_deployments(written),
+    written = Tables("[[engine]]\nname = 'llm'\nplacement = 'kv_cost'\n", "e.toml")
+    for choose, nearest in (
+        (lambda: RouterConfig(placement="oracle_partition"), "e2"),
+        (lambda: Runtime([llm_engine("llm", placement="lmetric")]), "stretto"),
+        (lambda: read_deployments(written), "stretto"),
+        (lambda: result.exception, "e2"),
     ):
-        with pytest.raises(ConfigError, match="'oracle_partition' needs the parts of all prompts"):
-            choose()
+        with pytest.raises(ConfigError, match=f"is gone; the nearest is '{nearest}'; there are least"):
+            raise choose()  # type: ignore[misc]
 
 
 def test_a_placement_that_needs_knowledge_is_chosen_where_it_has_it() -> None:

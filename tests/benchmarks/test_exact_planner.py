@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
+from benchmarks.baselines.exact_plan import exact, solve
 from stretto.costs.presets import load_output_lengths
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute
 from stretto.planner.machine import MACHINES
-from stretto.planner.planners.exact import exact, solve
 from stretto.planner.planners.moldable_list import best_list, makespan_s, useful
 from stretto.planner.planners.stretto import search
 from stretto.planner.problem import Problem
@@ -35,7 +35,7 @@ def times() -> RunTimes:
 
 def test_without_the_solver_the_extra_is_named(times: RunTimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    with pytest.raises(ConfigError, match=r"stretto\[planner\]"):
+    with pytest.raises(ConfigError, match=r"stretto\[bench\]"):
         exact(times)
 
 

@@ -54,7 +54,7 @@ def solve(times: RunTimes, max_s: float = _MAX_S) -> Solution:
     Raises:
         ConfigError: OR-tools is not installed, or nothing was proved in time.
     """
-    with imports_of("planner", "the planner exact"):
+    with imports_of("bench", "the exact plan"):
         from ortools.sat.python import cp_model
     names = times.problem.names
     listed = best_list(times)
