@@ -126,7 +126,7 @@ def _run(size: DoorSize, arm: Arm, number: int, sessions: Sequence[Session], see
         chats_per_s=size.chats_per_s * size.servers,
     )
     if arm.is_virtual:
-        measured, lag = Servers(size.servers, holds=True).run(load, sessions, seed), 0.0
+        measured, lag = Servers(size.servers, holds=True, is_unmodified=True).run(load, sessions, seed), 0.0
     else:
         with serving(planned_servers(size.servers, arm.memory)) as servers:
             begun = servers.spent()

@@ -87,15 +87,18 @@ def _stored(
 ) -> Mapping[str, Any]:
     num_clients = round(knee * KNEE * instances)
     load = Load(num_clients=num_clients, warm_s=size.warm_s, end_s=size.warm_s + size.run_s)
+    simulated = Servers(instances, holds=True, is_unmodified=True)
 
     def run() -> Mapping[str, Any]:
         if arm == VIRTUAL:
-            return _packed(Servers(instances, holds=True).run(load, sessions, seed))
+            return _packed(simulated.run(load, sessions, seed))
         with running(planned_servers(instances)) as servers:
             measured = uvloop.run(_run(arm, servers, load, sessions, seed))
             return {**_packed(measured), "lag": servers.lag.share}
 
     settings = {"load": asdict(load), "instances": instances, "is_real": True}
+    if arm == VIRTUAL:
+        settings["servers"] = asdict(simulated)
     return cells.get(CellKey(arm, "agents", knee, seed, settings), run)
 
 
