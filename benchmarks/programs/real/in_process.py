@@ -45,9 +45,9 @@ class InProcessSize:
         turns: number of runs of each arm.
     """
 
-    chats: int = 180
-    map_reduces: int = 24
-    agent_calls: int = 16
+    chats: int = 90
+    map_reduces: int = 12
+    agent_calls: int = 8
     most_width: int = 12
     models: int = 2
     max_running: int = 4
