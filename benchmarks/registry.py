@@ -28,7 +28,7 @@ class BenchmarkOptions:
         faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet, router).
         virtual: run only what takes place in virtual time (fleet, placement, programs).
         fleet: compare routers before a fleet of emulated servers, instead of their cost (router); or run
-            programs before such a fleet in real time, instead of in virtual time (parrot).
+            programs before such a fleet in real time, instead of in virtual time (parrot, programs).
         whole: run the whole grid, which takes days, instead of the part that fits into 20 minutes (programs).
     """
 

@@ -126,9 +126,9 @@ def _run(size: DoorSize, arm: Arm, number: int, sessions: Sequence[Session], see
         chats_per_s=size.chats_per_s * size.servers,
     )
     if arm.is_virtual:
-        measured, lag = Servers(size.servers, holds=True).run(load, sessions, seed), 0.0
+        measured, lag = Servers(size.servers, holds=True, is_unmodified=True).run(load, sessions, seed), 0.0
     else:
-        with serving(_planned(size.servers, arm.memory)) as servers:
+        with serving(planned_servers(size.servers, arm.memory)) as servers:
             begun = servers.spent()
             measured = _measured(arm, servers.urls, load, sessions, seed)
             lag = _lag(servers, begun.late_s, begun.waited_s)
@@ -146,12 +146,12 @@ def _measured(
     arm: Arm, urls: Sequence[str], load: Load, sessions: Sequence[Session], seed: int
 ) -> RoomMeasured:
     if arm.is_library:
-        return uvloop.run(run_on_runtime([_library(urls)], load, sessions, seed))
+        return uvloop.run(run_on_runtime([library_before(urls)], load, sessions, seed))
     with before(arm, urls) as doors:
         return uvloop.run(run_clients(doors, MODEL, load, sessions, seed, with_ids=arm.with_ids))
 
 
-def _library(urls: Sequence[str]) -> Deployment:
+def library_before(urls: Sequence[str]) -> Deployment:
     """Return the declaration of the servers for our library, which is told their sizes."""
     preset = load_preset(DEVICE)
     assert preset.hardware is not None
@@ -174,7 +174,12 @@ def _lag(servers: Measured, late_s: float, waited_s: float) -> float:
     return (spent.late_s - late_s) / max(1e-9, spent.waited_s - waited_s)
 
 
-def _planned(number: int, memory: float) -> PlannedFleet:
+def planned_servers(number: int, memory: float = 1.0) -> PlannedFleet:
+    """Return emulated servers.
+
+    Args:
+        memory: KV memory of each server, in those of the device.
+    """
     wanted = tuple(
         WantedServer(
             devices=(place,),

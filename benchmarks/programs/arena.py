@@ -23,6 +23,7 @@ from benchmarks.programs.orders import CallKey
 from benchmarks.programs.simulated import JudgedServers, ProgramRun, ProgramTimes, Simulation
 from benchmarks.programs.work import WARM_SHARE, MixedProgram
 from stretto.model.tasks import Usage
+from stretto.sched.observer import Observer
 
 _FILLINGS = (1.5, 2, 3, 4)
 _LEAST_FILLINGS = 8
@@ -102,6 +103,10 @@ class ProgramArena:
         """Return the run of a contestant."""
         return self._stored(name, name, mix, load, seed)
 
+    def watched(self, name: str, mix: str, load: float, seed: str, observer: Observer) -> ProgramRun:
+        """Return the run of a contestant, which is made anew and told to an observer."""
+        return self._simulate(contestant(name), self.servers, mix, load, seed, None, [observer])
+
     def run_alone(self, tenant: str, share: str, mix: str, load: float, seed: str) -> ProgramRun:
         """Return the run of the programs of one tenant by arrival order, on a share of the servers of
         `SHARES`.
@@ -120,9 +125,9 @@ class ProgramArena:
     ) -> ProgramRun:
         def run() -> Mapping[str, Any]:
             servers = SHARES[share](self.servers) if share else self.servers
-            return _packed(self._simulate(contestant(name), servers, mix, load, seed, tenant))
+            return packed(self._simulate(contestant(name), servers, mix, load, seed, tenant))
 
-        return _unpacked(self.cells.get(self._key(what, mix, load, seed, code_digest()), run))
+        return unpacked(self.cells.get(self._key(what, mix, load, seed, code_digest()), run))
 
     def _simulate(
         self,
@@ -132,13 +137,16 @@ class ProgramArena:
         load: float,
         seed: str,
         tenant: str | None,
+        observers: Sequence[Observer] = (),
     ) -> ProgramRun:
         programs, lone = self.programs(mix, seed), self.lone(mix, seed)
         duration_s = self.duration_s(mix, load, seed)
         owners = {query.name: one.name for one in programs for query in one.queries}
         order = chosen.order(lone.work_s, owners)
         larger = replace(servers, kv_factor=chosen.kv_factor)
-        simulation = Simulation(larger, programs, chosen.policy, order)
+        simulation = Simulation(
+            larger, programs, chosen.policy, order, observers=observers, placement=chosen.placement
+        )
         for one in programs:
             if tenant in (None, one.tenant):
                 due_s = one.due_s(lone.latency_s[one.name], duration_s)
@@ -186,10 +194,11 @@ def _drawn(mix: str, seed: str, scale: float) -> tuple[MixedProgram, ...]:
     return MIXES[mix].draw(seed, scale)
 
 
-def _packed(run: ProgramRun) -> Mapping[str, Any]:
+def packed(run: ProgramRun) -> Mapping[str, Any]:
+    """Return a run as plain data."""
     return {
         "times": {name: (one.at_s, one.end_s, one.has_failed) for name, one in run.times.items()},
-        "usages": [(*key, *_counts(usage), run.ends_s[key]) for key, usage in run.usages.items()],
+        "usages": [(*key, *_counts(usage), run.ends_s.get(key, 0.0)) for key, usage in run.usages.items()],
         "waits_s": run.waits_s,
     }
 
@@ -198,7 +207,8 @@ def _counts(usage: Usage) -> tuple[int, int, int]:
     return usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_output_tokens
 
 
-def _unpacked(found: Mapping[str, Any]) -> ProgramRun:
+def unpacked(found: Mapping[str, Any]) -> ProgramRun:
+    """Return the run of which `packed` made plain data."""
     run = ProgramRun({name: ProgramTimes(*one) for name, one in found["times"].items()})
     for query, step, item, num_prompt, num_cached, num_output, end_s in found["usages"]:
         run.usages[query, step, item] = Usage(num_prompt, num_cached, num_output)

@@ -52,8 +52,12 @@ Part: TypeAlias = Callable[[ProgramsSize, BenchmarkOptions], tuple[list[Row], li
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark: about 20 minutes of two cores, or two minutes if `quick`; days if `whole`. Runs that
-    are stored are not repeated.
+    are stored are not repeated. With `options.fleet` the programs run in real time instead.
     """
+    if options.fleet:
+        from benchmarks.programs.real.benchmark import run_in_real_time
+
+        return run_in_real_time(options)
     return measure(QUICK if options.quick else WHOLE if options.whole else ProgramsSize(), options)
 
 

@@ -16,6 +16,8 @@ ENDLESS = "endless_memory"
 BEFORE = "least_work"
 """The default order before programs had one of their own."""
 OURS = "ours"
+PLACED = "ours, placed by prefixes"
+"""Ours where requests are placed by the prefixes that instances are believed to hold, reported or not."""
 ENDLESS_FACTOR = 8
 """KV memory that counts as endless, in times of what a server has."""
 
@@ -27,11 +29,13 @@ class ProgramContestant:
     Attributes:
         policy: policy of all engines; None for an order of the judge's own.
         kv_factor: KV memory of the servers, in times of what they have.
+        placement: placement of the LLM; None for the default one.
     """
 
     name: str
     policy: str | None
     kv_factor: int = 1
+    placement: str | None = None
 
     def order(self, work_s: Mapping[CallKey, float], programs: Mapping[str, str]) -> NewOrder | None:
         """Return the order of the judge's own for one run; None if it has a policy."""
@@ -49,6 +53,7 @@ def contestant(name: str) -> ProgramContestant:
         CLAIRVOYANT: ProgramContestant(CLAIRVOYANT, None),
         ENDLESS: ProgramContestant(ENDLESS, default, ENDLESS_FACTOR),
         OURS: ProgramContestant(OURS, default),
+        PLACED: ProgramContestant(PLACED, default, placement="stretto"),
     }
     return known.get(name) or ProgramContestant(name, name)
 

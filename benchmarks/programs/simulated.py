@@ -52,8 +52,8 @@ class JudgedServers:
         """Number of tokens whose KV an instance holds."""
         return self.planned.kv_tokens * self.kv_factor
 
-    def engines(self, policy: str | None) -> list[Deployment]:
-        """Return all engines; those with `policy`, or with the default one if it is None."""
+    def engines(self, policy: str | None, placement: str | None = None) -> list[Deployment]:
+        """Return all engines, with `policy` and the LLM with `placement`; None stands for the default one."""
         llm = deploy(
             "llm",
             _Unused,
@@ -63,6 +63,8 @@ class JudgedServers:
             kv_tokens=self.kv_tokens,
             profile=llm_profile(self.cost),
         )
+        if placement is not None:
+            llm = llm.changed(placement=placement)
         found = [one.changed(fill_timeout_s=0.0, timeout_s=None) for one in (*search_engines(), llm)]
         return found if policy is None else [one.changed(policy=policy) for one in found]
 
@@ -177,6 +179,8 @@ class Simulation:
     Args:
         order: order of all queues, if it is no policy of the vocabulary.
         on_reply: function that is called when a query has ended, and may start programs.
+        observers: objects that are told of everything as it happens.
+        placement: placement of the LLM; None for the default one.
 
     Attributes:
         num_open: number of programs that have been started and have not ended.
@@ -189,6 +193,8 @@ class Simulation:
         policy: str | None = None,
         order: NewOrder | None = None,
         on_reply: Callable[[], None] = lambda: None,
+        observers: Iterable[Observer] = (),
+        placement: str | None = None,
     ) -> None:
         self.run = ProgramRun()
         self._programs = {query.name: one for one in programs for query in one.queries}
@@ -200,14 +206,14 @@ class Simulation:
         self._deadlines_s: dict[str, float | None] = {}
         self._on_reply = on_reply
         self.num_open = 0
-        engines = servers.engines(policy if order is None else _JUDGED)
+        engines = servers.engines(policy if order is None else _JUDGED, placement)
         self._profiles = tuple((one.name, one.profile) for one in engines)
         vocabulary = DEFAULT if order is None else DEFAULT.with_policy(_JUDGED, order)
         self.driver = VirtualDriver(
             engines,
             models={"llm": servers.model(self._length)},
             keeps=False,
-            observers=[_Watch(self.run)],
+            observers=[_Watch(self.run), *observers],
             vocabulary=vocabulary,
             on_reply=self._replied,
         )

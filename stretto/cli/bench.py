@@ -41,7 +41,7 @@ def bench(
         Path | None,
         typer.Option(
             "--checkpoint",
-            help="Folder of an LLM to use instead of the benchmark's own (vllm, answers).",
+            help="Folder of an LLM to use instead of the benchmark's own (vllm, answers, programs).",
             metavar="DIR",
         ),
     ] = None,
@@ -64,7 +64,8 @@ def bench(
     fleet: Annotated[
         bool,
         typer.Option(
-            "--fleet", help="Compare routers, or programs, before emulated servers (router, parrot)."
+            "--fleet",
+            help="Compare routers, or programs, before emulated servers (router, parrot, programs).",
         ),
     ] = False,
     whole: Annotated[

@@ -11,7 +11,7 @@ from stretto.costs.known_costs import llm_device, llm_model
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset
 from stretto.costs.shape import LLMModel
-from stretto.emulate.scripted_replies import read_replies
+from stretto.emulate.scripted_replies import Script, read_replies
 from stretto.emulate.served_model import EmulatedModel
 from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
 from stretto.llm.scheduler_config import SchedulerConfig
@@ -126,7 +126,7 @@ def check_llm(plan: LLMPlan) -> PlannedLLM:
             longest,
             plan.scheduling == "priority",
             FOUR_CHARACTERS if plan.tokenizer is None else load_tokens(plan.tokenizer),
-            () if plan.replies is None else read_replies(plan.replies),
+            Script() if plan.replies is None else read_replies(plan.replies),
         ),
         SimulatedModel(
             scheduler,

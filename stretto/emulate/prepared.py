@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from stretto.emulate.answers import WrittenAnswer, ended_answer, source_of, write_words
 from stretto.emulate.formed_text import formed_text, list_asked_for, list_text
-from stretto.emulate.scripted_replies import ScriptedReply, reply_to, takes_calls
+from stretto.emulate.scripted_replies import ScriptedReply, takes_calls
 from stretto.emulate.served_model import EmulatedModel
 from stretto.emulate.tokens import Tokens, encode_chat
 from stretto.wire.errors import prompt_too_long, too_many_tokens_asked, unacceptable, unknown_model
@@ -95,7 +95,7 @@ def prepare(request: GenerateRequest, served: EmulatedModel, answer_tokens: Answ
             wanted = request.prompts[len(choices) // options.n]
             echoed = wanted if isinstance(wanted, str) else served.tokens.decode(wanted)
         conversation = _conversation(request, len(choices) // options.n, served.tokens)
-        reply = reply_to(conversation, served.replies)
+        reply = served.reply_to(conversation)
         calls = reply.calls if reply is not None and takes_calls(request) else ()
         for number in range(options.n):
             if reply is None:

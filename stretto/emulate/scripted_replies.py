@@ -14,10 +14,10 @@ offers no tools, or forbids calls, gets calls as JSON text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from stretto.model.errors import ConfigError
 from stretto.wire.requests import ChatRequest, GenerateRequest
@@ -41,14 +41,29 @@ class ScriptedReply:
         return self.content + (json.dumps(listed) if listed else "")
 
 
-def read_replies(path: Path) -> tuple[ScriptedReply, ...]:
+ReplyTo: TypeAlias = Callable[[str], ScriptedReply | None]
+"""A function from the text of a conversation to the reply that is prescribed for it, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Prescribed replies, of which the last one counts whose `when` stands in the conversation."""
+
+    replies: tuple[ScriptedReply, ...] = ()
+
+    def __call__(self, conversation: str) -> ScriptedReply | None:
+        """Return the reply that is prescribed for a conversation; None if there is none."""
+        return next((reply for reply in reversed(self.replies) if reply.when in conversation), None)
+
+
+def read_replies(path: Path) -> Script:
     """Read a file of replies.
 
     Raises:
         ConfigError: it cannot be read or has another form.
     """
     try:
-        return tuple(_reply(row) for row in json.loads(path.read_text("utf-8")))
+        return Script(tuple(_reply(row) for row in json.loads(path.read_text("utf-8"))))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"--replies {path}: no list of replies: {error}") from error
 
@@ -64,11 +79,6 @@ def _reply(row: Mapping[str, Any]) -> ScriptedReply:
         for number, call in enumerate(row.get("tool_calls", ()))
     ]
     return ScriptedReply(when, content, tuple(calls))
-
-
-def reply_to(conversation: str, replies: Sequence[ScriptedReply]) -> ScriptedReply | None:
-    """Return the reply that is prescribed for a conversation; None if there is none."""
-    return next((reply for reply in reversed(replies) if reply.when in conversation), None)
 
 
 def takes_calls(request: GenerateRequest) -> bool:

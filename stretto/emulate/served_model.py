@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto.emulate.scripted_replies import ScriptedReply
+from stretto.emulate.scripted_replies import ReplyTo, Script
 from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
 
 
@@ -18,7 +18,7 @@ class EmulatedModel:
         max_tokens: longest prompt and answer together.
         tokens: tokenizer of prompts and answers.
         by_priority: whether requests are served by their priority; else a request that has one is refused.
-        replies: prescribed replies; others are made up.
+        reply_to: prescribed replies; others are made up.
     """
 
     name: str
@@ -26,4 +26,4 @@ class EmulatedModel:
     max_tokens: int
     by_priority: bool = False
     tokens: Tokens = field(default=FOUR_CHARACTERS)
-    replies: tuple[ScriptedReply, ...] = ()
+    reply_to: ReplyTo = Script()

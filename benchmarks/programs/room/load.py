@@ -65,6 +65,7 @@ class Measured:
         call_first_s: the same of an agent's requests, where answers are streamed.
         longest_wait_s: longest time from the arrival of a request to its start at a server.
         longest_hold_s: longest time that one was held for room.
+        answers: answer to each request of an agent.
     """
 
     num_calls: int = 0
@@ -78,6 +79,7 @@ class Measured:
     first_s: list[float] = field(default_factory=list)
     call_first_s: list[float] = field(default_factory=list)
     length_s: float = 0.0
+    answers: dict[str, str] = field(default_factory=dict)
 
     def row(self) -> dict[str, float]:
         """Return the measures of the table."""
@@ -125,7 +127,7 @@ class Agents(Observer):
         self.lengths: dict[str, int] = {}
         self._load = load
         self._draw = Random(f"agents/{seed}")
-        self._sessions = drawn(sessions, self._draw)
+        self._sessions = drawn(sessions, Random(f"sessions/{seed}"))
         self._known = sessions
         self._running: dict[int, _Running] = {}
         self._outside: list[_Running] = []
@@ -163,6 +165,8 @@ class Agents(Observer):
         if _is_chat(reply.query):
             return
         number = int(reply.query.split("/")[0])
+        assert reply.outputs is not None
+        self.measured.answers[reply.query] = str(reply.outputs["text"])
         running = self._running[number]
         running.turn += 1
         if self._load.num_clients and now_s >= self._load.end_s:

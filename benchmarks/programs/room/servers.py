@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.common.fake_engines import FakeLLM
 from benchmarks.fleet.layout import llm_profile
@@ -20,6 +20,7 @@ from stretto.sim.synthetic_output import filler_output, lengths_by_query
 MODEL = "Llama-2-7b-hf"
 DEVICE = "A100-80G"
 _BLOCK_TOKENS = 16
+_LEVEL_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Servers:
         memory: KV memory, in those of the device.
         told: what the schedulers are told of the memory, in its true size; 0 tells nothing.
         holds: whether programs wait while there is no room for them.
+        is_unmodified: whether an instance schedules as an unmodified server does: it finds prefixes in whole
+            blocks, and serves what waits there in order.
     """
 
     number: int = 1
@@ -38,6 +41,7 @@ class Servers:
     holds: bool = False
     max_running: int = 16
     placement: str = "stretto"
+    is_unmodified: bool = False
 
     def run(self, load: Load, sessions: Sequence[Session], seed: int) -> Measured:
         """Run a load to its end."""
@@ -85,6 +89,8 @@ class Servers:
             max_running=self.max_running,
             max_batch_tokens=512,
         )
+        if self.is_unmodified:
+            scheduler = replace(scheduler, num_groups=1, level_s=_LEVEL_S, shares_partial_blocks=False)
         return SimulatedModel(
             scheduler,
             preset.step_cost(preset.model(MODEL), 1),
