@@ -12,9 +12,9 @@ import pytest
 from support.runtime_engines import COMPLETE, fake_llm, graph
 from support.virtual_loop import in_real_time
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime
 from stretto.costs.learned_work import LearnedWork
-from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile

@@ -11,7 +11,7 @@ import pytest
 from support.programs import Desk, desk_llm
 from support.services import served
 
-from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.model.deployment import deploy
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import EndProgram, Submit
