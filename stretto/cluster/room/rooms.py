@@ -22,8 +22,8 @@ class Rooms:
     """The memories of all instances.
 
     Attributes:
-        by_id: all of them, by instance.
-        serving: those where contexts may enter.
+        by_id: memories of all instances, by instance.
+        serving: memories of the instances where contexts may enter.
         cleared: instance where nothing enters or goes on but `cleared_for`, which has been next for too long.
     """
 
