@@ -87,9 +87,10 @@ def _drawn(every: list[Asked], name: str, num: int, half: Half, seed: int) -> li
     """
     whole = random.Random(f"{name}/0").sample(every, min(WHOLE[name], len(every)))
     reported = whole[1::2]
-    pool = reported if half == "reported" else [one for one in every if one not in set(reported)]
     if half == "reported" and seed == 0:
-        return pool[:num]
+        return reported[:num]
+    kept = set(reported)
+    pool = reported if half == "reported" else [one for one in every if one not in kept]
     return random.Random(f"{name}/{seed}").sample(pool, min(num, len(pool)))
 
 
