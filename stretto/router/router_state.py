@@ -139,6 +139,11 @@ class RouterState:
             return [self._desk.refuse(ticket, 429, message, wait_s, now_s)]
         return []
 
+    def head_came(self, ticket: Ticket) -> None:
+        """Note that the head of an answer has come that is kept until it is whole."""
+        if (client := self._clients.get(ticket)) is not None:
+            client.has_head = True
+
     def began(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Handle the head of an answer that is passed on as it comes: the request is not repeated any more,
         and a worker that had failed is trusted again.
@@ -312,23 +317,74 @@ class RouterState:
         client.has_begun = False
         return self._desk.again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
-    def hedge_won(self, ticket: Ticket, hedge: Ticket, now_s: float, failure: str = "") -> list[RouterAction]:
+    def hedge_won(
+        self,
+        ticket: Ticket,
+        hedge: Ticket,
+        now_s: float,
+        failure: str = "",
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> list[RouterAction]:
         """Put the second attempt of a request in the place of the first, which is over: because the answer of
         the second one begins, or because of a failure.
+
+        Args:
+            failure: why the first one has failed; "" if it has not.
+            status: status with which its worker has answered; None if it has not.
+            retry_after_s: seconds that an answer with status 429 asks to wait.
         """
         client, other = self._clients[ticket], self._clients.pop(hedge)
         assert other.running is not None, "a second attempt never waits"
-        worker, _ = self._desk.release(ticket, UNKNOWN, now_s)
-        if worker is not None and failure:
-            self._workers.suspect(worker, failure, now_s)
-            self._desk.refresh(worker)
-        client.running = running = other.running
+        was_waiting = client.running is None
+        refuses_key = status is not None and self._keyless_at(ticket, status) is not None
+        worker, _ = self._desk.release(ticket, UNKNOWN, now_s, status)
+        if was_waiting and client.step is not None:
+            self._desk.account.sent(client.step, now_s)
+        client.hedge, client.running = None, other.running
+        running = other.running
         del self._by_worker[running.worker][hedge]
         self._by_worker[running.worker][ticket] = None
         client.num_attempts += 1
         client.tried.add(running.worker)
         self._room.sent(ticket, running.worker)
-        return self._after(worker, now_s)
+        actions: list[RouterAction] = []
+        if worker is not None and status is not None:
+            actions = self._note_status(
+                worker, status, client.request.client_key, now_s, retry_after_s, refuses_key=refuses_key
+            )
+        elif worker is not None and failure:
+            self._workers.suspect(worker, failure, now_s)
+            self._desk.refresh(worker)
+        return actions + self._after(worker, now_s)
+
+    def _note_status(
+        self,
+        worker: Worker,
+        status: int,
+        client_key: str,
+        now_s: float,
+        retry_after_s: float | None,
+        *,
+        refuses_key: bool,
+    ) -> list[RouterAction]:
+        """Note an answer that was not passed on, of a worker whose request goes on elsewhere.
+
+        `refuses_key` is whether it is about the router's own key, or about a missing one.
+        """
+        actions: list[RouterAction] = []
+        if not refuses_key:
+            self._workers.answered(worker, status, now_s, retry_after_s, client_key)
+        elif worker.config.has_key:
+            self._workers.refused_key(worker, status, now_s)
+            actions.append(Check(worker.id, now_s))
+        else:
+            self._workers.wanted_key(worker, status, now_s)
+        self._desk.refresh(worker)
+        if status == 429:
+            actions += self._turns.limit_key(client_key, worker, now_s)
+        return actions
 
     def left(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
@@ -575,9 +631,18 @@ class RouterState:
         self._desk.account.check_invariants()
         for ticket, client in self._clients.items():
             is_running = client.running is not None
-            assert is_running or not client.is_hedge
+            assert is_running or client.hedge_of is None
+            if client.hedge is not None:
+                assert self._clients[client.hedge].hedge_of == ticket
             assert is_running + (ticket in self._waiting) + (ticket in self._room) == 1
             assert client.bound is None or ticket in self._waiting
+        for worker, tickets in self._by_worker.items():
+            for ticket in tickets:
+                running = self._clients[ticket].running
+                assert running is not None
+                assert running.worker == worker
+        num_running = sum(client.running is not None for client in self._clients.values())
+        assert sum(map(len, self._by_worker.values())) == num_running
         waiting = self._waiting.queues()
         assert self._desk.waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
         assert self.num_waiting == sum(one.running is None for one in self._clients.values())
