@@ -27,7 +27,7 @@ class Client:
         home: worker that it has to go to, if there is one.
         has_waited: whether it has waited for its turn.
         sent_s: time at which it was first sent, of the attempts that run.
-        hedge: its second attempt, while that runs beside the first.
+        hedge: second attempt of the request, while that runs beside the first.
         hedge_of: the request of which it is the second attempt; None for others.
         has_head: whether the head of an answer has come that is kept until it is whole.
         has_begun: whether the first byte of an answer has come.

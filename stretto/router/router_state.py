@@ -50,6 +50,7 @@ from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.desk import TURN, UNKNOWN, Desk
 from stretto.router.held_blocks import HeldByWorkers
+from stretto.router.homes import unknown
 from stretto.router.messages import (
     Check,
     Cut,
@@ -179,7 +180,7 @@ class RouterState:
         client = self._clients[ticket]
         client_key = client.request.client_key
         if client.home.is_sought and status < 400:
-            self.stored(ticket, client.request.stored_id)
+            self.stored(ticket, client.request.stored_id, is_made=False)
         if status < 400 and not client.has_begun:
             self._note_wait(client, now_s)
         worker, usage = self._desk.release(ticket, usage, now_s, status, was_paused=was_paused)
@@ -217,11 +218,14 @@ class RouterState:
             actions += self._turns.limit_key(client_key, worker, now_s)
         return actions + self._after(worker, now_s)
 
-    def stored(self, ticket: Ticket, stored_id: str) -> None:
-        """Note that the worker of a request keeps what has an id; "" stands for no id."""
+    def stored(self, ticket: Ticket, stored_id: str, *, is_made: bool = True) -> None:
+        """Note that the worker of a request keeps what has an id; "" stands for no id.
+
+        `is_made` is whether the request has made it.
+        """
         client = self._clients.get(ticket)
         if stored_id and client is not None and client.running is not None:
-            self._homes.learn(client.request.owner, stored_id, client.running.worker)
+            self._homes.learn(client.request.owner, stored_id, client.running.worker, is_made=is_made)
 
     def may_be_elsewhere(self, ticket: Ticket, status: int) -> bool:
         """Return whether an answer says that the worker lacks what its request names, which another one may
@@ -236,7 +240,7 @@ class RouterState:
         worker, _ = self._desk.release(ticket, UNKNOWN, now_s, status)
         if worker is not None:
             self._workers.answered(worker, status, now_s)
-        reason = f"no worker keeps {client.request.stored_id!r}"
+        reason = unknown(client.request)
         if client.tried.issuperset(
             one.id for one in self._eligible.able(client)[0] if one.state == "serving"
         ):
@@ -628,6 +632,7 @@ class RouterState:
         self._waiting.check_invariants()
         self._room.check_invariants()
         self._homes.check_invariants()
+        self._deadlines.check_invariants()
         self._desk.account.check_invariants()
         for ticket, client in self._clients.items():
             is_running = client.running is not None

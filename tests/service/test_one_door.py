@@ -456,6 +456,15 @@ def test_the_engine_is_named_in_a_body_that_is_no_strict_json() -> None:
         assert worker.asked[-1].body["model"] == MODEL
 
 
+def test_a_tenant_gets_no_list_of_what_all_have_stored() -> None:
+    with door(num_slots=8, config=TENANTS) as at:
+        for path in ("/v1/files", "/v1//batches", "/v1/conversations/"):
+            answer = at.http.get(path, headers={"authorization": "Bearer a"})
+            assert answer.status_code == 403
+    with door(num_slots=8) as at:
+        assert at.http.get("/v1/files").status_code != 403
+
+
 def test_tenants_have_shares_across_the_doors() -> None:
     """The tenant whose app has had much waits for the chat of another, though that is longer."""
     with door(config=TENANTS) as at:
