@@ -414,9 +414,9 @@ class RouterState:
                 self._waiting.wait_on(ticket, now_s)
                 continue
             waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
-            actions.append(
-                self._desk.refuse(ticket, 503, waited, self._desk.retry_after_s(ticket, now_s), now_s)
-            )
+            is_plain = self._clients[ticket].request.step is None  # an app's query fails, and asks no more
+            wait_s = self._desk.retry_after_s(ticket, now_s) if is_plain else None
+            actions.append(self._desk.refuse(ticket, 503, waited, wait_s, now_s))
         limit_s = self._config.max_hold_s
         for ticket in self._room.overdue(limit_s, now_s):
             held = f"there was no room in KV memory for {limit_s:g} s: {self._room.reason(ticket)}"

@@ -349,8 +349,10 @@ def test_errors_of_the_last_worker_have_types_at_each_door() -> None:
         assert (failed.status_code, failed.json()["error"]["step"]) == (502, "llmcall")
         worker.kill()
         assert at.http.post(CHAT, json=chat("hi")).status_code in (502, 503)
+        began_s = monotonic()
         lost = at.http.post(QUERY, json=query("hi"))
         assert (lost.status_code, lost.json()["error"]["type"]) == (502, "server_error")
+        assert monotonic() - began_s < PATIENCE_S / 4  # some max_wait_s, and no more
 
 
 def test_a_stream_that_is_cut_is_an_error_for_a_chat_and_goes_on_for_an_app() -> None:
