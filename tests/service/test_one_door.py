@@ -458,6 +458,17 @@ def test_the_engine_is_named_in_a_body_that_is_no_strict_json() -> None:
         assert worker.asked[-1].body["model"] == MODEL
 
 
+@pytest.mark.parametrize("name", ["x-api-key", "api-key"])
+def test_keys_of_clients_of_other_apis_are_the_services_too(name: str) -> None:
+    with door(num_slots=8, config=TENANTS) as at:
+        (worker,) = at.workers
+        worker.is_open = True
+        for key, status in (("a", 200), ("z", 401)):
+            answer = at.http.post("/v1/messages", json=chat("hi", max_tokens=5), headers={name: key})
+            assert answer.status_code == status
+        assert name not in worker.asked[-1].headers
+
+
 def test_a_tenant_gets_no_list_of_what_all_have_stored() -> None:
     with door(num_slots=8, config=TENANTS) as at:
         for path in ("/v1/files", "/v1//batches", "/v1/conversations/"):
