@@ -19,6 +19,7 @@ from stretto import Input, Template
 from stretto import programs as P
 from stretto.components import LLMCall
 from stretto.engines.catalogue import transforms_engine
+from stretto.router.aliases import AliasConfig
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import WaitingPicture
 from stretto.service.apps.deployed_app import deploy_app
@@ -467,6 +468,18 @@ def test_keys_of_clients_of_other_apis_are_the_services_too(name: str) -> None:
             answer = at.http.post("/v1/messages", json=chat("hi", max_tokens=5), headers={name: key})
             assert answer.status_code == status
         assert name not in worker.asked[-1].headers
+
+
+def test_an_alias_is_a_model_of_the_door() -> None:
+    alias = AliasConfig(name="gpt", models={MODEL: 1.0})
+    with door(num_slots=8, alias=(alias,)) as at:
+        (worker,) = at.workers
+        worker.is_open = True
+        listed = {one["id"]: one for one in at.http.get("/v1/models").json()["data"]}
+        assert listed["gpt"]["root"] == MODEL
+        assert at.http.get("/v1/models/gpt").json() == listed["gpt"]
+        answer = at.http.post(CHAT, json={**chat("hi"), "model": "gpt"})
+        assert (answer.status_code, worker.asked[-1].body["model"]) == (200, MODEL)
 
 
 def test_a_tenant_gets_no_list_of_what_all_have_stored() -> None:
