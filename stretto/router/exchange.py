@@ -11,6 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 
 from stretto.http.client.answer_parser import AnswerParser
@@ -275,7 +276,7 @@ class RoutedExchange:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
         if self._hedge is not None:
             if self._is_failure(answer) or self._router_state.is_about_own_key(self.ticket, answer.status):
-                self._take_hedge(f"it answered with status {answer.status}")
+                self._take_hedge(f"it answered with status {answer.status}", answer)
                 return
             self._end_hedge()
         self._answer = answer
@@ -294,6 +295,8 @@ class RoutedExchange:
             is_kept = not is_events and answer.length <= _MAX_WHOLE_BYTES
         if not is_kept and not self._is_failure(answer):
             self._begin_stream(answer, is_events=is_events)
+        else:
+            self._router_state.head_came(self.ticket)
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
@@ -406,18 +409,33 @@ class RoutedExchange:
         """Go on with the first attempt alone."""
         self._hedge = None
 
-    def _take_hedge(self, failure: str) -> None:
-        """Go on with the second attempt in place of the first, which is aborted or has failed."""
+    def _take_hedge(self, failure: str, refusal: AnswerParser | None = None) -> None:
+        """Go on with the second attempt in place of the first, which is aborted or has failed; `refusal` is
+        the answer by which it has failed, if there is one.
+        """
         hedge, self._hedge = self._hedge, None
         assert hedge is not None, "there is one"
         self.stop()
         now_s = monotonic()
+        waited_s, why = self.trace.waited_s, self.trace.why  # in the router, before the first attempt
         self.trace.failed(failure or "the second attempt began first")
-        self.trace.sent(hedge.action, now_s)
+        self.trace.sent(replace(hedge.action, waited_s=waited_s, why=why), now_s)
         self.attempt = hedge.hand_over()
         if self._is_paused:
             self.attempt.pause()
-        self._act(self._router_state.hedge_won(self.ticket, hedge.action.ticket, now_s, failure))
+        status, retry_after_s = None, None
+        if refusal is not None:
+            status, retry_after_s = refusal.status, _retry_after_s(refusal)
+        self._act(
+            self._router_state.hedge_won(
+                self.ticket,
+                hedge.action.ticket,
+                now_s,
+                failure,
+                status=status,
+                retry_after_s=retry_after_s,
+            )
+        )
 
     def _end_hedge(self) -> None:
         """Abort the second attempt, if there is one."""

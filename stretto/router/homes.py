@@ -27,6 +27,11 @@ class Home:
     problem: str = ""
 
 
+def unknown(request: RoutedRequest) -> str:
+    """Say that nobody keeps what a request names."""
+    return f"no worker keeps {request.stored_id!r}"
+
+
 ANYWHERE = Home()
 _SOUGHT = Home(is_sought=True)
 
@@ -43,11 +48,11 @@ class Homes:
         self._ids = StoredIds(most)
         self._urls: dict[WorkerId, str] = {}
 
-    def learn(self, owner: str, stored_id: str, worker: WorkerId) -> None:
-        """Note that a worker keeps what has an id."""
+    def learn(self, owner: str, stored_id: str, worker: WorkerId, *, is_made: bool = False) -> None:
+        """Note that a worker keeps what has an id; `is_made` is whether its owner has just made it."""
         if (found := self._workers.get(worker)) is not None:
             self._urls[worker] = found.config.url
-            self._ids.learn(owner, stored_id, worker)
+            self._ids.learn(owner, stored_id, worker, is_made=is_made)
 
     def of(self, request: RoutedRequest) -> Home:
         """Return where a request has to go.
@@ -57,6 +62,9 @@ class Homes:
         if not request.stored_id:
             return ANYWHERE
         worker = self._ids.find(request.owner, request.stored_id)
+        is_tenants = request.tenant is not None  # else the key with which the client comes tells the worker
+        if is_tenants and self._ids.is_of_another(request.owner, request.stored_id):
+            return Home(problem=unknown(request))
         if worker is None:
             return _SOUGHT
         if self.is_there(worker):

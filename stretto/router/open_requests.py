@@ -130,7 +130,7 @@ class OpenRequests:
         client.running = self.loads.start(ticket, client.placed, choice, now_s, model if is_listed else "")
         self.by_worker.setdefault(choice.instance, {})[ticket] = None
         client.num_attempts += 1
-        client.sent_s = now_s
+        client.sent_s, client.has_head = now_s, False
         self.hedges.sent(ticket, client.request, client.num_attempts, now_s)
         client.tried.add(choice.instance)
         self.room.sent(ticket, choice.instance)
@@ -192,7 +192,7 @@ class OpenRequests:
         `may_return` is whether it may be sent to a worker again where it has failed.
         """
         client = self.clients[ticket]
-        if client.is_hedge:
+        if client.hedge_of is not None:
             return [self.refuse(ticket, 502, reason, None, now_s)]
         if (home := client.home.worker) is not None and not self.homes.is_there(home):
             return [self.refuse(ticket, 404, self.homes.problem(client.request, home), None, now_s)]
@@ -256,6 +256,8 @@ class OpenRequests:
     ) -> None:
         """Forget a request that has left the router, with the counts of its answer if there was one."""
         client = self.clients.pop(ticket)
+        if client.hedge_of is not None and (first := self.clients.get(client.hedge_of)) is not None:
+            first.hedge = None
         counts = step_usage(usage)
         if (step := client.step) is not None:
             account = self.account

@@ -57,10 +57,12 @@ class OwnRoutes:
                     text = self._front.counters.render(self._front.router_state, self._front.budget.num_held)
                     return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
                 case "/v1/models":
-                    return self._listing(partial(_models, [*self._model_lists(), self._alias_cards()]))
+                    return self._listing(
+                        partial(_models, [*model_lists(self._front), alias_cards(self._front)])
+                    )
             if path.startswith(_MODEL):
                 name = path.removeprefix(_MODEL)
-                lists = [*self._model_lists(), self._alias_cards()]
+                lists = [*model_lists(self._front), alias_cards(self._front)]
                 cards = (models[name] for models in lists if name in models)
                 return None if (card := next(cards, None)) is None else _answer(card)
         if path in (WAITING, WORKERS) or path.startswith(WORKERS + "/"):
@@ -94,24 +96,6 @@ class OwnRoutes:
         num_serving = sum(worker.state == "serving" for worker in self._front.router_state.workers())
         body = {"serving": num_serving, "waiting": self._front.router_state.num_waiting}
         return (200 if num_serving else 503), JSON_HEADERS, json_body(body)
-
-    def _model_lists(self) -> list[Mapping[str, object]]:
-        """Return the models of each worker that takes requests. The mappings are never changed."""
-        return [worker.models for worker in self._front.router_state.workers() if worker.takes_requests]
-
-    def _alias_cards(self) -> Mapping[str, object]:
-        """Return the entries of aliases that stand for a model which a worker lists: the entry of the first
-        such model, under the alias's name.
-        """
-        aliases, lists = self._front.aliases, self._model_lists()
-        found: dict[str, object] = {}
-        for name in aliases.names():
-            for model in aliases.models_of(name):
-                card = next((models[model] for models in lists if model in models), None)
-                if isinstance(card, Mapping):
-                    found[name] = {**card, "id": name, "root": model}
-                    break
-        return found
 
     def _listing(self, value: Callable[[], object]) -> WholeAnswer | LateAnswer:
         """Answer with a value that lists models, in a thread if they are many."""
@@ -172,6 +156,26 @@ class OwnRoutes:
             }
             for worker in self._front.router_state.workers()
         ]
+
+
+def model_lists(front: Front) -> list[Mapping[str, object]]:
+    """Return the models of each worker that takes requests. The mappings are never changed."""
+    return [worker.models for worker in front.router_state.workers() if worker.takes_requests]
+
+
+def alias_cards(front: Front) -> Mapping[str, object]:
+    """Return the entries of aliases that stand for a model which a worker lists: the entry of the first such
+    model, under the alias's name.
+    """
+    aliases, lists = front.aliases, model_lists(front)
+    found: dict[str, object] = {}
+    for name in aliases.names():
+        for model in aliases.models_of(name):
+            card = next((models[model] for models in lists if model in models), None)
+            if isinstance(card, Mapping):
+                found[name] = {**card, "id": name, "root": model}
+                break
+    return found
 
 
 def _models(lists: Sequence[Mapping[str, object]]) -> object:

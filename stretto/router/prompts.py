@@ -97,7 +97,7 @@ def read_request(
             alias_at=(place,) if place is not None and is_alias else (),
             is_form=True,
         )
-    _check_num_items(body)
+    check_num_items(body)
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -142,7 +142,7 @@ def read_request(
     )
 
 
-def _check_num_items(body: bytes) -> None:
+def check_num_items(body: bytes) -> None:
     """Check that reading a body does not take many times its length of memory. Raises RequestRefused.
 
     Commas and brackets inside texts count too, of which a text has few.

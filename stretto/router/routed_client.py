@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.router.homes import ANYWHERE, Home
 from stretto.router.loads import RunningAtWorker
-from stretto.router.messages import RoutedRequest, WorkerId
+from stretto.router.messages import RoutedRequest, Ticket, WorkerId
 from stretto.sched.queries.request import StepRequest
 
 
@@ -27,7 +27,9 @@ class Client:
         home: worker that it has to go to, if there is one.
         has_waited: whether it has waited for its turn.
         sent_s: time at which it was first sent, of the attempts that run.
-        is_hedge: whether it is the second attempt of another one.
+        hedge: second attempt of the request, while that runs beside the first.
+        hedge_of: the request of which it is the second attempt; None for others.
+        has_head: whether the head of an answer has come that is kept until it is whole.
         has_begun: whether the first byte of an answer has come.
     """
 
@@ -46,7 +48,9 @@ class Client:
     bound: tuple[Choice, float] | None = None
     has_waited: bool = False
     sent_s: float = 0.0
-    is_hedge: bool = False
+    hedge: Ticket | None = None
+    hedge_of: Ticket | None = None
+    has_head: bool = False
     has_begun: bool = False
 
 

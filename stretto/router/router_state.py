@@ -49,6 +49,7 @@ from stretto.cluster.prompt_keys import BYTES
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
+from stretto.router.homes import unknown
 from stretto.router.messages import (
     Check,
     Cut,
@@ -139,6 +140,11 @@ class RouterState:
             return [self._open.refuse(ticket, 429, message, wait_s, now_s)]
         return []
 
+    def head_came(self, ticket: Ticket) -> None:
+        """Note that the head of an answer has come that is kept until it is whole."""
+        if (client := self._clients.get(ticket)) is not None:
+            client.has_head = True
+
     def began(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Handle the head of an answer that is passed on as it comes: the request is not repeated any more,
         and a worker that had failed is trusted again.
@@ -174,7 +180,7 @@ class RouterState:
         client = self._clients[ticket]
         client_key = client.request.client_key
         if client.home.is_sought and status < 400:
-            self.stored(ticket, client.request.stored_id)
+            self.stored(ticket, client.request.stored_id, is_made=False)
         if status < 400 and not client.has_begun:
             self._note_wait(client, now_s)
         worker, usage = self._open.release(ticket, usage, now_s, status, was_paused=was_paused)
@@ -212,11 +218,14 @@ class RouterState:
             actions += self._turns.limit_key(client_key, worker, now_s)
         return actions + self._after(worker, now_s)
 
-    def stored(self, ticket: Ticket, stored_id: str) -> None:
-        """Note that the worker of a request keeps what has an id; "" stands for no id."""
+    def stored(self, ticket: Ticket, stored_id: str, *, is_made: bool = True) -> None:
+        """Note that the worker of a request keeps what has an id; "" stands for no id.
+
+        `is_made` is whether the request has made it.
+        """
         client = self._clients.get(ticket)
         if stored_id and client is not None and client.running is not None:
-            self._homes.learn(client.request.owner, stored_id, client.running.worker)
+            self._homes.learn(client.request.owner, stored_id, client.running.worker, is_made=is_made)
 
     def may_be_elsewhere(self, ticket: Ticket, status: int) -> bool:
         """Return whether an answer says that the worker lacks what its request names, which another one may
@@ -231,7 +240,7 @@ class RouterState:
         worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
         if worker is not None:
             self._workers.answered(worker, status, now_s)
-        reason = f"no worker keeps {client.request.stored_id!r}"
+        reason = unknown(client.request)
         if client.tried.issuperset(
             one.id for one in self._eligible.able(client)[0] if one.state == "serving"
         ):
@@ -312,23 +321,74 @@ class RouterState:
         client.has_begun = False
         return self._open.again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
-    def hedge_won(self, ticket: Ticket, hedge: Ticket, now_s: float, failure: str = "") -> list[RouterAction]:
+    def hedge_won(
+        self,
+        ticket: Ticket,
+        hedge: Ticket,
+        now_s: float,
+        failure: str = "",
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> list[RouterAction]:
         """Put the second attempt of a request in the place of the first, which is over: because the answer of
         the second one begins, or because of a failure.
+
+        Args:
+            failure: why the first one has failed; "" if it has not.
+            status: status with which its worker has answered; None if it has not.
+            retry_after_s: seconds that an answer with status 429 asks to wait.
         """
         client, other = self._clients[ticket], self._clients.pop(hedge)
         assert other.running is not None, "a second attempt never waits"
-        worker, _ = self._open.release(ticket, UNKNOWN, now_s)
-        if worker is not None and failure:
-            self._workers.suspect(worker, failure, now_s)
-            self._open.refresh(worker)
-        client.running = running = other.running
+        was_waiting = client.running is None
+        refuses_key = status is not None and self._keyless_at(ticket, status) is not None
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
+        if was_waiting and client.step is not None:
+            self._open.account.sent(client.step, now_s)
+        client.hedge, client.running = None, other.running
+        running = other.running
         del self._by_worker[running.worker][hedge]
         self._by_worker[running.worker][ticket] = None
         client.num_attempts += 1
         client.tried.add(running.worker)
         self._room.sent(ticket, running.worker)
-        return self._after(worker, now_s)
+        actions: list[RouterAction] = []
+        if worker is not None and status is not None:
+            actions = self._note_status(
+                worker, status, client.request.client_key, now_s, retry_after_s, refuses_key=refuses_key
+            )
+        elif worker is not None and failure:
+            self._workers.suspect(worker, failure, now_s)
+            self._open.refresh(worker)
+        return actions + self._after(worker, now_s)
+
+    def _note_status(
+        self,
+        worker: Worker,
+        status: int,
+        client_key: str,
+        now_s: float,
+        retry_after_s: float | None,
+        *,
+        refuses_key: bool,
+    ) -> list[RouterAction]:
+        """Note an answer that was not passed on, of a worker whose request goes on elsewhere.
+
+        `refuses_key` is whether it is about the router's own key, or about a missing one.
+        """
+        actions: list[RouterAction] = []
+        if not refuses_key:
+            self._workers.answered(worker, status, now_s, retry_after_s, client_key)
+        elif worker.config.has_key:
+            self._workers.refused_key(worker, status, now_s)
+            actions.append(Check(worker.id, now_s))
+        else:
+            self._workers.wanted_key(worker, status, now_s)
+        self._open.refresh(worker)
+        if status == 429:
+            actions += self._turns.limit_key(client_key, worker, now_s)
+        return actions
 
     def left(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
@@ -354,9 +414,9 @@ class RouterState:
                 self._waiting.wait_on(ticket, now_s)
                 continue
             waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
-            actions.append(
-                self._open.refuse(ticket, 503, waited, self._open.retry_after_s(ticket, now_s), now_s)
-            )
+            is_plain = self._clients[ticket].request.step is None  # an app's query fails, and asks no more
+            wait_s = self._open.retry_after_s(ticket, now_s) if is_plain else None
+            actions.append(self._open.refuse(ticket, 503, waited, wait_s, now_s))
         limit_s = self._config.max_hold_s
         for ticket in self._room.overdue(limit_s, now_s):
             held = f"there was no room in KV memory for {limit_s:g} s: {self._room.reason(ticket)}"
@@ -572,12 +632,22 @@ class RouterState:
         self._waiting.check_invariants()
         self._room.check_invariants()
         self._homes.check_invariants()
+        self._deadlines.check_invariants()
         self._open.account.check_invariants()
         for ticket, client in self._clients.items():
             is_running = client.running is not None
-            assert is_running or not client.is_hedge
+            assert is_running or client.hedge_of is None
+            if client.hedge is not None:
+                assert self._clients[client.hedge].hedge_of == ticket
             assert is_running + (ticket in self._waiting) + (ticket in self._room) == 1
             assert client.bound is None or ticket in self._waiting
+        for worker, tickets in self._by_worker.items():
+            for ticket in tickets:
+                running = self._clients[ticket].running
+                assert running is not None
+                assert running.worker == worker
+        num_running = sum(client.running is not None for client in self._clients.values())
+        assert sum(map(len, self._by_worker.values())) == num_running
         waiting = self._waiting.queues()
         assert self._open.waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
         assert self.num_waiting == sum(one.running is None for one in self._clients.values())

@@ -146,10 +146,10 @@ class RunningRouter:
             self._feeds.begin(worker)
 
     def _sweep(self) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)  # also after a bug
         self.front.sweep()
         if self._config.learns_slots:
             self._load_checks.sweep()
-        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
 
 def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], None]) -> None:

@@ -1,15 +1,14 @@
 """Which worker keeps what clients have stored at servers, such as responses and files, by its id.
 
 Ids are learned from the answers of workers. They are kept apart by client: an id that another client tells
-leads nowhere. Of the clients that have most ids, within a factor of two, the id that was used longest ago is
-forgotten first. So a client that stores very much loses its own.
+leads nowhere. Which client has made it is kept too: at a door with tenants, all of whom use one key at the
+workers, the worker itself would answer anybody.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from stretto.router.messages import WorkerId
+from stretto.router.per_client import PerClient
 
 _MAX_ID = 256
 
@@ -22,59 +21,34 @@ class StoredIds:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._of_client: dict[str, OrderedDict[str, WorkerId]] = {}
-        self._by_size: list[dict[str, None]] = [{} for _ in range(64)]
-        self._num = 0
+        self._workers: PerClient[WorkerId] = PerClient(most)
+        self._makers: dict[str, str] = {}
 
     def __len__(self) -> int:
         """Return how many ids are remembered."""
-        return self._num
+        return len(self._workers)
 
-    def learn(self, client_key: str, stored_id: str, worker: WorkerId) -> None:
-        """Note that a worker keeps what has an id."""
-        if not stored_id or len(stored_id) > _MAX_ID or not self._most:
+    def learn(self, client_key: str, stored_id: str, worker: WorkerId, *, is_made: bool = False) -> None:
+        """Note that a worker keeps what has an id; `is_made` is whether the client has just made it."""
+        if not stored_id or len(stored_id) > _MAX_ID:
             return
-        ids = self._of_client.setdefault(client_key, OrderedDict())
-        num_before = len(ids)
-        ids[stored_id] = worker
-        ids.move_to_end(stored_id)
-        self._num += len(ids) - num_before
-        self._sized(client_key, num_before)
-        if self._num > self._most:
-            self._forget_one()
+        if is_made:
+            self._makers[stored_id] = client_key
+        if (forgotten := self._workers.put(client_key, stored_id, worker)) is not None:
+            client, name = forgotten
+            if self._makers.get(name) == client:
+                del self._makers[name]
 
     def find(self, client_key: str, stored_id: str) -> WorkerId | None:
         """Return the worker that made what has an id; None if that is not known."""
-        ids = self._of_client.get(client_key)
-        if ids is None or (worker := ids.get(stored_id)) is None:
-            return None
-        ids.move_to_end(stored_id)
-        return worker
+        return self._workers.get(client_key, stored_id)
+
+    def is_of_another(self, client_key: str, stored_id: str) -> bool:
+        """Return whether another client is known to have made what has an id."""
+        return self._makers.get(stored_id, client_key) != client_key
 
     def check_invariants(self) -> None:
-        """Check the number of ids, and that each client stands by its number. For tests."""
-        assert self._num == sum(map(len, self._of_client.values())) <= self._most
-        for client_key, ids in self._of_client.items():
-            assert ids
-            assert client_key in self._by_size[len(ids).bit_length()]
-        assert sum(map(len, self._by_size)) == len(self._of_client)
-
-    def _forget_one(self) -> None:
-        largest = next(clients for clients in reversed(self._by_size) if clients)
-        client_key = next(iter(largest))
-        ids = self._of_client[client_key]
-        num_before = len(ids)
-        ids.popitem(last=False)
-        self._num -= 1
-        self._sized(client_key, num_before)
-
-    def _sized(self, client_key: str, num_before: int) -> None:
-        """Put a client where its number of ids belongs."""
-        num = len(self._of_client[client_key])
-        if num.bit_length() != num_before.bit_length():
-            self._by_size[num_before.bit_length()].pop(client_key, None)
-            if num:
-                self._by_size[num.bit_length()][client_key] = None
-        if not num:
-            del self._of_client[client_key]
+        """Check the table, and that only makers of ids in it are known. For tests."""
+        self._workers.check_invariants()
+        for stored_id, client_key in self._makers.items():
+            assert self._workers.get(client_key, stored_id) is not None

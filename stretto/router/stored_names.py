@@ -18,6 +18,7 @@ _COLLECTIONS = (
 """Paths behind `/v1/` whose members a server keeps."""
 _MADE = frozenset(f"/v1/{name}" for name in _COLLECTIONS if name != "chat/completions")
 """Paths at which a POST makes a member; its answer has the id."""
+_LISTS = frozenset(f"/v1/{name}" for name in _COLLECTIONS)
 _MEMBER = re.compile(rf"/v1/(?:{'|'.join(_COLLECTIONS)})/([^/]+)(?:/.*)?")
 _NO_IDS = frozenset(("input_tokens", "compact"))
 """Names behind a collection that are no ids."""
@@ -53,6 +54,11 @@ def id_named(path: str, fields: Mapping[str, Any], body: bytes) -> str:
             return value[: _MAX_ID + 1]
     file = _FILE.search(body) if b'"file_id"' in body else None
     return "" if file is None else file[1].decode("utf-8", "replace")
+
+
+def is_list(method: bytes, path: str) -> bool:
+    """Return whether a request asks for a list of all that a server keeps."""
+    return method in (b"GET", b"HEAD") and path in _LISTS
 
 
 class MadeId:

@@ -160,9 +160,9 @@ class Turns:
     def hedge(self, ticket: Ticket, num_attempts: int, now_s: float) -> list[RouterAction]:
         """Send a request a second time if it still waits for its first byte, at a worker that has room."""
         client = self._open.clients.get(ticket)
-        if client is None or client.running is None or client.has_begun:
+        if client is None or client.running is None or client.num_attempts != num_attempts:
             return []
-        if client.num_attempts != num_attempts:
+        if client.has_begun or client.has_head or client.hedge is not None:
             return []
         able, client_key = self._open.eligible.able(client)[0], client.request.client_key
         among = [
@@ -177,6 +177,7 @@ class Turns:
             return []
         hedge, first = next(self._open.tickets), client.running.worker
         request = replace(client.request, is_repeatable=False, may_hedge=False, program=NO_PROGRAM)
-        self._open.clients[hedge] = Client(request, client.placed, client.arrived_s, now_s, is_hedge=True)
+        self._open.clients[hedge] = Client(request, client.placed, client.arrived_s, now_s, hedge_of=ticket)
+        client.hedge = hedge
         reason = f"worker {first} had not begun after {now_s - client.sent_s:.3g} s"
         return [Hedge(ticket, self._open.send(hedge, replace(choice, reason=reason), now_s))]

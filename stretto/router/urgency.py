@@ -7,13 +7,13 @@ before others, positive ones give way to them.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 from stretto.http.client.headers import Headers, value_of
 from stretto.model.tasks import Objective
 from stretto.router.messages import RoutedRequest
+from stretto.router.per_client import PerClient
 from stretto.wire.errors import malformed, unacceptable
 from stretto.wire.service_tiers import TIERS
 
@@ -68,12 +68,11 @@ def read_deadline(headers: Headers) -> float | None:
 class ProgramDeadlines:
     """The deadlines of programs, each counted from the first request that names one.
 
-    Of many programs, those that were heard of longest ago are forgotten, so that their deadline is counted
-    anew.
+    Of many programs, one of the client with most is forgotten, so that its deadline is counted anew.
     """
 
     def __init__(self) -> None:
-        self._since: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+        self._since: PerClient[tuple[float, float]] = PerClient(_MAX_PROGRAMS)
 
     def of(self, request: RoutedRequest, now_s: float) -> float | None:
         """Return the time by which the program of a request should end; None if there is none.
@@ -83,13 +82,15 @@ class ProgramDeadlines:
         within_s, program = request.deadline_s, request.program.name
         if not program:
             return None if within_s is None else now_s + within_s
-        key = request.owner, program
-        if within_s is None and key not in self._since:
+        before = self._since.pop(request.owner, program)
+        if within_s is None and before is None:
             return None
-        since_s, before_s = self._since.pop(key, (now_s, 0.0))
+        since_s, before_s = before or (now_s, 0.0)
         within_s = before_s if within_s is None else within_s
         if not request.program.is_final:
-            self._since[key] = since_s, within_s
-            if len(self._since) > _MAX_PROGRAMS:
-                self._since.popitem(last=False)
+            self._since.put(request.owner, program, (since_s, within_s))
         return since_s + within_s
+
+    def check_invariants(self) -> None:
+        """Check the table of programs. For tests."""
+        self._since.check_invariants()

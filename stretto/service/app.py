@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 from stretto.http.application import TaskApplication
-from stretto.http.client.headers import value_of
+from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest, RequestLimits, path_of
 from stretto.http.connection import ClientConnection
 from stretto.http.refusals import LARGE_HEAD, SLOW_HEAD, NotAllowed, Refused
@@ -52,8 +52,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         route, parts = self._find(request)
         tenant, budget = None, self.budget
         if not route.is_open:
-            key = value_of(request.headers, b"authorization") or b""
-            tenant = self._tenants.find(key.decode("latin-1"))
+            tenant = self._tenants.find(_authorization(request.headers).decode("latin-1"))
             budget = tenant.budget
         request.found = Admitted(route, parts, tenant)
         max_bytes = route.max_body_bytes or self._config.max_body_bytes
@@ -98,3 +97,14 @@ class ServiceApp(TaskApplication[ServiceRequest]):
 
     def _next_id(self) -> str:
         return f"{self._run}-{next(self._numbers)}"
+
+
+def _authorization(headers: Headers) -> bytes:
+    """Return the key of a request as the header `Authorization` has it.
+
+    Clients of Anthropic's and Azure's APIs send theirs by headers of their own.
+    """
+    if (found := value_of(headers, b"authorization")) is not None:
+        return found
+    keys = (value_of(headers, name) for name in (b"x-api-key", b"api-key"))
+    return next((b"Bearer " + key for key in keys if key), b"")

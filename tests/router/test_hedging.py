@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -96,6 +97,58 @@ def test_a_failure_of_the_first_attempt_leaves_the_second() -> None:
     assert [worker.state for worker in state.workers()].count("suspect") == 1
     state.answered(ticket, 200, WorkerUsage(), 1007.0)
     assert state.num_clients == 0
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+def test_an_answer_that_refuses_the_first_attempt_counts_as_any_other(status: int) -> None:
+    """A client without a key must not make a worker suspect for all others."""
+    state = practised(state_of())
+    ticket, hedge = slow(state)
+    slow_worker = 1 - hedge.send.worker
+    state.hedge_won(ticket, hedge.send.ticket, 1006.0, f"status {status}", status=status, retry_after_s=7.0)
+    state.check_invariants()
+    worker = state.worker(slow_worker)
+    assert worker is not None
+    assert worker.state == "serving"
+    assert worker.wants_key == (status == 401)
+    assert worker.rests_until_s == (1013.0 if status == 429 else 0.0)
+    assert worker.num_failures == (status == 503)
+    state.answered(ticket, 200, WorkerUsage(), 1007.0)
+    assert state.num_clients == 0
+
+
+def test_a_request_has_one_second_attempt_at_a_time() -> None:
+    """The first attempt may fail and be repeated while the second one runs."""
+    state = practised(state_of(4))
+    ticket, hedge = slow(state)
+    actions = state.failed(ticket, "no connection", 1006.0, was_sent=False)
+    assert [one.ticket for one in actions if isinstance(one, Send)] == [ticket]
+    state.check_invariants()
+    assert hedges(state, 1100.0) == []
+    state.left(hedge.send.ticket, 1101.0)
+    state.check_invariants()
+    state.failed(ticket, "no connection", 1102.0, was_sent=False)
+    assert len(hedges(state, 1200.0)) == 1
+
+
+def test_what_has_a_head_is_not_sent_again() -> None:
+    state = practised(state_of())
+    ticket, _ = state.arrive(REQUEST, 1000.0)
+    state.head_came(ticket)
+    assert hedges(state, 1100.0) == []
+
+
+def test_the_second_attempt_may_win_while_the_first_waits_again() -> None:
+    state = practised(state_of(2, num_slots=1))
+    ticket, hedge = slow(state)
+    state.arrive(REQUEST, 1005.5)
+    assert state.num_waiting == 1
+    state.failed(ticket, "no connection", 1006.0)
+    state.check_invariants()
+    state.hedge_won(ticket, hedge.send.ticket, 1007.0)
+    state.check_invariants()
+    state.answered(ticket, 200, WorkerUsage(100, 100), 1008.0)
+    state.check_invariants()
 
 
 def test_a_removed_worker_ends_the_second_attempt_alone() -> None:
@@ -237,6 +290,27 @@ def test_a_client_that_leaves_ends_both_attempts() -> None:
             await until(
                 lambda: all(server.num_left > num for server, num in zip(at.servers, before, strict=True))
             )
+            at.router_state.check_invariants()
+
+    run(main())
+
+
+def test_a_request_that_ends_takes_its_second_attempt_along_though_both_are_at_one_worker() -> None:
+    """The first attempt may be repeated where the second one runs; then that worker is removed."""
+
+    async def main() -> None:
+        settings: dict[str, Any] = {"placement": "round_robin", "hedge_share": 1.0, "max_attempts": 2}
+        async with routing("well", "well", **settings) as at:
+            hangs = await hanging(at, stream=True)
+            second = 1 - hangs
+            at.servers[second].mode = "silent"
+            asked = asyncio.create_task(at.ask(stream=True))
+            await until(lambda: at.router_state.num_clients == 2)
+            at.router.front.remove(hangs, monotonic())
+            await until(lambda: at.router_state.num_running(second) == 2)
+            at.router.front.remove(second, monotonic())
+            assert (await asked).status_code in (502, 503)
+            assert at.router_state.num_clients == 0
             at.router_state.check_invariants()
 
     run(main())

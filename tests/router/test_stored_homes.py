@@ -250,3 +250,53 @@ def test_ids_of_answers_are_read_wherever_they_stand() -> None:
     assert made.feed(b": a comment\n\n") == ""
     assert made.feed(b'data: {"type":"response.created","response":{"id":"resp_2"}}\n\n') == "resp_2"
     assert not made.is_wanted
+
+
+def made_by(state: RouterState, tenant: str, name: str) -> None:
+    ticket, _ = state.arrive(RoutedRequest(model="m", tenant=tenant, is_repeatable=False), 0.0)
+    state.stored(ticket, name)
+    state.answered(ticket, 200, WorkerUsage(), 1.0)
+
+
+def two_tenants_state() -> RouterState:
+    state = RouterState(RouterConfig(), RoundRobin())
+    for index in range(2):
+        state.check_passed(state.add_worker(WorkerConfig(url=f"http://w{index}")).id, {"m": {}}, None, 0.0)
+    made_by(state, "one", "resp_1")
+    return state
+
+
+def test_what_another_tenant_has_made_is_asked_of_no_worker() -> None:
+    """All tenants of a service have one key at the workers, which would answer any of them."""
+    state = two_tenants_state()
+    for tenant, expected in (("two", Refuse), ("one", Send)):
+        _, (action,) = state.arrive(RoutedRequest(tenant=tenant, stored_id="resp_1"), 2.0)
+        assert isinstance(action, expected)
+        if isinstance(action, Refuse):
+            assert (action.status, action.message) == (404, "no worker keeps 'resp_1'")
+    state.check_invariants()
+
+
+def test_a_tenant_that_names_an_unknown_id_first_does_not_own_it() -> None:
+    state = two_tenants_state()
+    for tenant in ("two", "one"):
+        ticket, (action,) = state.arrive(RoutedRequest(tenant=tenant, stored_id="resp_of_before"), 2.0)
+        assert isinstance(action, Send)
+        state.answered(ticket, 200, WorkerUsage(), 3.0)
+    state.check_invariants()
+
+
+def test_clients_with_keys_of_their_own_are_told_apart_by_the_worker() -> None:
+    state = two_tenants_state()
+    _, (action,) = state.arrive(RoutedRequest(client_key="k", stored_id="resp_1"), 2.0)
+    assert isinstance(action, Send)
+
+
+def test_makers_are_forgotten_with_their_ids() -> None:
+    ids = StoredIds(2)
+    for number in range(5):
+        ids.learn("one", f"id{number}", 0, is_made=True)
+        ids.check_invariants()
+    assert [ids.is_of_another("two", f"id{number}") for number in range(5)] == [False] * 3 + [True] * 2
+    ids.learn("two", "id4", 0)
+    assert ids.is_of_another("two", "id4")

@@ -150,6 +150,17 @@ def test_a_deadline_counts_from_the_first_request_of_its_program() -> None:
     assert deadlines.of(RoutedRequest(program=one), 41.0) is None
 
 
+def test_a_client_with_very_many_programs_moves_no_deadline_but_its_own() -> None:
+    deadlines = ProgramDeadlines()
+    own = RoutedRequest(program=NamedProgram("1"), client_key="small", deadline_s=30.0)
+    assert deadlines.of(own, 0.0) == 30.0
+    for number in range(10_000):
+        flood = RoutedRequest(program=NamedProgram(str(number)), client_key="large", deadline_s=30.0)
+        deadlines.of(flood, 1.0)
+    deadlines.check_invariants()
+    assert deadlines.of(own, 10.0) == 30.0
+
+
 @pytest.mark.parametrize("value", [b"", b"x", b"0", b"-1", b"nan", b"inf", b"1e9"])
 def test_a_deadline_that_is_no_time_is_refused(value: bytes) -> None:
     with pytest.raises(RequestRefused):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from support.machines import batch_engine, batch_request, lost, serving, start_all
+from support.machines import add_ready, batch_engine, batch_request, lost, serving, start_all
 
 from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.graph.compile import compile_graph
@@ -15,6 +15,7 @@ from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment
 from stretto.model.errors import (
     BadReply,
+    BadServer,
     EffectInDoubt,
     EngineFailure,
     EngineTimeout,
@@ -384,3 +385,20 @@ def test_an_effect_runs_in_a_batch_of_its_own_so_that_no_neighbour_has_it_run_ag
     assert ["send"] in batches
     assert all(len(batch) == 1 for batch in batches if {"pay", "send"} & set(batch))
     assert sum(batch.count("pay") for batch in batches) == 1
+
+
+def test_items_answered_wrongly_do_not_wait_for_ever_for_an_instance_that_stays_away() -> None:
+    """All of a batch is answered wrongly by both instances; then one of them is down for good."""
+    deployment = batch_engine()
+    scheduler = machine(batch_request("1", "a", "xy"), engine=deployment)
+    add_ready(scheduler, deployment.replicas[0], 0.0)
+    ((first, _),) = scheduler.start()
+    assert scheduler.fail(BadServer("no API"), first) == []
+    ((other, _),) = scheduler.start(1.0)
+    assert other != first
+    assert scheduler.fail(BadServer("no API"), other) == []
+    scheduler.suspected(other, "down", 2.0)
+    assert scheduler.start(2.0) == []
+    limit_s = batch_engine().engine.recover_s
+    ((again, _),) = scheduler.start(2.0 + limit_s)
+    assert again == first

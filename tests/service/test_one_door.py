@@ -19,10 +19,12 @@ from stretto import Input, Template
 from stretto import programs as P
 from stretto.components import LLMCall
 from stretto.engines.catalogue import transforms_engine
+from stretto.router.aliases import AliasConfig
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import WaitingPicture
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
+from stretto.service.pool.door import with_model
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.service import Service
 
@@ -348,8 +350,10 @@ def test_errors_of_the_last_worker_have_types_at_each_door() -> None:
         assert (failed.status_code, failed.json()["error"]["step"]) == (502, "llmcall")
         worker.kill()
         assert at.http.post(CHAT, json=chat("hi")).status_code in (502, 503)
+        began_s = monotonic()
         lost = at.http.post(QUERY, json=query("hi"))
         assert (lost.status_code, lost.json()["error"]["type"]) == (502, "server_error")
+        assert monotonic() - began_s < PATIENCE_S / 4  # some max_wait_s, and no more
 
 
 def test_a_stream_that_is_cut_is_an_error_for_a_chat_and_goes_on_for_an_app() -> None:
@@ -390,6 +394,101 @@ def test_keys_and_limits_hold_for_plain_traffic() -> None:
         long = at.post(CHAT, chat("hi", max_tokens=81), "c").result()
         assert (long.status_code, long.json()["error"]["code"]) == (422, "over_limit")
         assert at.post(CHAT, chat("hi"), "c").result().status_code == 429  # may be any length
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"model": "%s", "max_tokens": 5000, "temperature": NaN}',
+        '{"model": "%s", "max_tokens": 5000.0}',
+        '{"model": "%s", "max_tokens": "5000"}',
+        '{"model": "%s", "max_tokens": 1, "max_tokens": 5000}',
+        '{"model": "%s", "max_new_tokens": 5000}',
+        '{"model": "%s", "sampling_params": {"max_new_tokens": 5000}}',
+        '{"model": "%s", "sampling_params": [{"max_new_tokens": 5000}]}',
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1//chat/completions", "/v1/completions/", "/generate"])
+def test_a_limit_holds_in_whatever_form_it_is_written(path: str, body: str) -> None:
+    with door(num_slots=8, config=TENANTS) as at:
+        headers = {"authorization": "Bearer c", "content-type": "application/json"}
+        answer = at.http.post(path, content=body % MODEL, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "over_limit")
+        assert not at.workers[0].asked
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        (COMPLETIONS, {"prompt": ["a", "b", "c"], "max_tokens": 50}),
+        (COMPLETIONS, {"prompt": [[1], [2], [3]], "max_tokens": 50}),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 50, "n": "3"}),
+        ("/v1//chat/completions", {}),
+        (CHAT + "/", {}),
+    ],
+)
+def test_all_answers_of_a_request_are_spent(path: str, more: dict[str, Any]) -> None:
+    with door(num_slots=8, config=TENANTS) as at:
+        (worker,) = at.workers
+        worker.is_open = True
+        assert at.post(CHAT, chat("hi", max_tokens=10), "c").result().status_code == 200
+        assert at.post(path, {"model": MODEL, **more}, "c").result().status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("sent", "passed_on"),
+    [
+        (b'{"model": "llm", "messages": [], "x": NaN}', b'{"model": "%b", "messages": [], "x": NaN}'),
+        (b'{ "messages": [],"model":""}', b'{ "messages": [],"model":"%b"}'),
+        (b'{ "messages": []}', b'{"model":"%b", "messages": []}'),
+        (b"{ }", b'{"model":"%b" }'),
+    ],
+)
+def test_no_byte_changes_but_the_name_of_the_engine(sent: bytes, passed_on: bytes) -> None:
+    assert with_model(sent, MODEL) == passed_on % MODEL.encode()
+    assert with_model('{"x": "é"}'.encode("latin-1"), MODEL) is None
+
+
+def test_the_engine_is_named_in_a_body_that_is_no_strict_json() -> None:
+    with door(num_slots=8) as at:
+        (worker,) = at.workers
+        worker.is_open = True
+        sent = '{"model": "llm", "messages": [{"role": "user", "content": "hi"}], "x": NaN}'
+        asked = at.http.post(CHAT, content=sent, headers={"content-type": "application/json"})
+        assert asked.status_code == 200
+        assert worker.asked[-1].body["model"] == MODEL
+
+
+@pytest.mark.parametrize("name", ["x-api-key", "api-key"])
+def test_keys_of_clients_of_other_apis_are_the_services_too(name: str) -> None:
+    with door(num_slots=8, config=TENANTS) as at:
+        (worker,) = at.workers
+        worker.is_open = True
+        for key, status in (("a", 200), ("z", 401)):
+            answer = at.http.post("/v1/messages", json=chat("hi", max_tokens=5), headers={name: key})
+            assert answer.status_code == status
+        assert name not in worker.asked[-1].headers
+
+
+def test_an_alias_is_a_model_of_the_door() -> None:
+    alias = AliasConfig(name="gpt", models={MODEL: 1.0})
+    with door(num_slots=8, alias=(alias,)) as at:
+        (worker,) = at.workers
+        worker.is_open = True
+        listed = {one["id"]: one for one in at.http.get("/v1/models").json()["data"]}
+        assert listed["gpt"]["root"] == MODEL
+        assert at.http.get("/v1/models/gpt").json() == listed["gpt"]
+        answer = at.http.post(CHAT, json={**chat("hi"), "model": "gpt"})
+        assert (answer.status_code, worker.asked[-1].body["model"]) == (200, MODEL)
+
+
+def test_a_tenant_gets_no_list_of_what_all_have_stored() -> None:
+    with door(num_slots=8, config=TENANTS) as at:
+        for path in ("/v1/files", "/v1//batches", "/v1/conversations/"):
+            answer = at.http.get(path, headers={"authorization": "Bearer a"})
+            assert answer.status_code == 403
+    with door(num_slots=8) as at:
+        assert at.http.get("/v1/files").status_code != 403
 
 
 def test_tenants_have_shares_across_the_doors() -> None:

@@ -571,11 +571,16 @@ class BatchScheduler:
             else:
                 again = entry.again(lo, hi, attempt=entry.attempt + was_attempt, alone=True)
                 again.after(error, avoids, sent_s, was_attempt=was_attempt)
-                if again.wrong_at:
-                    wait_s = self.instances.fleet.wait_s(self.engine.recover_s)
-                    self._wronged.append((sent_s + wait_s, again))
-                self.queue.add(again)
+                self._queue_again(again, sent_s)
         return reports
+
+    def _queue_again(self, entry: QueueEntry, sent_s: float) -> None:
+        """Queue what is tried again. If it was answered wrongly, it waits for other instances for some time,
+        counted from the start of its last batch.
+        """
+        if entry.wrong_at:
+            self._wronged.append((sent_s + self.instances.fleet.wait_s(self.engine.recover_s), entry))
+        self.queue.add(entry)
 
     def _retry_apart(self, batch: _Batch, error: StrettoError) -> list[Report]:
         """Queue a failed batch again task by task, then item by item; an item that fails alone has failed."""
@@ -587,7 +592,7 @@ class BatchScheduler:
             parts = [(entry, item, item + 1) for item in range(lo, hi)]
         for entry, lo, hi in parts:
             if entry.query not in self._leaving:
-                self.queue.add(entry.again(lo, hi, attempt=entry.attempt, alone=True))
+                self._queue_again(entry.again(lo, hi, attempt=entry.attempt, alone=True), batch.started_s)
         return []
 
 

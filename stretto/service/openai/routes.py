@@ -16,6 +16,7 @@ from stretto.http.routes import Handler, Route
 from stretto.model.deployment import Replica
 from stretto.model.errors import InternalError, StrettoError
 from stretto.model.values import Document
+from stretto.router.own_routes import alias_cards, model_lists
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.openai.errors import as_refused
@@ -101,8 +102,9 @@ class OpenAIRoutes:
             await request.answer_json(self._models.card(name).to_json())
 
     def _at_workers(self) -> Mapping[str, object]:
-        """Return the models of the workers by name."""
+        """Return the models of the workers, and the aliases of such models, by name."""
         if self._door is None:
             return {}
-        workers = self._door.pool.front.router_state.workers()
-        return {name: card for one in workers if one.takes_requests for name, card in one.models.items()}
+        front = self._door.pool.front
+        models = {name: card for listed in model_lists(front) for name, card in listed.items()}
+        return {**models, **{name: card for name, card in alias_cards(front).items() if name not in models}}

@@ -5,7 +5,11 @@ came. One that names the engine which the workers are is given the name of their
 from __future__ import annotations
 
 import asyncio
+import json
+import math
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -14,9 +18,11 @@ from stretto.http.client_request import ClientRequest
 from stretto.http.connection import ClientConnection
 from stretto.http.routes import Route
 from stretto.http.served import Served
+from stretto.router.body_edits import edited, values_of
 from stretto.router.keys import KEY_HEADERS
 from stretto.router.messages import Sender
 from stretto.router.own_routes import METRICS
+from stretto.router.prompts import check_num_items
 from stretto.router.routes import is_method, is_passed_on, read_target
 from stretto.service.bodies import in_thread
 from stretto.service.config import DEFAULT_CHAT_TOKENS
@@ -38,26 +44,50 @@ _USUAL_TOKENS = {
 }
 """Tokens of an answer to a request that names no limit, by its path; of others none."""
 _UNREAD = object()
+_NO_PROMPT = msgspec.Raw()
+_SEVERAL = re.compile(rb'\s*\[\s*["\[]')
+"""Beginning of a list of prompts, not of token ids."""
+_NAMES = ("model", "n", "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
+"""Fields of which the door reads the values."""
 
 
 class AskedOfModel(msgspec.Struct):
-    """The fields of a request that its door reads; the body is checked by whoever answers it."""
+    """The fields of a request that its door reads; the body is checked by whoever answers it.
+
+    Numbers count in all forms in which servers take them: 80, 80.0 and "80" are the same limit.
+    """
 
     model: Any = ""
     n: Any = 1
+    prompt: msgspec.Raw = _NO_PROMPT
     max_tokens: Any = 0
     max_completion_tokens: Any = 0
     max_output_tokens: Any = 0
+    max_new_tokens: Any = 0
+    sampling_params: Any = None
 
     @property
     def limit(self) -> int:
         """Largest number of tokens of an answer; 0 if the request names none."""
-        return max(map(_count, (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)))
+        parameters = (
+            self.sampling_params if isinstance(self.sampling_params, list) else [self.sampling_params]
+        )
+        within = [one.get("max_new_tokens") for one in parameters if isinstance(one, dict)]
+        own = self.max_tokens, self.max_completion_tokens, self.max_output_tokens, self.max_new_tokens
+        return max(map(_count, (*own, *within)))
+
+    @property
+    def num_answers(self) -> int:
+        """Number of answers, to all prompts together."""
+        num_prompts = 1
+        if _SEVERAL.match(self.prompt):
+            num_prompts = max(1, len(_LIST.decode(self.prompt)))
+        return num_prompts * max(1, _count(self.n))
 
 
 _NEED_MODEL = ("/v1/chat/completions", "/v1/completions")
 """Paths of requests that mean the engine if they name no model."""
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _DECODER = msgspec.json.Decoder(AskedOfModel)
 
 
@@ -86,6 +116,7 @@ class PoolDoor:
         is_known = path == METRICS or is_passed_on(path)
         if not is_known or not is_method(request.method):
             return None
+        request.path = path  # as workers understand it
         return Route(request.method.decode("latin-1"), path, self.pass_on)
 
     async def pass_on(self, request: ServiceRequest, asked: AskedOfModel | None = None) -> None:
@@ -105,7 +136,7 @@ class PoolDoor:
         if request.method == "POST":
             asked = asked or await read_asked(request)
             tenant.check_output_tokens(asked.limit)
-            num_output = (asked.limit or _USUAL_TOKENS.get(request.path, 0)) * max(1, _count(asked.n))
+            num_output = (asked.limit or _USUAL_TOKENS.get(request.path, 0)) * asked.num_answers
             num_tokens = request.num_body / _BYTES_PER_TOKEN + num_output
             tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
             tenant.spend_tokens(num_tokens)
@@ -130,11 +161,7 @@ class PoolDoor:
             return None
         content = await request.body()
 
-        def write() -> bytes:
-            fields = _FIELDS.decode(content)  # all other values stay as they were written
-            return msgspec.json.encode({**fields, "model": model})
-
-        return await in_thread(len(content) > _LONG_BYTES, write)
+        return await in_thread(len(content) > _LONG_BYTES, lambda: with_model(content, model))
 
 
 async def read_asked(request: ServiceRequest) -> AskedOfModel:
@@ -143,14 +170,48 @@ async def read_asked(request: ServiceRequest) -> AskedOfModel:
     """
     content = await request.body()
 
-    def read() -> AskedOfModel:
-        try:
-            return _DECODER.decode(content)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return AskedOfModel(_UNREAD)
+    return await in_thread(len(content) > _LONG_BYTES, lambda: _read(content))
 
-    return await in_thread(len(content) > _LONG_BYTES, read)
+
+def _read(content: bytes) -> AskedOfModel:
+    """Read a body, also one that is JSON for the router and for workers alone, such as one with NaN."""
+    with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return _DECODER.decode(content)
+    try:
+        check_num_items(content)
+        fields = json.loads(content)
+    except (ValueError, RecursionError, RequestRefused):
+        return AskedOfModel(_UNREAD)
+    if not isinstance(fields, dict):
+        return AskedOfModel(_UNREAD)
+    found = AskedOfModel(**{name: fields[name] for name in _NAMES if name in fields})
+    found.sampling_params = fields.get("sampling_params")
+    if isinstance(prompts := fields.get("prompt"), list) and prompts and not isinstance(prompts[0], int):
+        found.prompt = msgspec.Raw(msgspec.json.encode([""] * len(prompts)))
+    return found
+
+
+def with_model(content: bytes, model: str) -> bytes | None:
+    """Return a body with another name of a model, and no other byte changed; None if it is in no UTF-8."""
+    name = msgspec.json.encode(model)
+    try:
+        places = values_of(content, "model")
+    except RequestRefused:
+        return None
+    if places:
+        return edited(content, [(place, name) for place in places])
+    begin = content.index(b"{") + 1
+    comma = b"" if content[begin:].lstrip().startswith(b"}") else b","
+    return edited(content, [((begin, begin), b'"model":%b%b' % (name, comma))])
 
 
 def _count(value: Any) -> int:
+    """Return a number of tokens or answers; 0 for what is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return 0
+    if isinstance(value, float):
+        value = math.ceil(value) if math.isfinite(value) else 0
     return value if type(value) is int and value > 0 else 0

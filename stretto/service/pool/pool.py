@@ -33,7 +33,7 @@ class WorkerPool(Observer):
         engine: name of the runtime's engine whose requests go to the workers.
 
     Attributes:
-        engine: name of that engine.
+        engine: name of the engine that the workers are.
         deployment: declaration of that engine.
     """
 
