@@ -39,6 +39,7 @@ class GatedWorker:
         is_open: whether answers go at once.
         status: status of answers.
         cuts: whether an answer that is streamed is cut after its first event.
+        model: the only model that it has.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class GatedWorker:
         self.is_open = False
         self.status = 200
         self.cuts = False
+        self.model = MODEL
         self._changed = threading.Condition()
         self._num_free = 0
         self._is_dead = False
@@ -65,7 +67,7 @@ class GatedWorker:
 
             def do_GET(self) -> None:
                 if self.path == "/v1/models":
-                    self._whole({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+                    self._whole({"object": "list", "data": [{"id": worker.model, "object": "model"}]})
                 elif self.path == "/health":
                     self._whole({})
                 elif self.path == "/metrics":
