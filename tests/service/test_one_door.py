@@ -382,6 +382,24 @@ def test_a_stream_that_is_cut_is_an_error_for_a_chat_and_goes_on_for_an_app() ->
         assert '"reply": "to hi"' in asked.result().text.replace('":"', '": "')
 
 
+def test_an_app_leaves_a_worker_that_breaks_off_all_its_answers_for_a_busy_one() -> None:
+    with door(num_workers=2, num_slots=8) as at:
+        failing, busy = at.workers
+        held = [at.post(CHAT, chat(f"held {number}")) for number in range(6)]
+        until(lambda: len(failing.asked) + len(busy.asked) == len(held))
+        failing.errs = failing.is_open = True
+        until(lambda: sum(one.done() for one in held) == len(failing.asked))  # so that it looks best
+        answer = at.post(QUERY, query("hi"))
+        until(lambda: answer.done() or "hi" in busy.prompts[-1])
+        busy.is_open = True
+        assert answer.result().json()["outputs"] == {"reply": "to hi"}, answer.result().text
+        assert [worker.prompts.count("hi") for worker in at.workers] == [1, 1]
+        busy.errs = True
+        lost = at.http.post(QUERY, json=query("lost"))
+        assert (lost.status_code, lost.json()["error"]["code"]) == (502, "engine_unavailable")
+        assert sum(worker.prompts.count("lost") for worker in at.workers) == 3
+
+
 TENANTS = ServiceConfig(
     port=0,
     tenant=(
