@@ -361,12 +361,14 @@ def test_errors_of_the_last_worker_have_types_at_each_door() -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (502, "bad_reply")
         worker.status = 500
         assert at.http.post(CHAT, json=chat("hi")).status_code == 500
+        begun_s = monotonic()
         failed = at.http.post(QUERY, json=query("hi"))
         assert (failed.status_code, failed.json()["error"]["step"]) == (502, "llmcall")
         worker.kill()
         assert at.http.post(CHAT, json=chat("hi")).status_code in (502, 503)
         lost = at.http.post(QUERY, json=query("hi"))
         assert (lost.status_code, lost.json()["error"]["type"]) == (502, "server_error")
+        assert monotonic() < begun_s + 30, "the engine waits beyond the pool's own limits"
 
 
 def test_a_stream_that_is_cut_is_an_error_for_a_chat_and_goes_on_for_an_app() -> None:

@@ -27,6 +27,8 @@ _NO_LIMIT = 1_000_000_000
 _MAX_ATTEMPTS = 3
 """Times that a request is sent: the workers are tried in turn each time, first those that have not broken it
 off; text that was passed on already is not passed on again."""
+_RECOVER_S = 2.0
+"""Seconds that a request waits at the engine after a failure: short, as the pool waits for workers itself."""
 _MAX_FAILED = 1000
 """Number of requests for which it is remembered which workers have broken them off."""
 _WAIT_S = 3600.0
@@ -145,6 +147,7 @@ def pooled_deployment(
         max_running=_NO_LIMIT,
         timeout_s=None,
         max_attempts=_MAX_ATTEMPTS,
+        recover_s=_RECOVER_S,
         holds_programs=False,
     )
     config = PooledConfig(server, front, sender_of)
