@@ -47,7 +47,9 @@ _KINDS = {
     502: "UpstreamError",
 }
 """Kinds of the router's own errors, by status."""
-_WORKER, _REASON = b"x-stretto-worker", b"x-stretto-reason"
+WORKER_HEADER = "x-stretto-worker"
+"""Header of an answer with the number of the worker that gives it."""
+_WORKER, _REASON = WORKER_HEADER.encode(), b"x-stretto-reason"
 _HELD_MS, _HELD_FOR = b"x-stretto-held-ms", b"x-stretto-held-for"
 _RETRY_AFTER = b"retry-after"
 

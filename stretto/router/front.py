@@ -328,7 +328,13 @@ class Front:
             if sender is None or sender.step is None:
                 return routed
             objective = sender.step.record.criteria
-            return replace(routed, step=sender.step, program=sender.program, objective=objective)
+            return replace(
+                routed,
+                step=sender.step,
+                program=sender.program,
+                objective=objective,
+                failed_at=sender.failed_at,
+            )
 
         return read
 

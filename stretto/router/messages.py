@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from stretto.cluster.placement import Choice, PromptKey
@@ -63,6 +63,7 @@ class RoutedRequest:
         program: program that it belongs to.
         tenant: owner of the request, where its door knows it; None for whom the client's key tells.
         step: the step of an app's query that it is a part of; None for plain traffic.
+        failed_at: workers that have begun to answer the step and failed, which others are preferred to.
     """
 
     model: str = ""
@@ -86,6 +87,7 @@ class RoutedRequest:
     program: NamedProgram = NO_PROGRAM
     tenant: str | None = None
     step: StepRequest | None = None
+    failed_at: Collection[WorkerId] = ()
 
     @property
     def owner(self) -> str:
@@ -102,6 +104,7 @@ class Sender:
     tenant: str
     step: StepRequest | None = None
     program: NamedProgram = NO_PROGRAM
+    failed_at: Collection[WorkerId] = ()
 
 
 @record

@@ -110,6 +110,7 @@ class RouterState:
             request = replace(request, ids=(), text="")
         deadline_s = self._deadlines.of(request, now_s)
         self._clients[ticket] = client = Client(request, placed, now_s, now_s, deadline_s)
+        client.tried.update(request.failed_at)
         client.home = self._homes.of(request)
         if client.home.problem:
             return ticket, [self._open.refuse(ticket, 404, client.home.problem, None, now_s)]

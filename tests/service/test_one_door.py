@@ -273,6 +273,23 @@ def test_the_engines_name_stands_for_the_workers_model_and_tools_are_the_workers
         assert worker.asked[-1].body["model"] == MODEL
 
 
+def test_the_engine_keeps_its_model_when_the_first_worker_comes_back_with_another_one() -> None:
+    with door(num_workers=2, num_slots=9, health_interval_s=0.05) as at:
+        for worker in at.workers:
+            worker.is_open = True
+        assert at.http.post(CHAT, json=chat("x", model="llm")).status_code == 200
+        at.workers[0].model = "another"
+        until(lambda: "another" in str(at.http.get("/v1/models").json()))
+        for number in range(4):
+            assert at.http.post(CHAT, json=chat(f"y{number}", model="llm")).status_code == 200
+        assert {asked.body["model"] for worker in at.workers for asked in worker.asked} == {MODEL}
+        at.workers[1].model = "another"
+        until(lambda: MODEL not in [one["id"] for one in at.http.get("/v1/models").json()["data"]])
+        assert at.http.post(CHAT, json=chat("z", model="llm")).status_code == 200
+        models = [asked.body["model"] for worker in at.workers for asked in worker.asked]
+        assert models.count("another") == 1
+
+
 def test_models_of_workers_engines_and_apps_are_listed_and_answer() -> None:
     with door(num_slots=8) as at:
         at.workers[0].is_open = True
@@ -367,6 +384,24 @@ def test_a_stream_that_is_cut_is_an_error_for_a_chat_and_goes_on_for_an_app() ->
         worker.wait_until_asked(2)
         worker.cuts = False
         assert '"reply": "to hi"' in asked.result().text.replace('":"', '": "')
+
+
+def test_an_app_leaves_a_worker_that_breaks_off_all_its_answers_for_a_busy_one() -> None:
+    with door(num_workers=2, num_slots=8) as at:
+        failing, busy = at.workers
+        held = [at.post(CHAT, chat(f"held {number}")) for number in range(6)]
+        until(lambda: len(failing.asked) + len(busy.asked) == len(held))
+        failing.errs = failing.is_open = True
+        until(lambda: sum(one.done() for one in held) == len(failing.asked))  # so that it looks best
+        answer = at.post(QUERY, query("hi"))
+        until(lambda: answer.done() or "hi" in busy.prompts[-1])
+        busy.is_open = True
+        assert answer.result().json()["outputs"] == {"reply": "to hi"}, answer.result().text
+        assert [worker.prompts.count("hi") for worker in at.workers] == [1, 1]
+        busy.errs = True
+        lost = at.http.post(QUERY, json=query("lost"))
+        assert (lost.status_code, lost.json()["error"]["code"]) == (502, "engine_unavailable")
+        assert sum(worker.prompts.count("lost") for worker in at.workers) == 3
 
 
 TENANTS = ServiceConfig(

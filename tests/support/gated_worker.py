@@ -39,6 +39,8 @@ class GatedWorker:
         is_open: whether answers go at once.
         status: status of answers.
         cuts: whether an answer that is streamed is cut after its first event.
+        errs: whether an answer that is streamed ends with an error after its first event.
+        model: the only model that it has.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,8 @@ class GatedWorker:
         self.is_open = False
         self.status = 200
         self.cuts = False
+        self.errs = False
+        self.model = MODEL
         self._changed = threading.Condition()
         self._num_free = 0
         self._is_dead = False
@@ -65,7 +69,7 @@ class GatedWorker:
 
             def do_GET(self) -> None:
                 if self.path == "/v1/models":
-                    self._whole({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+                    self._whole({"object": "list", "data": [{"id": worker.model, "object": "model"}]})
                 elif self.path == "/health":
                     self._whole({})
                 elif self.path == "/metrics":
@@ -98,7 +102,9 @@ class GatedWorker:
                 self.send_header("content-type", "text/event-stream")
                 self.send_header("transfer-encoding", "chunked")
                 self.end_headers()
-                for event in _events(asked)[: 1 if worker.cuts else None]:
+                error = {"error": {"message": "it fails", "type": "InternalServerError", "code": 500}}
+                events = [_events(asked)[0], error] if worker.errs else _events(asked)
+                for event in events[: 1 if worker.cuts else None]:
                     self._chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
                 if worker.cuts:
                     self.close_connection = True

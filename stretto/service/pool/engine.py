@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from stretto.cluster.kv_events import KVEvent
@@ -17,15 +17,20 @@ from stretto.model.errors import EngineBusy, EngineFailure
 from stretto.model.profile import Profile
 from stretto.model.tasks import Failed, LLMEvent, LLMTask
 from stretto.router.front import Front
-from stretto.router.messages import Sender
-from stretto.service.pool.in_process import SENDER, InProcessClient
+from stretto.router.messages import Sender, WorkerId
+from stretto.sched.queries.request import StepRequest
+from stretto.service.pool.in_process import ANSWERED_BY, SENDER, InProcessClient
 from stretto.wire import paths
 
 _NO_LIMIT = 1_000_000_000
 """Requests and tokens at the engine's only instance: they wait at the workers, and not before it."""
-_MAX_ATTEMPTS = 2
-"""Times that a request is sent: the workers are tried in turn each time, and text that was passed on already
-is not passed on again."""
+_MAX_ATTEMPTS = 3
+"""Times that a request is sent: the workers are tried in turn each time, first those that have not broken it
+off; text that was passed on already is not passed on again."""
+_RECOVER_S = 2.0
+"""Seconds that a request waits at the engine after a failure: short, as the pool waits for workers itself."""
+_MAX_FAILED = 1000
+"""Number of requests for which it is remembered which workers have broken them off."""
 _WAIT_S = 3600.0
 """Longest silence of the pool, which has limits of its own for whatever it waits for."""
 
@@ -57,6 +62,7 @@ class PooledLLM:
 
     def __init__(self, config: PooledConfig) -> None:
         self._sender_of = config.sender_of
+        self._failed_at: dict[StepRequest, frozenset[WorkerId]] = {}
         self._http = Http(config.server, InProcessClient(config.front))
         self._server = OpenAIServer(config.server, self._http)
 
@@ -70,10 +76,20 @@ class PooledLLM:
 
         What has met no worker in the pool for as long as it may wait there fails for good.
         """
-        SENDER.set(self._sender_of(task.id))  # of this asyncio task alone
+        sender = self._sender_of(task.id)
+        step = None if sender is None else sender.step
+        answered_by: list[WorkerId] = []
+        if sender is not None and step is not None and (failed_at := self._failed_at.pop(step, None)):
+            sender = replace(sender, failed_at=failed_at)
+        SENDER.set(sender)  # of this asyncio task alone
+        ANSWERED_BY.set(answered_by)
 
         def tell(event: LLMEvent) -> None:
             error = event.error if isinstance(event, Failed) else None
+            if error is not None and step is not None and sender is not None and answered_by:
+                self._failed_at[step] = frozenset((*sender.failed_at, *answered_by))
+                if len(self._failed_at) > _MAX_FAILED:
+                    del self._failed_at[next(iter(self._failed_at))]
             if isinstance(error, EngineBusy) and not error.retry_after_s:
                 event = Failed(event.task, EngineFailure(error.message, step=error.step))
             emit(event)
@@ -131,6 +147,7 @@ def pooled_deployment(
         max_running=_NO_LIMIT,
         timeout_s=None,
         max_attempts=_MAX_ATTEMPTS,
+        recover_s=_RECOVER_S,
         holds_programs=False,
     )
     config = PooledConfig(server, front, sender_of)

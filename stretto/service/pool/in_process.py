@@ -12,11 +12,14 @@ from stretto.http.client_request import ClientRequest
 from stretto.http.request import JSON_TYPE
 from stretto.http.served import Served
 from stretto.model.errors import EngineUnavailable
+from stretto.router.exchange import WORKER_HEADER
 from stretto.router.front import Front
-from stretto.router.messages import Sender
+from stretto.router.messages import Sender, WorkerId
 
 SENDER: ContextVar[Sender | None] = ContextVar("sender", default=None)
 """The sender of the requests of the present task."""
+ANSWERED_BY: ContextVar[list[WorkerId]] = ContextVar("answered_by")
+"""To this list the workers are added that begin to answer the requests of the present task."""
 
 
 class InProcessClient:
@@ -49,6 +52,10 @@ class InProcessClient:
         try:
             answer.served = self._front().serve(answer, request)
             await answer.wait_for_head()
+            if (worker := answer.header(WORKER_HEADER)) and (
+                answered_by := ANSWERED_BY.get(None)
+            ) is not None:
+                answered_by.append(int(worker))
         except BaseException:
             answer.leave()
             raise

@@ -49,6 +49,7 @@ class WorkerPool(Observer):
         self._router = RunningRouter(config, say=say, tenant_weights=weights, has_port=False)
         self.engine = engine
         self._model = model
+        self._found = ""  # the model that was found where none is named
         self._runtime: Runtime | None = None
         self._tenants: dict[str, str] = {}  # of queries that are programs by themselves
         self._is_open = False
@@ -66,9 +67,17 @@ class WorkerPool(Observer):
 
     @property
     def model(self) -> str:
-        """Name of the model that the engine stands for; "" if no worker has listed one yet."""
-        listed = (name for worker in self.front.router_state.workers() for name in worker.models)
-        return self._model or next(listed, "")
+        """Name of the model that the engine stands for; "" if no worker has listed one yet.
+
+        The first one that was listed remains while any worker lists it: the first worker may come back with
+        another model, and requests for the engine must not follow it while the others have the model.
+        """
+        if self._model:
+            return self._model
+        listed = [name for worker in self.front.router_state.workers() for name in worker.models]
+        if self._found not in listed:
+            self._found = next(iter(listed), "")
+        return self._found
 
     def serve(self, runtime: Runtime) -> None:
         """Take the requests of a runtime, which has the engine and this observer."""
