@@ -13,15 +13,23 @@ from stretto.documents.text import decode
 from stretto.model.values import Section
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
+_MAX_HEADER = 100_000
+"""Most characters of a header. To decode one takes some 200 times its size in memory."""
 
 
 def parse_mail(data: bytes) -> list[Section]:
     """Parse a mail, in plain text if it has that and else in HTML.
 
     Raises:
-        ValueError: the bytes hold no header of a mail.
+        ValueError: the bytes hold no header of a mail, or one that is too long.
     """
     mail = message_from_bytes(data, policy=policy.default)
+    for part in mail.walk():
+        for name, value in part.raw_items():
+            if len(value) > _MAX_HEADER:
+                raise ValueError(
+                    f"has a header {name!r} of {len(value)} characters; {_MAX_HEADER} are allowed"
+                )
     headers = {name: text for name in _HEADERS if (text := _header(mail, name))}
     if not headers:
         raise ValueError(f"is no mail: it has none of the headers {', '.join(_HEADERS)}")

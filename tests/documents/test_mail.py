@@ -76,3 +76,13 @@ def test_a_mail_of_endless_parts_costs_itself_alone(tmp_path: Path) -> None:
     (tmp_path / "b.eml").write_bytes(b"Subject: b\n\ntext")
     documents = load_documents([tmp_path], on_bad=lambda error: None)
     assert documents[-1].source == str(tmp_path / "b.eml")
+
+
+@pytest.mark.parametrize(
+    "head", [b"Subject: ", b"Content-Disposition: attachment; filename=", b"Content-Type: text/plain; name="]
+)
+def test_a_header_that_would_take_much_memory_to_decode_is_refused(head: bytes) -> None:
+    words = b"=?utf-8?q?" + b"a" * 50 + b"?=\n "
+    mail = b"From: a@b\n" + head + words * 2_000 + b"\n\nText."
+    with pytest.raises(ValueError, match="characters; 100000 are allowed"):
+        parse_mail(mail)
