@@ -152,7 +152,7 @@ def run_plan(
     else:
         application = read_application(app)
         asked = read_run_requests(requests, application)
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     say = partial(errors.print, highlight=False, soft_wrap=True, markup=False)
     with TemporaryDirectory(prefix="stretto-") as folder, bar(errors) as progress:
         plan: Callable[[CallBook], Plan] | Replanner = _one_each(application, at_once)
