@@ -112,8 +112,9 @@ def run_plan(
         typer.Option("--speed", help="Emulated seconds per real second. Default: 1.", min=0.001),
     ] = None,
 ) -> None:
-    """Run an application of several LLMs over a file of requests. The same command again goes on where an
-    earlier one was ended.
+    """Run an application of several LLMs over a file of requests; the same command again goes on.
+
+    What an earlier run has finished is not done again.
     """
     parsing.checked_target("--out", out)
     failures = failures or out.with_name(out.name + ".failed")
