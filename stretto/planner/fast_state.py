@@ -29,7 +29,7 @@ class Numbers:
     """The sizes of an instance, and the numbers in its state. All are whole numbers.
 
     Attributes:
-        num_blocks, block_tokens, max_running, max_batch_tokens, lookahead: those of the `SchedulerConfig`.
+        num_blocks, block_tokens, max_running, max_batch_tokens, lookahead: values of the `SchedulerConfig`.
         is_whole: 1 if prompts are computed whole, in steps without decodes (policy `prefill_first`); 0 if in
             chunks, beside decodes.
         step: number of the next step that has decodes, or may have some.

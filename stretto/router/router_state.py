@@ -48,7 +48,6 @@ from stretto.cluster.placement import Placement, PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import BYTES
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
-from stretto.router.desk import TURN, UNKNOWN, Desk
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.messages import (
     Check,
@@ -62,6 +61,7 @@ from stretto.router.messages import (
     WorkerId,
     WorkerUsage,
 )
+from stretto.router.open_requests import TURN, UNKNOWN, OpenRequests
 from stretto.router.routed_client import Client
 from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
@@ -87,23 +87,23 @@ class RouterState:
         self._config = config
         self._caches = HeldByWorkers()
         self._deadlines = ProgramDeadlines()
-        self._desk = desk = Desk(config, placement, tenant_weights)
-        self._turns = Turns(desk)
-        self._workers, self._eligible, self._homes = desk.workers, desk.eligible, desk.homes
-        self._loads, self._room, self._waiting = desk.loads, desk.room, desk.waiting
-        self._clients, self._by_worker = desk.clients, desk.by_worker
+        self._open = found = OpenRequests(config, placement, tenant_weights)
+        self._turns = Turns(found)
+        self._workers, self._eligible, self._homes = found.workers, found.eligible, found.homes
+        self._loads, self._room, self._waiting = found.loads, found.room, found.waiting
+        self._clients, self._by_worker = found.clients, found.by_worker
 
     # --- requests
 
     def arrive(self, request: RoutedRequest, now_s: float) -> tuple[Ticket, list[RouterAction]]:
         """Take a request of a client; return its number, and what to do."""
-        ticket = next(self._desk.tickets)
+        ticket = next(self._open.tickets)
         placed = PlacementRequest(
             num_tokens=len(request.ids) or request.num_tokens,
             expected_output=self._loads.expected_output(request.model, request.max_tokens),
             keys={} if request.key is None else {BYTES.name: request.key},
             hints=self._caches.held(request.ids, self._eligible.reporting(request)) if request.ids else {},
-            purpose=Purpose(request.objective, yields_until_s=now_s + self._desk.yields_s),
+            purpose=Purpose(request.objective, yields_until_s=now_s + self._open.yields_s),
         )
         if request.ids or request.text:  # long, and looked up above
             request = replace(request, ids=(), text="")
@@ -111,9 +111,9 @@ class RouterState:
         self._clients[ticket] = client = Client(request, placed, now_s, now_s, deadline_s)
         client.home = self._homes.of(request)
         if client.home.problem:
-            return ticket, [self._desk.refuse(ticket, 404, client.home.problem, None, now_s)]
+            return ticket, [self._open.refuse(ticket, 404, client.home.problem, None, now_s)]
         if request.program.name:
-            self._desk.step_of(ticket)
+            self._open.step_of(ticket)
         entered = self._room.arrive(ticket, request, placed.expected_output, now_s)
         actions: list[RouterAction] = []
         if entered is not None:
@@ -122,7 +122,7 @@ class RouterState:
         actions += self._turns.release_held(now_s)
         if ticket in self._room:
             client.why = self._room.reason(ticket)
-            self._desk.note_rest(client, now_s)
+            self._open.note_rest(client, now_s)
         if client.running is None:
             actions += self._check_limits(ticket, now_s)
         return ticket, actions
@@ -132,11 +132,11 @@ class RouterState:
         if self._clients[ticket].request.step is not None:
             return []
         if (rest_s := self._eligible.rest_s(self._clients[ticket], now_s)) is not None:
-            return [self._desk.refuse(ticket, 429, PAUSE, rest_s, now_s)]
+            return [self._open.refuse(ticket, 429, PAUSE, rest_s, now_s)]
         if self._waiting.num_plain + self._room.num_plain > self._config.max_waiting:
             message = f"{self._config.max_waiting} requests wait already"
-            wait_s = self._desk.retry_after_s(ticket, now_s)
-            return [self._desk.refuse(ticket, 429, message, wait_s, now_s)]
+            wait_s = self._open.retry_after_s(ticket, now_s)
+            return [self._open.refuse(ticket, 429, message, wait_s, now_s)]
         return []
 
     def began(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
@@ -177,13 +177,13 @@ class RouterState:
             self.stored(ticket, client.request.stored_id)
         if status < 400 and not client.has_begun:
             self._note_wait(client, now_s)
-        worker, usage = self._desk.release(ticket, usage, now_s, status, was_paused=was_paused)
+        worker, usage = self._open.release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
         if status < 400:
-            self._desk.forget(ticket, now_s, usage)
+            self._open.forget(ticket, now_s, usage)
         else:
-            self._desk.forget(ticket, now_s, was_refused=True)
+            self._open.forget(ticket, now_s, was_refused=True)
         actions = self._turns.limit_key(client_key, worker, now_s) if status == 429 else []
         return actions + self._after(worker, now_s)
 
@@ -202,12 +202,12 @@ class RouterState:
         if self.may_be_elsewhere(ticket, status):
             return self._look_elsewhere(ticket, status, now_s)
         client_key = self._clients[ticket].request.client_key
-        worker, _ = self._desk.release(ticket, UNKNOWN, now_s, status)
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
-            self._desk.refresh(worker)
+            self._open.refresh(worker)
         reason = f"the worker answered with status {status}"
-        actions = self._desk.again(ticket, reason, now_s, may_return=False)
+        actions = self._open.again(ticket, reason, now_s, may_return=False)
         if status == 429:
             actions += self._turns.limit_key(client_key, worker, now_s)
         return actions + self._after(worker, now_s)
@@ -228,16 +228,16 @@ class RouterState:
         """Ask the next worker that serves for what a request names, as this one has not begun the request."""
         client = self._clients[ticket]
         client.num_attempts -= 1
-        worker, _ = self._desk.release(ticket, UNKNOWN, now_s, status)
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
         if worker is not None:
             self._workers.answered(worker, status, now_s)
         reason = f"no worker keeps {client.request.stored_id!r}"
         if client.tried.issuperset(
             one.id for one in self._eligible.able(client)[0] if one.state == "serving"
         ):
-            actions: list[RouterAction] = [self._desk.refuse(ticket, 404, reason, None, now_s)]
+            actions: list[RouterAction] = [self._open.refuse(ticket, 404, reason, None, now_s)]
         else:
-            actions = self._desk.again(ticket, reason, now_s, may_return=False, was_sent=False)
+            actions = self._open.again(ticket, reason, now_s, may_return=False, was_sent=False)
         return actions + self._after(worker, now_s)
 
     def is_about_own_key(self, ticket: Ticket, status: int) -> bool:
@@ -264,23 +264,23 @@ class RouterState:
         """Handle that a worker has refused a request for want of a key, and so has not begun it."""
         client = self._clients[ticket]
         client.num_attempts -= 1
-        worker, _ = self._desk.release(ticket, UNKNOWN, now_s, status)
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
         assert worker is not None, "it was found by `wants_key`"
         self._workers.wanted_key(worker, status, now_s)
         client.tried.update(one.id for one in self._workers if one.wants_key)
         reason = f"no worker is left that takes requests without a key (status {status})"
-        actions = self._desk.again(ticket, reason, now_s, may_return=False, was_sent=False)
+        actions = self._open.again(ticket, reason, now_s, may_return=False, was_sent=False)
         return actions + self._after(worker, now_s)
 
     def _refused_key(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Handle that a worker has refused the router's own key, and so has not begun the request."""
         self._clients[ticket].num_attempts -= 1
-        worker, _ = self._desk.release(ticket, UNKNOWN, now_s, status)
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
         assert worker is not None, "it was found by `is_about_own_key`"
         self._workers.refused_key(worker, status, now_s)
-        self._desk.refresh(worker)
+        self._open.refresh(worker)
         reason = f"no worker is left that accepts the router's key (status {status})"
-        actions = self._desk.again(ticket, reason, now_s, may_return=False, was_sent=False)
+        actions = self._open.again(ticket, reason, now_s, may_return=False, was_sent=False)
         actions += self._after(worker, now_s)
         return [*actions, Check(worker.id, now_s)] if worker.state == "serving" else actions
 
@@ -302,15 +302,15 @@ class RouterState:
         """
         client = self._clients[ticket]
         client.num_attempts -= not was_sent
-        worker, _ = self._desk.release(ticket, UNKNOWN, now_s)
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s)
         if worker is not None:
             self._workers.suspect(worker, reason, now_s)
-            self._desk.refresh(worker)
+            self._open.refresh(worker)
         if client.has_begun and not (may_go_on and client.num_attempts < self._config.max_attempts):
-            self._desk.forget(ticket, now_s)
+            self._open.forget(ticket, now_s)
             return [Cut(ticket, reason), *self._after(worker, now_s)]
         client.has_begun = False
-        return self._desk.again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
+        return self._open.again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
     def hedge_won(self, ticket: Ticket, hedge: Ticket, now_s: float, failure: str = "") -> list[RouterAction]:
         """Put the second attempt of a request in the place of the first, which is over: because the answer of
@@ -318,10 +318,10 @@ class RouterState:
         """
         client, other = self._clients[ticket], self._clients.pop(hedge)
         assert other.running is not None, "a second attempt never waits"
-        worker, _ = self._desk.release(ticket, UNKNOWN, now_s)
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s)
         if worker is not None and failure:
             self._workers.suspect(worker, failure, now_s)
-            self._desk.refresh(worker)
+            self._open.refresh(worker)
         client.running = running = other.running
         del self._by_worker[running.worker][hedge]
         self._by_worker[running.worker][ticket] = None
@@ -334,20 +334,20 @@ class RouterState:
         """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
         if ticket not in self._clients:
             return []
-        worker, _ = self._desk.release(ticket, UNKNOWN, now_s)
-        self._desk.forget(ticket, now_s)
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s)
+        self._open.forget(ticket, now_s)
         return self._after(worker, now_s)
 
     def end_program(self, tenant: str, program: str, now_s: float) -> list[RouterAction]:
         """Handle that a program of a tenant makes no more requests, where somebody says so."""
-        self._desk.account.program_ended(program, tenant)
+        self._open.account.program_ended(program, tenant)
         self._room.finished(tenant, program)
         return self._turns.release_held(now_s)
 
     def expire(self, now_s: float) -> list[RouterAction]:
         """Refuse requests that have waited too long, and send those for whose key a worker rests no more."""
         actions: list[RouterAction] = []
-        if now_s >= self._desk.rest_ends_s:
+        if now_s >= self._open.rest_ends_s:
             actions += self._turns.end_key_rests(now_s)
         for ticket in self._waiting.overdue(now_s):
             if self._may_wait_on(ticket):
@@ -355,15 +355,15 @@ class RouterState:
                 continue
             waited = f"no worker could take the request in {self._config.max_wait_s:g} s"
             actions.append(
-                self._desk.refuse(ticket, 503, waited, self._desk.retry_after_s(ticket, now_s), now_s)
+                self._open.refuse(ticket, 503, waited, self._open.retry_after_s(ticket, now_s), now_s)
             )
         limit_s = self._config.max_hold_s
         for ticket in self._room.overdue(limit_s, now_s):
             held = f"there was no room in KV memory for {limit_s:g} s: {self._room.reason(ticket)}"
             actions.append(
-                self._desk.refuse(ticket, 503, held, self._desk.retry_after_s(ticket, now_s), now_s)
+                self._open.refuse(ticket, 503, held, self._open.retry_after_s(ticket, now_s), now_s)
             )
-        for ticket, num_attempts in self._desk.hedges.due(now_s):
+        for ticket, num_attempts in self._open.hedges.due(now_s):
             actions += self._turns.hedge(ticket, num_attempts, now_s)
         return actions + self._turns.release_held(now_s)
 
@@ -379,10 +379,10 @@ class RouterState:
         dues = (
             self._waiting.next_due_s,
             self._room.due_s(self._config.max_hold_s),
-            self._desk.hedges.next_due_s,
+            self._open.hedges.next_due_s,
         )
         due_s = min((one for one in dues if one is not None), default=None)
-        return None if due_s is None else min(due_s, self._desk.rest_ends_s)
+        return None if due_s is None else min(due_s, self._open.rest_ends_s)
 
     # --- workers
 
@@ -427,7 +427,7 @@ class RouterState:
             self._loads.forget(found)
             self._room.leave(worker)
         is_dead = self._workers.check_failed(found, reason, now_s)
-        self._desk.refresh(found)
+        self._open.refresh(found)
         next_s = min(found.probe_s, now_s + self._config.health_interval_s)
         actions = [Check(worker, next_s), *self._turns.unbind(worker, now_s)]
         if is_dead:
@@ -484,8 +484,8 @@ class RouterState:
         actions = [*self._refuse_at_home(worker, now_s), *self._turns.unbind(worker, now_s)]
         actions += self._move_unanswered(worker, "the worker was removed", now_s)
         for ticket in self._at(worker):
-            self._desk.release(ticket, UNKNOWN, now_s)
-            self._desk.forget(ticket, now_s)
+            self._open.release(ticket, UNKNOWN, now_s)
+            self._open.forget(ticket, now_s)
             actions.append(Cut(ticket, "the worker was removed"))
         actions += [*self._turns.release_held(now_s), *self._turns.fill(worker, now_s)]
         return actions + self._retire(found, now_s)
@@ -499,7 +499,7 @@ class RouterState:
     def _refuse_at_home(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Refuse what waits for a worker that leaves, because that one alone keeps what is named."""
         return [
-            self._desk.refuse(ticket, 404, self._homes.problem(client.request, worker), None, now_s)
+            self._open.refuse(ticket, 404, self._homes.problem(client.request, worker), None, now_s)
             for ticket, client in list(self._clients.items())
             if client.home.worker == worker and client.running is None
         ]
@@ -572,19 +572,19 @@ class RouterState:
         self._waiting.check_invariants()
         self._room.check_invariants()
         self._homes.check_invariants()
-        self._desk.account.check_invariants()
+        self._open.account.check_invariants()
         for ticket, client in self._clients.items():
             is_running = client.running is not None
             assert is_running or not client.is_hedge
             assert is_running + (ticket in self._waiting) + (ticket in self._room) == 1
             assert client.bound is None or ticket in self._waiting
         waiting = self._waiting.queues()
-        assert self._desk.waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
+        assert self._open.waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
         assert self.num_waiting == sum(one.running is None for one in self._clients.values())
 
     def _note_wait(self, client: Client, now_s: float) -> None:
         """Learn how long a request has waited for its first byte."""
-        self._desk.hedges.learn(client.request, now_s - client.sent_s)
+        self._open.hedges.learn(client.request, now_s - client.sent_s)
 
     # --- ends
 
@@ -592,7 +592,7 @@ class RouterState:
         """Do what follows when a request has left a worker."""
         actions: list[RouterAction] = []
         if worker is not None:
-            self._desk.refresh(worker)
+            self._open.refresh(worker)
             if worker.state == "draining":
                 actions = self._retire(worker, now_s)
             elif worker.state == "suspect":
@@ -623,9 +623,9 @@ class RouterState:
         actions: list[RouterAction] = []
         for ticket in self._at(worker):
             if not self._clients[ticket].has_begun:
-                self._desk.release(ticket, UNKNOWN, now_s)
+                self._open.release(ticket, UNKNOWN, now_s)
                 actions.append(Stop(ticket, reason))
-                actions += self._desk.again(ticket, reason, now_s)
+                actions += self._open.again(ticket, reason, now_s)
         return actions
 
     def _at(self, worker: WorkerId) -> list[Ticket]:

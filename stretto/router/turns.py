@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from stretto.cluster.placement import Choice
-from stretto.router.desk import Desk
 from stretto.router.messages import NO_PROGRAM, Hedge, RouterAction, Ticket, WorkerId
+from stretto.router.open_requests import OpenRequests
 from stretto.router.routed_client import Client
 from stretto.router.waiting import QueueName
 from stretto.router.workers import Worker
@@ -18,27 +18,27 @@ _MAX_ASKED = 8
 
 
 class Turns:
-    """The turns of the requests at a router's desk."""
+    """The turns of the requests at a router."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, requests: OpenRequests) -> None:
+        self._open = requests
 
     def queue_or_place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request that has come, or let it wait: behind others like it, if there are any."""
-        client = self._desk.clients[ticket]
-        name = self._desk.eligible.queue_name(client, now_s) if self._desk.waiting else ""
-        if not self._desk.waiting.has(name):
-            return self._desk.place(ticket, now_s)
-        self._desk.wait(ticket, name)
-        self._desk.note_rest(client, now_s)
+        client = self._open.clients[ticket]
+        name = self._open.eligible.queue_name(client, now_s) if self._open.waiting else ""
+        if not self._open.waiting.has(name):
+            return self._open.place(ticket, now_s)
+        self._open.wait(ticket, name)
+        self._open.note_rest(client, now_s)
         return []
 
     def release_held(self, now_s: float) -> list[RouterAction]:
         """Let what was held and has room now wait for its turn."""
         actions: list[RouterAction] = []
-        for entered in self._desk.room.released(now_s) if self._desk.room else ():
+        for entered in self._open.room.released(now_s) if self._open.room else ():
             ticket: Ticket = entered.key  # type: ignore[assignment]
-            client = self._desk.clients[ticket]
+            client = self._open.clients[ticket]
             client.room_at, client.since_s = entered.instance, now_s
             actions += self.queue_or_place(ticket, now_s)
         return actions
@@ -46,18 +46,18 @@ class Turns:
     def fill(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Send what waits and fits now, when a worker has room."""
         actions: list[RouterAction] = []
-        firsts = {name: self._desk.waiting.first(name, now_s) for name in self._desk.waiting.unbound()}
+        firsts = {name: self._open.waiting.first(name, now_s) for name in self._open.waiting.unbound()}
         while firsts:
             name = min(firsts, key=firsts.__getitem__)  # type: ignore[arg-type]
             del firsts[name]
             if (chosen := self._choose_of(name, now_s)) is not None:
-                self._desk.dequeue(chosen[0], is_its_turn=True)
-                actions += self._desk.take(*chosen, now_s)
-                if (first := self._desk.waiting.first(name, now_s)) is not None:
+                self._open.dequeue(chosen[0], is_its_turn=True)
+                actions += self._open.take(*chosen, now_s)
+                if (first := self._open.waiting.first(name, now_s)) is not None:
                     firsts[name] = first
-        if self._desk.placement.binds != "late":
+        if self._open.placement.binds != "late":
             actions += self._admit(worker, now_s)
-            if self._desk.placement.binds == "early":
+            if self._open.placement.binds == "early":
                 actions += self._attract(worker, now_s)
         return actions
 
@@ -69,57 +69,57 @@ class Turns:
         def fits(ticket: Ticket) -> bool:
             nonlocal choice, num_asked
             num_asked += 1
-            client = self._desk.clients[ticket]
+            client = self._open.clients[ticket]
             if num_asked > _MAX_ASKED:
                 return False
-            choice = self._desk.loads.choose(client.placed, now_s, self._desk.eligible.among(client, now_s))
+            choice = self._open.loads.choose(client.placed, now_s, self._open.eligible.among(client, now_s))
             return choice is not None
 
-        ticket = self._desk.waiting.choose(name, fits, now_s)
+        ticket = self._open.waiting.choose(name, fits, now_s)
         return None if ticket is None or choice is None else (ticket, choice)
 
     def _admit(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Send what waits for a worker and fits there now."""
 
         def fits(ticket: Ticket) -> bool:
-            return self._desk.loads.has_room(worker, self._desk.clients[ticket].placed)
+            return self._open.loads.has_room(worker, self._open.clients[ticket].placed)
 
         actions: list[RouterAction] = []
-        while (ticket := self._desk.waiting.choose(worker, fits, now_s)) is not None:
-            bound = self._desk.clients[ticket].bound
+        while (ticket := self._open.waiting.choose(worker, fits, now_s)) is not None:
+            bound = self._open.clients[ticket].bound
             assert bound is not None
-            self._desk.dequeue(ticket, is_its_turn=True)
-            actions.append(self._desk.send(ticket, bound[0], now_s))
+            self._open.dequeue(ticket, is_its_turn=True)
+            actions.append(self._open.send(ticket, bound[0], now_s))
         return actions
 
     def _attract(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Ask again about the heads of the longest queues, if a worker has room and an empty queue."""
         actions: list[RouterAction] = []
-        view, num_asked = self._desk.loads.view(worker), 0
-        for name in self._desk.waiting.longest():
+        view, num_asked = self._open.loads.view(worker), 0
+        for name in self._open.waiting.longest():
             ahead_s = 0.0
-            for ticket in self._desk.waiting.heads(name, _MAX_ASKED - num_asked, now_s):
+            for ticket in self._open.waiting.heads(name, _MAX_ASKED - num_asked, now_s):
                 if view is None or view.num_waiting or not view.room_tokens:
                     return actions
                 num_asked += 1
-                client = self._desk.clients[ticket]
+                client = self._open.clients[ticket]
                 assert client.bound is not None
                 bound_to, seconds = client.bound[0].instance, client.bound[1]
                 asked = replace(client.placed, bound_to=bound_to, ahead_s=ahead_s)
-                choice = self._desk.loads.choose(asked, now_s, self._desk.eligible.among(client, now_s))
+                choice = self._open.loads.choose(asked, now_s, self._open.eligible.among(client, now_s))
                 if choice is None or choice.instance == bound_to:
                     ahead_s += seconds
                     continue
-                self._desk.dequeue(ticket)
-                actions += self._desk.take(ticket, choice, now_s)
+                self._open.dequeue(ticket)
+                actions += self._open.take(ticket, choice, now_s)
         return actions
 
     def unbind(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Place what waits for a worker again."""
         actions: list[RouterAction] = []
-        for ticket in self._desk.waiting.queue(worker):
-            self._desk.dequeue(ticket)
-            actions += self._desk.place(ticket, now_s)
+        for ticket in self._open.waiting.queue(worker):
+            self._open.dequeue(ticket)
+            actions += self._open.place(ticket, now_s)
         return actions
 
     def limit_key(self, client_key: str, worker: Worker | None, now_s: float) -> list[RouterAction]:
@@ -130,41 +130,41 @@ class Turns:
         if not client_key or worker is None:
             return actions
         for ticket, name in [
-            *dict.fromkeys(self._desk.room, "").items(),
-            *self._desk.waiting.queues().items(),
+            *dict.fromkeys(self._open.room, "").items(),
+            *self._open.waiting.queues().items(),
         ]:
-            client = self._desk.clients[ticket]
+            client = self._open.clients[ticket]
             if client.request.client_key != client_key:
                 continue
             is_bound = client.bound is not None
-            if (rest_s := self._desk.eligible.rest_s(client, now_s)) is not None:
-                actions.append(self._desk.refuse(ticket, 429, PAUSE, rest_s, now_s))
-            elif ticket in self._desk.room:
-                self._desk.note_rest(client, now_s)
-            elif name == worker.id if is_bound else name != self._desk.eligible.queue_name(client, now_s):
-                self._desk.dequeue(ticket)
-                actions += self._desk.place(ticket, now_s)
+            if (rest_s := self._open.eligible.rest_s(client, now_s)) is not None:
+                actions.append(self._open.refuse(ticket, 429, PAUSE, rest_s, now_s))
+            elif ticket in self._open.room:
+                self._open.note_rest(client, now_s)
+            elif name == worker.id if is_bound else name != self._open.eligible.queue_name(client, now_s):
+                self._open.dequeue(ticket)
+                actions += self._open.place(ticket, now_s)
         return actions
 
     def end_key_rests(self, now_s: float) -> list[RouterAction]:
         """Send what waits and fits now, when the rest of a worker for a key has ended."""
-        self._desk.rest_ends_s = math.inf
+        self._open.rest_ends_s = math.inf
         actions: list[RouterAction] = []
-        for worker in self._desk.workers:
+        for worker in self._open.workers:
             if worker.state == "serving":
                 actions += self.fill(worker.id, now_s)
-        for ticket in self._desk.waiting.queues():
-            self._desk.note_rest(self._desk.clients[ticket], now_s)
+        for ticket in self._open.waiting.queues():
+            self._open.note_rest(self._open.clients[ticket], now_s)
         return actions
 
     def hedge(self, ticket: Ticket, num_attempts: int, now_s: float) -> list[RouterAction]:
         """Send a request a second time if it still waits for its first byte, at a worker that has room."""
-        client = self._desk.clients.get(ticket)
+        client = self._open.clients.get(ticket)
         if client is None or client.running is None or client.has_begun:
             return []
         if client.num_attempts != num_attempts:
             return []
-        able, client_key = self._desk.eligible.able(client)[0], client.request.client_key
+        able, client_key = self._open.eligible.able(client)[0], client.request.client_key
         among = [
             worker.id
             for worker in able
@@ -172,11 +172,11 @@ class Turns:
             and worker.free_s(client_key) <= now_s
             and worker.id not in client.tried
         ]
-        choice = self._desk.loads.choose(client.placed, now_s, among) if among else None
-        if choice is None or not self._desk.can_start(choice, ticket) or not self._desk.hedges.take():
+        choice = self._open.loads.choose(client.placed, now_s, among) if among else None
+        if choice is None or not self._open.can_start(choice, ticket) or not self._open.hedges.take():
             return []
-        hedge, first = next(self._desk.tickets), client.running.worker
+        hedge, first = next(self._open.tickets), client.running.worker
         request = replace(client.request, is_repeatable=False, may_hedge=False, program=NO_PROGRAM)
-        self._desk.clients[hedge] = Client(request, client.placed, client.arrived_s, now_s, is_hedge=True)
+        self._open.clients[hedge] = Client(request, client.placed, client.arrived_s, now_s, is_hedge=True)
         reason = f"worker {first} had not begun after {now_s - client.sent_s:.3g} s"
-        return [Hedge(ticket, self._desk.send(hedge, replace(choice, reason=reason), now_s))]
+        return [Hedge(ticket, self._open.send(hedge, replace(choice, reason=reason), now_s))]

@@ -28,7 +28,7 @@ def written(text: str) -> ServiceConfig:
 
 
 def test_the_file_of_the_documentation_can_be_read() -> None:
-    found = re.search("```toml\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    found = re.search(r"```toml\n(\[service\].*?)```", DOCS.read_text("utf-8"), re.DOTALL)
     assert found is not None
     config = written(found[1])
     assert (config.port, config.max_wait_s) == (8700, 60.0)

@@ -33,8 +33,8 @@ class WorkerPool(Observer):
         engine: name of the runtime's engine whose requests go to the workers.
 
     Attributes:
-        engine: its name.
-        deployment: its declaration.
+        engine: name of that engine.
+        deployment: declaration of that engine.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The desk of a router: where each request is, and how it moves: into a queue, to a worker, and away.
+"""The open requests of a router: where each is, and how it moves: into a queue, to a worker, and away.
 
 Whatever happens to a request, its load, its place in a queue, the room of its program and the account of its
 client change together here.
@@ -37,7 +37,7 @@ _MOST_UNKNOWN_S = 60.0
 """Longest time until a client is told to ask again, where there is nothing to predict from."""
 
 
-class Desk:
+class OpenRequests:
     """The requests of a router, and what they take of its workers.
 
     Attributes:
