@@ -1,4 +1,4 @@
-"""Stretto runs LLM applications end to end as fast as the hardware allows.
+"""Stretto runs LLM applications as graphs of steps on engines that you run already.
 
 Public are the names of `stretto`, `stretto.apps`, `stretto.components`, `stretto.engines` and
 `stretto.programs` that their `__all__` lists. All other modules and names are internal, and may change with

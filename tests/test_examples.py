@@ -15,6 +15,7 @@ import pytest
 from support.local_models import models_loaded_once
 from support.openai_stub import OpenAIStub, Reply
 
+from benchmarks.common.mini_model import MINI
 from stretto import DEFAULT, load_documents
 from stretto.engines.catalogue import llm_engine
 from stretto.graph.graph import Graph
@@ -211,6 +212,15 @@ def test_own_parts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_example_has_a_test() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     assert {f"test_{name}" for name in names} <= globals().keys()
+
+
+def test_the_branches_on_the_page_on_apps_run(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("llguidance")
+    page = (Path(__file__).parent.parent / "docs" / "apps.md").read_text("utf-8")
+    branches = page.partition("## Branches")[2].split("```python\n")[1].split("```")[0]
+    with models_loaded_once(str(MINI)):
+        exec(compile(branches, "apps.md", "exec"), {"__name__": "page"})
+    assert capsys.readouterr().out.strip()
 
 
 def test_the_page_on_apps_shows_the_example_as_it_is() -> None:

@@ -80,7 +80,7 @@ def bench(
     from benchmarks import plotting, registry, report
     from stretto.cli.progress import spinner
 
-    console = Console()
+    console = Console(emoji=False)
     if name == "list":
         for benchmark in registry.BENCHMARKS.values():
             console.print(f"[bold]{benchmark.name}[/]: {benchmark.summary}", highlight=False, soft_wrap=True)
@@ -91,7 +91,7 @@ def bench(
     for option, folder in (("--data", data), ("--checkpoint", checkpoint)):
         if folder is not None and not folder.is_dir():
             raise UserError(f"{option} {folder}: there is no such folder")
-    with spinner(Console(stderr=True)) as progress:
+    with spinner(Console(stderr=True, emoji=False)) as progress:
         task = progress.add_task(escape(name), total=None)
         options = registry.BenchmarkOptions(
             quick=quick,

@@ -34,7 +34,7 @@ def collections(
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    console = Console(emoji=False)
     with opened(dsn) as store:
         known = store.collections()
         if drop is not None:

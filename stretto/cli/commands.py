@@ -63,7 +63,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="stretto",
     cls=_Commands,
-    help="Runs LLM applications end to end as fast as the hardware allows.",
+    help="Runs LLM applications: questions over documents, programs, and agents.",
     invoke_without_command=True,
     add_completion=True,
     pretty_exceptions_enable=False,

@@ -48,7 +48,7 @@ def print_settings(app: str, engines: EngineOptions) -> None:
     """
     template = parsing.template(app, small_llm=engines.has_small_llm)
     text = _left_out(app, template) + _settings(template)
-    Console().print(text, markup=False, highlight=False, soft_wrap=True, end="")
+    Console(emoji=False).print(text, markup=False, highlight=False, soft_wrap=True, end="")
 
 
 def print_explanation(
@@ -78,7 +78,7 @@ def print_explanation(
     Raises:
         UserError: an argument is wrong; the message says what would be right.
     """
-    console = Console()
+    console = Console(emoji=False)
     template = parsing.template(app, small_llm=engines.has_small_llm)
     assembled = assemble(engines, searches=app == SEARCH, default_llm=STAND_IN)  # plans need no model
     idle = idle_conditions(assembled.deployments)
@@ -161,7 +161,7 @@ def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int, *, is_strict
     from stretto.engines.batch.chunking import Chunking, ChunkingConfig
     from stretto.model.tasks import Task
 
-    documents = read_documents(docs, max_bytes, Console(stderr=True), is_strict=is_strict)
+    documents = read_documents(docs, max_bytes, Console(stderr=True, emoji=False), is_strict=is_strict)
     lengths = {"files": len(documents)}
     for primitive in graph:
         if primitive.op == "chunk":

@@ -68,7 +68,7 @@ def fit_steps(
     table = Table("number", "value", title=f"{model.name} on {tensor_parallel} × {machine.hardware.name}")
     for name, value in cost.numbers.items():
         table.add_row(name, f"{value:.4g}")
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     for name, error in errors.items():
         count = len(chosen) if name == "fitted" else len(held_out)

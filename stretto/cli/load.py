@@ -59,7 +59,7 @@ def load(
         from stretto.trace.agents.openai_load import send_trace
     times: list[RequestTimes] = []
     try:
-        with Console(stderr=True).status(f"{len(trace.requests)} requests to {url}"):
+        with Console(stderr=True, emoji=False).status(f"{len(trace.requests)} requests to {url}"):
             asyncio.run(send_trace(trace, times, url, model, api))
     finally:
         if times:

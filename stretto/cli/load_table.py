@@ -16,7 +16,7 @@ _MOST_ERRORS = 5
 
 def print_load_report(report: LoadSummary) -> None:
     """Print the percentiles of a replay, its throughput, and its errors."""
-    console = Console()
+    console = Console(emoji=False)
     table = Table("seconds", box=None, pad_edge=False)
     for heading in ("mean", "p50", "p90", "p99", "longest"):
         table.add_column(heading, justify="right")

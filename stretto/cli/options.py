@@ -24,7 +24,7 @@ Docs = Annotated[
     list[Path] | None,
     typer.Option(
         "--docs",
-        help="Document or folder of documents (PDF, HTML, Markdown, reST, text). Repeatable.",
+        help="Document or folder of documents (PDF, HTML, Markdown, Word, Excel, CSV, text…). Repeatable.",
         metavar="PATH",
     ),
 ]

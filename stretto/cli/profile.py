@@ -113,7 +113,7 @@ def profile(
     (replica,) = measurable.replicas
     if replica.runs_in != "loop":
         claim(replica.devices, replica.threads)
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, emoji=False)
     table = Table("units", "tokens", "median ms", "min ms", "max ms", "units/s", title=engine)
     with console.status(f"measuring {engine}"):
         measurements, fitted = profile_engine(measurable, partial(_add_row, table))

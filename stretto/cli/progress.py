@@ -76,4 +76,4 @@ def print_lines(progress: Progress, wait: Callable[[float], bool], errors: Conso
 def line_of(task: Task) -> str:
     """Return a line that says what a task does, how much of it is done, and how long it has taken."""
     counted = "" if task.total is None else f": {task.completed:g} of {task.total:g}"
-    return f"{Text.from_markup(task.description)}{counted} ({task.elapsed or 0:.0f} s)"
+    return f"{Text.from_markup(task.description, emoji=False)}{counted} ({task.elapsed or 0:.0f} s)"

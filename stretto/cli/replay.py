@@ -133,7 +133,7 @@ def replay_run(
         table.add_row(
             name, *(f"{value:.3f}" if isinstance(value, float) else f"{value}" for value in summary.values())
         )
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     if error is not None:
         console.print(f"simulated as recorded is off by {error:.1%} for a query, on average", highlight=False)

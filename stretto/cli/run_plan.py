@@ -112,8 +112,9 @@ def run_plan(
         typer.Option("--speed", help="Emulated seconds per real second. Default: 1.", min=0.001),
     ] = None,
 ) -> None:
-    """Run an application of several LLMs over a file of requests. The same command again goes on where an
-    earlier one was ended.
+    """Run an application of several LLMs over a file of requests; the same command again goes on.
+
+    What an earlier run has finished is not done again.
     """
     parsing.checked_target("--out", out)
     failures = failures or out.with_name(out.name + ".failed")
@@ -152,7 +153,7 @@ def run_plan(
     else:
         application = read_application(app)
         asked = read_run_requests(requests, application)
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     say = partial(errors.print, highlight=False, soft_wrap=True, markup=False)
     with TemporaryDirectory(prefix="stretto-") as folder, bar(errors) as progress:
         plan: Callable[[CallBook], Plan] | Replanner = _one_each(application, at_once)

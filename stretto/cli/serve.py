@@ -108,7 +108,7 @@ def serve(
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     apps = load_apps(app or (), small_llm=engines is None and not worker and are_small_llms(llm or ()))
     machine, described = (None, ()) if tables is None else deployed(tables)
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     pool = pool_of(worker or (), tables, config, say, model)
     if pool is None:
         deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)

@@ -62,7 +62,7 @@ def workload(
         shown.add_column(heading, justify="right")
     for name, distribution in table.items():
         shown.add_row(_LABELS[name], *(f"{value:.4g}" for value in distribution.values()))
-    console = Console()
+    console = Console(emoji=False)
     console.print(shown)
     console.print(
         f"{len(studied)} requests; a cache without limit would find {share:.1%} of all tokens",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from stretto.model.deployment import Deployment
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.programs.fragment import Work
+from stretto.programs.operators import TRANSFORMS
 
 
 def check_engines(work: Work, deployments: Mapping[str, Deployment]) -> None:
@@ -18,9 +19,9 @@ def check_engines(work: Work, deployments: Mapping[str, Deployment]) -> None:
     """
     for engine, kind in work.engines.items():
         if engine not in deployments:
-            raise ConfigError(
-                f"{work.name}: there is no engine {engine!r}; there are {', '.join(deployments)}"
-            )
+            known = ", ".join(deployments) or "none"
+            hint = "; add transforms_engine() to the runtime" if engine == TRANSFORMS else ""
+            raise ConfigError(f"{work.name}: there is no engine {engine!r}; there are {known}{hint}")
         if deployments[engine].engine.contract != kind:
             raise ConfigError(f"{work.name}: the engine {engine!r} is no {kind} engine")
         held = [replica.kv_tokens for replica in deployments[engine].replicas]

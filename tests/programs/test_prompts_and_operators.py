@@ -201,7 +201,7 @@ async def test_bad_transforms_and_a_missing_engine_are_refused() -> None:
     with pytest.raises(ConfigError, match="join needs a separator"):
         P.Input(transform="join")
     async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime):
-        with pytest.raises(ConfigError, match="extract: there is no engine 'transforms'; there are llm"):
+        with pytest.raises(ConfigError, match=r"extract: .* there are llm; add transforms_engine"):
             extract(["a"])
         with pytest.raises(ConfigError, match="there is no transform 'x'"):
             P.transform("a", "x")

@@ -300,6 +300,9 @@ def test_models_of_workers_engines_and_apps_are_listed_and_answer() -> None:
         for name in ("llm", "app:reply", MODEL, ""):
             answer = at.http.post(CHAT, json={**chat("hi"), "model": name})
             assert answer.json()["choices"][0]["message"]["content"] == "to hi", answer.text
+        wrong = at.http.post(CHAT, json={**chat("hi"), "model": "app:repyl"})
+        assert wrong.status_code == 404
+        assert "app:reply" in wrong.json()["error"]["message"]
         text = at.http.post(CHAT, json={**chat("hi", stream=True), "model": "llm"}).text
         pieces = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
         assert (

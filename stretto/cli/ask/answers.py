@@ -108,7 +108,7 @@ class Printer:
             sys.stdout.write(line.translate(_C1_CONTROLS) + "\n")
             sys.stdout.flush()
             return
-        console = Console()
+        console = Console(emoji=False)
         console.print(f"[bold]{escape(shown(answer.question, sys.stdout))}[/]", soft_wrap=True)
         if answer.error is not None:
             console.print(f"[red]{escape(shown(answer.error, sys.stdout))}[/]", soft_wrap=True)
@@ -118,7 +118,7 @@ class Printer:
             self._print_sources(answer)
 
     def _print_sources(self, answer: PrintedAnswer) -> None:
-        console = Console()
+        console = Console(emoji=False)
         for number, source in enumerate(answer.sources, 1):
             place = escape(shown(source.place, sys.stdout))
             console.print(f"  [dim]{number}. {place}[/]", highlight=False, soft_wrap=True)

@@ -89,7 +89,7 @@ def ask(
     from stretto.cli.ask.run import run
     from stretto.cli.engines import EngineOptions
 
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     asked = questions_of(question, questions)
     request = AskRequest(
         questions=asked,

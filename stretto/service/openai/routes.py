@@ -78,7 +78,7 @@ class OpenAIRoutes:
                 raise draining()
             if self._door is not None:
                 asked = await read_asked(request)
-                if not self._models.has(kind, asked.model):
+                if not self._models.has(kind, asked.model) and not self._is_mistaken(asked.model):
                     await self._door.pass_on(request, asked)
                     return
             try:
@@ -100,6 +100,12 @@ class OpenAIRoutes:
             await request.answer_json(found)
         else:
             await request.answer_json(self._models.card(name).to_json())
+
+    def _is_mistaken(self, model: object) -> bool:
+        """Return whether a request is for an app that neither the service nor a worker has. The service says
+        so itself, for a worker does not know which apps there are.
+        """
+        return self._models.names_no_app(model) and model not in self._at_workers()
 
     def _at_workers(self) -> Mapping[str, object]:
         """Return the models of the workers, and the aliases of such models, by name."""

@@ -77,6 +77,10 @@ class ServedModels:
                 return one.name != self._at_workers
         return kind == "chat" and isinstance(model, str) and self.app(model) is not None
 
+    def names_no_app(self, model: object) -> bool:
+        """Return whether a request asks for an app ("app:NAME") that the service does not have."""
+        return isinstance(model, str) and model.startswith(_PREFIX) and self.app(model) is None
+
     def app(self, model: str) -> AppChat | None:
         """Return the app that a chat means; None if it means no app."""
         if any(model in (one.name, one.model) for one in self._engines):
