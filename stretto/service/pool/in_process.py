@@ -19,7 +19,7 @@ from stretto.router.messages import Sender, WorkerId
 SENDER: ContextVar[Sender | None] = ContextVar("sender", default=None)
 """The sender of the requests of the present task."""
 ANSWERED_BY: ContextVar[list[WorkerId]] = ContextVar("answered_by")
-"""To this list the workers are added that begin to answer the requests of the present task."""
+"""List of the workers that have begun to answer the requests of the present task; the client adds to it."""
 
 
 class InProcessClient:
