@@ -380,9 +380,7 @@ def test_a_stream_that_is_cut_is_an_error_for_a_chat_and_goes_on_for_an_app() ->
     with door(num_slots=8) as at:
         (worker,) = at.workers
         worker.is_open = worker.cuts = True
-        alone = {
-            "connection": "close"
-        }
+        alone = {"connection": "close"}
         cut = at.http.post(CHAT, json=chat("hi", stream=True), headers=alone).text
         assert '"error"' in cut
         assert "[DONE]" not in cut
