@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from benchmarks.common.openai_client import openai_client
 from benchmarks.door.conversation import Conversation
 from benchmarks.programs.room.load import Agents, Load, Measured
 from benchmarks.programs.room.real_time import RealClock
@@ -32,15 +33,8 @@ async def run_clients(
         urls: where a session sends its requests, one of them for each session.
         with_ids: whether requests name their session in the header `x-session-id`.
     """
-    from openai import AsyncOpenAI
-
     async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(
-                AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=_TIMEOUT_S)
-            )
-            for url in urls
-        ]
+        clients = [await stack.enter_async_context(openai_client(url, _TIMEOUT_S)) for url in urls]
         clock = _ClientClock(Agents(load, sessions, seed), clients, model, with_ids)
         await clock.run(load.end_s)
     return clock.agents.measured

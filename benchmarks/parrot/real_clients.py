@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from benchmarks.common.openai_client import openai_client
 from benchmarks.parrot.workflows import Arrival, Call, Output, Workflow
-from stretto.model.errors import ConfigError
 from stretto.programs import Client, Function, SemanticVariable
 from stretto.programs import Output as OutputOf
 
@@ -87,13 +87,7 @@ async def openai_completions(url: str, model: str) -> AsyncIterator[Complete]:
     Raises:
         ConfigError: the package `openai` is not installed.
     """
-    try:
-        import openai
-    except ImportError as error:
-        raise ConfigError(
-            f"the program by hand needs the package {error.name}: pip install -e '.[bench]'"
-        ) from error
-    client: Any = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=_PATIENCE_S)
+    client = openai_client(url, _PATIENCE_S)
 
     async def complete(prompt: str, max_tokens: int) -> str:
         completion = await client.completions.create(

@@ -88,11 +88,11 @@ class RouterState:
         self._config = config
         self._caches = HeldByWorkers()
         self._deadlines = ProgramDeadlines()
-        self._open = found = OpenRequests(config, placement, tenant_weights)
-        self._turns = Turns(found)
-        self._workers, self._eligible, self._homes = found.workers, found.eligible, found.homes
-        self._loads, self._room, self._waiting = found.loads, found.room, found.waiting
-        self._clients, self._by_worker = found.clients, found.by_worker
+        self._open = requests = OpenRequests(config, placement, tenant_weights)
+        self._turns = Turns(requests)
+        self._workers, self._eligible, self._homes = requests.workers, requests.eligible, requests.homes
+        self._loads, self._room, self._waiting = requests.loads, requests.room, requests.waiting
+        self._clients, self._by_worker = requests.clients, requests.by_worker
 
     # --- requests
 

@@ -63,11 +63,6 @@ def mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def anything(name: str, value: Any) -> Any:
-    """Return the value of a request's field unchecked, for fields that may be any JSON value."""
-    return value
-
-
 def flag(name: str, value: Any) -> bool:
     """Check that the field `name` is a boolean, and return it. Raises RequestRefused if it is not."""
     if not isinstance(value, bool):

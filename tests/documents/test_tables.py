@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stretto.documents import load_documents
 from stretto.documents.html import parse_html
@@ -49,16 +47,6 @@ def test_a_row_that_is_too_long_becomes_lines_with_its_first_cell_and_the_names(
     assert all(line.startswith("| Product: Lamp | ") and len(line) <= MAX_ROW_CHARS for line in lines)
     assert all("Note: " in line for line in lines)
     assert text.count("heavy") == 80
-
-
-@given(st.text(alphabet="aB.!?| \n\t-1", max_size=80))
-def test_sentences_and_rows_cover_everything_but_white_space(text: str) -> None:
-    spans = list(split_sentences(text))
-    borders = [0, *(border for span in spans for border in span), len(text)]
-    assert borders == sorted(borders)
-    assert all(text[start:end] == text[start:end].strip(" \t\r\n") != "" for start, end in spans)
-    between = "".join(text[a:b] for a, b in zip(borders[::2], borders[1::2], strict=True))
-    assert between.strip(" \t\r\n") == ""
 
 
 def test_a_row_is_one_sentence_whatever_its_cells_hold() -> None:

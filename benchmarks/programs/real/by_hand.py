@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from benchmarks.common.openai_client import openai_client
 from benchmarks.programs.graphs import (
     BETWEEN,
     COMBINE,
@@ -26,7 +27,6 @@ from benchmarks.programs.graphs import (
 )
 from benchmarks.programs.real.clock import RealRun
 from benchmarks.programs.work import AGENT, CHAT, FAN_IN, MAP_REDUCE, RAG, MixedProgram, MixedQuery
-from stretto.model.errors import ConfigError
 from stretto.model.tasks import Usage
 
 TIMEOUT_S = 900.0
@@ -79,19 +79,8 @@ async def openai_servers(urls: Sequence[str], model: str) -> AsyncIterator[Serve
     Raises:
         ConfigError: the package `openai` is not installed.
     """
-    try:
-        import openai
-    except ImportError as error:
-        raise ConfigError(
-            f"the program by hand needs the package {error.name}: pip install -e '.[bench]'"
-        ) from error
     async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(
-                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S)
-            )
-            for url in urls
-        ]
+        clients = [await stack.enter_async_context(openai_client(url, TIMEOUT_S)) for url in urls]
         yield Servers(clients, model)
 
 

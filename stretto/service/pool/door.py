@@ -35,8 +35,6 @@ from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS
 _LONG_BYTES = 64_000
 """Number of bytes of a body from which on it is read in a thread."""
 _BYTES_PER_TOKEN = 4
-
-
 _USUAL_TOKENS = {
     "/v1/chat/completions": DEFAULT_CHAT_TOKENS,
     "/v1/responses": DEFAULT_CHAT_TOKENS,
@@ -160,7 +158,6 @@ class PoolDoor:
         if asked is None or not is_engine or not (model := self.pool.model):
             return None
         content = await request.body()
-
         return await in_thread(len(content) > _LONG_BYTES, lambda: with_model(content, model))
 
 
@@ -169,7 +166,6 @@ async def read_asked(request: ServiceRequest) -> AskedOfModel:
     none of the service's.
     """
     content = await request.body()
-
     return await in_thread(len(content) > _LONG_BYTES, lambda: _read(content))
 
 
