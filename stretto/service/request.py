@@ -9,13 +9,13 @@ import msgspec
 
 from stretto.http.client.headers import Headers
 from stretto.http.client_request import ClientRequest
-from stretto.http.connection import ClientConnection
 from stretto.http.refusals import NotAllowed, Refused, over_limit
 from stretto.http.request import JSON_TYPE, HttpRequest
 from stretto.http.routes import Route
-from stretto.http.served import WholeAnswer
+from stretto.http.served import Answerable, WholeAnswer
 from stretto.model.errors import StrettoError
 from stretto.model.record import record
+from stretto.model.tasks import Objective
 from stretto.service.refusals import body_of, retry_after_s, status_of
 from stretto.service.tenants import Tenant
 from stretto.wire.sse import DONE
@@ -31,11 +31,16 @@ encode_json = msgspec.json.Encoder().encode
 class Admitted:
     """What the head of a request says: its route with the parts of the path, and its tenant, if it needs
     one.
+
+    Attributes:
+        objective: class of a request that the service makes itself, which spends none of the tenant's tokens
+            of a minute; None for a client's.
     """
 
     route: Route[ServiceRequest]
     parts: tuple[str, ...]
     tenant: Tenant | None
+    objective: Objective | None = None
 
 
 class ServiceRequest(HttpRequest):
@@ -48,8 +53,8 @@ class ServiceRequest(HttpRequest):
 
     __slots__ = ("_id_header", "_values", "admitted", "id")
 
-    def __init__(self, connection: ClientConnection, received: ClientRequest, request_id: str) -> None:
-        super().__init__(connection, received)
+    def __init__(self, connection: Answerable, received: ClientRequest, request_id: str) -> None:
+        super().__init__(connection, received, received.target.partition(b"?")[2].decode("latin-1"))
         self.id = request_id
         self.admitted: Admitted = received.found
         self.parts = self.admitted.parts
@@ -62,6 +67,15 @@ class ServiceRequest(HttpRequest):
         tenant = self.admitted.tenant
         assert tenant is not None, "the route needs a key"
         return tenant
+
+    def spend_tokens(self, num_tokens: float) -> None:
+        """Take tokens out of what is left of this minute's of the tenant. Raises Refused if too few are left.
+
+        Requests that the service makes itself spend none: they take what others leave.
+        """
+        if self.admitted.objective is None:
+            self.tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
+            self.tenant.spend_tokens(num_tokens)
 
     def close(self) -> None:
         """Let go of all that the request holds."""

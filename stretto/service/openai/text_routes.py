@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stretto.cluster.recognition.messages import AskedProgram
@@ -26,7 +26,6 @@ from stretto.service.openai.replies import Reply, TextReply
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
 from stretto.service.request import ServiceRequest, encode_json
-from stretto.service.tenants import Tenant
 from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
 from stretto.wire.requests import ChatRequest, CompletionRequest
@@ -103,11 +102,12 @@ class TextRoutes:
         wanted = wanted.limited(request.tenant.limits.output_tokens)
         reply = TextReply(wanted, request.id, model)
         with (
-            self._claimed(request.tenant, wanted),
+            self._claimed(request, wanted),
             _naming(wanted.form_field),
             self._programs.of(request, asked, wanted.num_choices) as program,
         ):
-            caller = Caller(request.tenant.name, name_of(program), wanted.objective)
+            objective = request.admitted.objective or wanted.objective
+            caller = Caller(request.tenant.name, name_of(program), objective)
             if wanted.stream:
                 await request.unless_left(self._stream(request, engine, wanted, caller, reply, program))
                 return
@@ -135,20 +135,20 @@ class TextRoutes:
         await request.end_events()
 
     @contextlib.contextmanager
-    def _claimed(self, tenant: Tenant, wanted: WantedText) -> Iterator[None]:
+    def _claimed(self, request: ServiceRequest, wanted: WantedText) -> Iterator[None]:
         """Run the calls of a tenant within the block. The most tokens that they may take are spent.
 
         Raises:
             Refused: the tenant has too much running, or has spent its tokens.
         """
+        tenant = request.tenant
         num = self._num_running[tenant.name]
         if num >= tenant.limits.sessions:
             raise over_limit(f"{num} requests are running, and no more are allowed", _RETRY_S)
         num_tokens = (
             wanted.num_choices * wanted.max_tokens + num_prompt_chars(wanted.prompts) / _CHARS_PER_TOKEN
         )
-        tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
-        tenant.spend_tokens(num_tokens)
+        request.spend_tokens(num_tokens)
         self._num_running[tenant.name] += 1
         try:
             yield
@@ -164,6 +164,8 @@ class TextRoutes:
         program: RoutedProgram | None,
     ) -> None:
         checked = app.checked(chat, body, self._documents, name_of(program))
+        if (objective := request.admitted.objective) is not None:
+            checked = replace(checked, asked=replace(checked.asked, objective=objective))
         started = await request.unless_left(self._apps.start(app.app, checked, request.tenant))
         reply = Reply("chat", request.id, chat.model)
         try:
