@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -118,7 +119,7 @@ def error_json(code: str, message: str) -> bytes:
     return msgspec.json.encode({"code": code, "message": message})
 
 
-def _first_entries(entries: Iterable[JournalEntry], num_lines: int) -> Iterator[tuple[int, list[object]]]:
+def _first_entries(entries: Iterable[JournalEntry], num_lines: int) -> Iterator[tuple[int, list[Any]]]:
     is_known = bytearray(num_lines)
     for entry in entries:
         line = int(entry.key[0])

@@ -109,7 +109,8 @@ class OpenBatches:
         num_done = sum(is_done)
         one.stage, one.sizes, one.is_done = "open", sizes, is_done
         one.num_left, one.next_line = len(is_done) - num_done, 0
-        one.is_broken, one.rest_s = False, 0.0
+        one.again.clear()
+        one.is_broken, one.rest_s, one.rests_until_s = False, 0.0, now_s
         one.record = msgspec.structs.replace(
             one.record,
             total=len(is_done),

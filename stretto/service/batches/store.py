@@ -52,7 +52,8 @@ class BatchStore:
         self._files: dict[str, dict[str, StoredFile]] = {}
         self._batches: dict[str, dict[str, BatchRecord]] = {}
         for (kind, _), value in self._journal.found.items():
-            self._put(msgspec.convert(value, StoredFile if kind == _FILE else BatchRecord))
+            found: type[StoredFile | BatchRecord] = StoredFile if kind == _FILE else BatchRecord
+            self._put(msgspec.convert(value, found))
         self._journal.found = {}
         self._remove_orphans()
 
