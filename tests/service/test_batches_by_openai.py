@@ -12,6 +12,7 @@ from typing import Any
 import openai
 import pytest
 from support.gated_worker import MODEL, PATIENCE_S, GatedWorker
+from support.pages import DOCS, python_of
 from support.services import served
 
 from stretto.engines.catalogue import transforms_engine
@@ -100,3 +101,16 @@ def test_files_and_a_batch(tmp_path: Path) -> None:
         assert client.files.delete(file.id).deleted
         with pytest.raises(openai.NotFoundError):
             client.files.content(file.id)
+
+
+def test_the_example_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = python_of(DOCS / "batches.md")
+    with GatedWorker() as worker, service_with_state(tmp_path / "state", worker) as url:
+        worker.is_open = True
+        exec(code.replace("http://127.0.0.1:8700/v1", url), {"__name__": "page"})
+    counts, *answers = capsys.readouterr().out.splitlines()
+    assert "completed=10, failed=0, total=10" in counts
+    assert sorted(answers) == [f"to umber comes after {number}?" for number in range(10)]  # its last words
