@@ -174,9 +174,9 @@ def _lines(file: BinaryIO, max_line_bytes: int) -> Iterator[tuple[int, int, byte
     """
     start = 0
     while data := file.readline(max_line_bytes + 1):
-        size = len(data)
-        is_long = size > max_line_bytes and not data.endswith(b"\n")
-        while not data.endswith(b"\n") and (data := file.readline(max_line_bytes)):
-            size += len(data)
-        yield start, size, None if is_long else data if size <= max_line_bytes + 1 else None
+        size, is_long = len(data), len(data.rstrip(b"\r\n")) > max_line_bytes
+        more = data
+        while not more.endswith(b"\n") and (more := file.readline(max_line_bytes)):
+            size += len(more)
+        yield start, size, None if is_long else data
         start += size
