@@ -47,7 +47,7 @@ from stretto.router.replies import api_error_of, error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
-from stretto.router.stored_names import id_in_path, is_list
+from stretto.router.stored_names import id_in_path, is_of_all
 from stretto.router.token_reader import TokenReader
 from stretto.router.urgency import read_deadline
 from stretto.router.worker_link import WorkerLink
@@ -297,7 +297,7 @@ class Front:
         key = client_key(request.headers)
         sender = request.found if isinstance(request.found, Sender) else None
         tenant = None if sender is None else sender.tenant
-        if tenant and is_list(request.method, path):
+        if tenant and is_of_all(request.method, path):
             message = f"{path} has what all tenants have stored; ask for what you have stored by its id"
             raise RequestRefused(ApiError(403, message, "PermissionDeniedError"))
         if request.method != b"POST":

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 from stretto.cluster.machine import Machine
-from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.costs.learned_work import LearnedWork
+from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import StrettoError
 from stretto.model.values import Document
