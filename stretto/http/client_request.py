@@ -71,6 +71,7 @@ class ClientRequest:
         found: what the application has found out at its head, such as its route.
         on_sent: called when it is sent to a worker; None tells nobody.
         num_held: bytes of memory that it and its answer count as holding.
+        on_end: called once when it has been answered, or its client has left; None for nothing.
     """
 
     method: bytes = b""
@@ -86,6 +87,7 @@ class ClientRequest:
     found: Any = None
     on_sent: Callable[[], None] | None = None
     num_held: int = 0
+    on_end: Callable[[], None] | None = None
     _body: list[bytes | bytearray] = field(default_factory=list)
 
     @property

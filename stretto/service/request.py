@@ -68,14 +68,17 @@ class ServiceRequest(HttpRequest):
         assert tenant is not None, "the route needs a key"
         return tenant
 
-    def spend_tokens(self, num_tokens: float) -> None:
-        """Take tokens out of what is left of this minute's of the tenant. Raises Refused if too few are left.
+    def claim(self, num_tokens: float) -> Callable[[], None]:
+        """Count the request as running, and spend the tokens that it may take; return what ends that. One
+        that the service makes itself counts nowhere: it takes what others leave.
 
-        Requests that the service makes itself spend none: they take what others leave.
+        Raises:
+            Refused: the tenant has as much running as it may, or has spent its tokens.
         """
-        if self.admitted.objective is None:
-            self.tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
-            self.tenant.spend_tokens(num_tokens)
+        if self.admitted.objective is not None:
+            return _do_nothing
+        self.tenant.take_request(num_tokens, asyncio.get_running_loop().time())
+        return self.tenant.end_request
 
     def close(self) -> None:
         """Let go of all that the request holds."""
@@ -191,6 +194,10 @@ class ServiceRequest(HttpRequest):
         left = iter(parts())
         while part := await asyncio.to_thread(next, left, b""):
             await self.send(part)
+
+
+def _do_nothing() -> None:
+    return
 
 
 def refusal_answer(error: StrettoError, request_id: str) -> WholeAnswer:
