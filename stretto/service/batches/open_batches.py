@@ -101,7 +101,7 @@ class OpenBatches:
 
         Args:
             sizes: bytes of each of its lines.
-            is_done: for each line, whether it is answered; the machine goes on with it.
+            is_done: whether each line is answered; the machine goes on with it.
             num_failed: number of its lines that are answered with an error.
             spent: tokens of its answers so far.
         """

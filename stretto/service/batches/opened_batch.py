@@ -28,13 +28,13 @@ class OpenedBatch:
     """The files of a batch, which are read through here.
 
     Args:
-        source: its input file.
-        journal: its journal, which is made if it is missing.
+        source: input file of the batch.
+        journal: journal of its answers, which is made if it is missing.
 
     Attributes:
         journal: journal of its answers.
         sizes: bytes of each line.
-        is_done: for each line, whether it has an answer or an error in the journal.
+        is_done: whether each line has an answer or an error in the journal.
         num_failed: number of lines that have an error.
         spent: tokens of the answers.
 

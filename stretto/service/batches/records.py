@@ -19,7 +19,7 @@ class StoredFile(msgspec.Struct, frozen=True):
 
     Attributes:
         purpose: what it is for: "batch", or "batch_output" for what a batch has written.
-        created_at, expires_at: in seconds of Unix time; one that does not expire has None.
+        created_at, expires_at: seconds of Unix time; None for a file that does not expire.
     """
 
     id: str

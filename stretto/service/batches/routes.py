@@ -220,7 +220,7 @@ def _page(
     order, after = query.get("order", "desc"), query.get("after", "")
     if order not in ("asc", "desc"):
         raise invalid("order", "order must be asc or desc")
-    ids = list(found) if order == "asc" else list(reversed(found))
+    ids = list(found) if order == "asc" else list(found)[::-1]
     if after:
         if after not in found:
             raise invalid("after", f"there is no {after!r:.100} among the {kind}")

@@ -121,8 +121,8 @@ class BatchRunner:
                     self._asking[batch, line] = asking = asyncio.create_task(self._ask(action))
                     self._run(self._answer_line(action, asking))
                 case WithdrawLine(batch, line):
-                    if (asking := self._asking.get((batch, line))) is not None:
-                        asking.cancel()
+                    if (task := self._asking.get((batch, line))) is not None:
+                        task.cancel()
                 case SaveBatch(record):
                     self._run(self._save(record))
                 case EndBatch():

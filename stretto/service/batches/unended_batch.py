@@ -35,7 +35,7 @@ class UnendedBatch:
         pace: tells whether it is raised.
         stage: "closed" until there is a place for it, "opening", "open", or "ending".
         sizes: bytes of each of its lines, which are numbered from 0.
-        is_done: for each line, whether it is answered.
+        is_done: whether each line is answered.
         num_left: number of lines that are not.
         next_line: the first line that has never started.
         again: lines that have started and are to be started again.
