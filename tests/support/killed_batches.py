@@ -16,19 +16,22 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+from stretto.emulate.fleet import check_fleet
 from stretto.emulate.serve import EmulatedServers
+from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.runtime.journal.lines import parse_entry
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.serve import run_service
-from support.emulated import MODEL, fleet_of
+from support.emulated import MODEL
 
 _WAIT_S = 600.0
 _MOST_LIFE_S = 1.0
@@ -48,8 +51,9 @@ def forked(work: Callable[[], None]) -> int:
         return process
     try:
         work()
-    finally:
-        os._exit(1)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
 
 
 def serve(port: int, worker: str, state: Path) -> None:
@@ -61,7 +65,8 @@ def serve(port: int, worker: str, state: Path) -> None:
 
 def emulate(port: int) -> None:
     """Run an emulated server until it is killed."""
-    fleet = fleet_of(speed=10_000.0, port=port)
+    server = WantedServer(devices=(0,), port=port, model=MODEL, loading_s=0.0)
+    fleet = check_fleet(WantedFleet(("A100-80G",), (server,), speed=10_000.0))
 
     async def run() -> None:
         async with EmulatedServers(fleet):
@@ -106,57 +111,84 @@ def saved(journal: Path) -> Counter[str]:
     return Counter(entry.key[0] for entry in entries if entry is not None)
 
 
-def main(state: Path, num_lines: int, num_kills: int, seed: int) -> None:
-    """Run a batch under kills, and print what came of it."""
-    rng = random.Random(seed)
-    ports = free_port(), free_port()
-    worker = forked(lambda: emulate(ports[1]))
-    url = f"http://127.0.0.1:{ports[1]}"
-    began_s = time.monotonic()
-    service = forked(lambda: serve(ports[0], url, state))
-    lines: list[dict[str, object]] = [
+class Lives:
+    """The lives of a service, one after the other. A context manager, at whose end no process is left."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self.port, worker_port = free_port(), free_port()
+        self._worker_url = f"http://127.0.0.1:{worker_port}"
+        self._worker = forked(lambda: emulate(worker_port))
+        self._service = 0
+
+    def __enter__(self) -> Lives:
+        self.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        end(self._worker)
+
+    def begin(self) -> None:
+        self._service = forked(lambda: serve(self.port, self._worker_url, self._state))
+
+    def kill(self) -> None:
+        end(self._service)
+
+
+def end(process: int) -> None:
+    """Kill a process that this one has begun."""
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+
+
+def lines_of(num_lines: int) -> list[dict[str, object]]:
+    """Return the lines of a batch."""
+    body = {"model": MODEL, "max_tokens": 4}
+    return [
         {
             "custom_id": f"q{number}",
             "method": "POST",
             "url": _CHAT,
-            "body": {"model": MODEL, "messages": [{"role": "user", "content": f"{number}"}], "max_tokens": 4},
+            "body": {**body, "messages": [{"role": "user", "content": f"{number}"}]},
         }
         for number in range(num_lines)
     ]
-    file = asked(ports[0], "POST", "/v1/files", upload(lines), "multipart/form-data; boundary=x")["id"]
-    wanted = {"input_file_id": file, "endpoint": _CHAT, "completion_window": "24h"}
-    batch = asked(ports[0], "POST", "/v1/batches", json.dumps(wanted).encode())
-    journal = state / "answers" / f"{batch['id']}.journal"
-    num_killed = num_repeated = num_early = 0
-    for _ in range(num_kills):
-        time.sleep(rng.random() * _MOST_LIFE_S)
-        os.kill(service, signal.SIGKILL)
-        os.waitpid(service, 0)
-        num_killed += 1
-        counts = saved(journal)
-        num_early += 0 < len(counts) < num_lines
-        num_repeated += sum(count > 1 for count in counts.values())
-        service = forked(lambda: serve(ports[0], url, state))
-    while (found := asked(ports[0], "GET", f"/v1/batches/{batch['id']}"))["status"] != "completed":
-        assert found["status"] in ("validating", "in_progress", "finalizing"), found
-        time.sleep(0.05)
-    output = asked(ports[0], "GET", f"/v1/files/{found['output_file_id']}/content")
+
+
+def main(state: Path, num_lines: int, num_kills: int, seed: int) -> None:
+    """Run a batch under kills, and print what came of it."""
+    rng, began_s = random.Random(seed), time.monotonic()
+    num_amid = num_repeated = 0
+    with Lives(state) as lives:
+        port = lives.port
+        form = upload(lines_of(num_lines))
+        file = asked(port, "POST", "/v1/files", form, "multipart/form-data; boundary=x")["id"]
+        wanted = {"input_file_id": file, "endpoint": _CHAT, "completion_window": "24h"}
+        batch = asked(port, "POST", "/v1/batches", json.dumps(wanted).encode())["id"]
+        for _ in range(num_kills):
+            asked(port, "GET", "/health")
+            time.sleep(rng.random() * _MOST_LIFE_S)
+            lives.kill()
+            counts = saved(state / "answers" / f"{batch}.journal")
+            num_amid += 0 < len(counts) < num_lines
+            num_repeated += sum(count > 1 for count in counts.values())
+            lives.begin()
+        end_s = time.monotonic() + _WAIT_S
+        while (found := asked(port, "GET", f"/v1/batches/{batch}"))["status"] != "completed":
+            assert time.monotonic() < end_s, found
+            time.sleep(0.05)
+        output = asked(port, "GET", f"/v1/files/{found['output_file_id']}/content")
     answered = Counter(json.loads(line)["custom_id"] for line in output.splitlines())
-    for process in (service, worker):
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-    print(
-        json.dumps(
-            {
-                "kills": num_killed,
-                "kills amid the batch": num_early,
-                "counts": found["request_counts"],
-                "lost": sum(answered[f"q{number}"] == 0 for number in range(num_lines)),
-                "answered twice": sum(count > 1 for count in answered.values()) + num_repeated,
-                "seconds": round(time.monotonic() - began_s, 1),
-            }
-        )
-    )
+    figures = {
+        "kills": num_kills,
+        "kills amid the batch": num_amid,
+        "counts": found["request_counts"],
+        "lost": sum(answered[f"q{number}"] == 0 for number in range(num_lines)),
+        "answered twice": sum(count > 1 for count in answered.values()) + num_repeated,
+        "seconds": round(time.monotonic() - began_s, 1),
+    }
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":
