@@ -266,7 +266,7 @@ class BatchRunner:
         record = self.machine.get(batch)
         assert record is not None, "lines of batches that have not ended run"
         read = await asyncio.to_thread(self._opened[batch][0].read, line)
-        if (tenant := self._app.tenant(record.tenant)) is None:
+        if (tenant := self._app.tenants.named(record.tenant)) is None:
             return None
 
         def sent() -> None:
