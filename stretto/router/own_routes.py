@@ -19,10 +19,11 @@ from stretto.http.served import WholeAnswer
 from stretto.model.errors import ConfigError
 from stretto.router.config import WorkerConfig
 from stretto.router.front import Front, LateAnswer
+from stretto.router.gauges import gauges
 from stretto.router.health import HealthChecks
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path
-from stretto.wire.metrics import CONTENT_TYPE
+from stretto.wire.metrics import CONTENT_TYPE, render
 
 WORKERS = "/router/workers"
 WAITING = "/router/waiting"
@@ -54,8 +55,8 @@ class OwnRoutes:
                 case "/health":
                     return self._health()
                 case path if path == METRICS:
-                    text = self._front.counters.render(self._front.router_state, self._front.budget.num_held)
-                    return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
+                    published = [*self._front.watch.metrics.published(), *gauges(self._front)]
+                    return 200, [(b"content-type", CONTENT_TYPE.encode())], render(published).encode()
                 case "/v1/models":
                     return self._listing(
                         partial(_models, [*model_lists(self._front), alias_cards(self._front)])
