@@ -15,10 +15,12 @@ from stretto.sched.messages import (
     BatchFailed,
     CancelTask,
     Event,
+    Extend,
     InstanceLost,
     InstanceStopped,
     LLMReport,
     Open,
+    Provide,
     Reply,
     StartBatch,
     Submit,
@@ -51,7 +53,8 @@ class _Query:
 class StepRequests(Observer):
     """An observer of a runtime, which shows others a trace of each task of an engine.
 
-    What one step of a query has waited is counted from the end of the step before it.
+    What one step of a query has waited is counted from the end of the step before it. Errors are shown by
+    their names alone, since their messages may quote answers.
 
     Args:
         observers: those that are shown the traces.
@@ -74,7 +77,7 @@ class StepRequests(Observer):
             case BatchDone(engine, instance, batch):
                 self._end_batch((engine, instance, batch), now_s, 200, "")
             case BatchFailed(engine, instance, batch, error):
-                self._end_batch((engine, instance, batch), now_s, _FAILED, str(error))
+                self._end_batch((engine, instance, batch), now_s, _FAILED, type(error).__name__)
             case Submit(query):
                 self._queries[query] = _Query(
                     "apps", event.tenant, event.program or query, event.deadline_s, now_s
@@ -83,10 +86,13 @@ class StepRequests(Observer):
                 self._queries[query] = _Query(
                     "programs", record.tenant, record.program or query, record.deadline_s, now_s
                 )
+            case Extend(query) | Provide(query):
+                if (found := self._queries.get(query)) is not None:
+                    found.last_s = now_s  # what the client was busy with is no wait
             case Suspended(engine, instance, task):
                 self._end((engine, instance), task, now_s, 0, "it goes on at another instance")
             case InstanceLost(engine, instance, error):
-                self._end_all((engine, instance), now_s, str(error))
+                self._end_all((engine, instance), now_s, type(error).__name__)
             case InstanceStopped(engine, instance):
                 self._end_all((engine, instance), now_s, "the instance was stopped")
 
@@ -161,7 +167,7 @@ class StepRequests(Observer):
                     trace.output_tokens = usage.num_output_tokens
                 self._end(place, task, now_s, 200, "")
             case Failed(task, error):
-                self._end(place, task, now_s, _FAILED, str(error))
+                self._end(place, task, now_s, _FAILED, type(error).__name__)
 
     def _end_batch(self, batch: tuple[str, InstanceId, int], now_s: float, status: int, error: str) -> None:
         for task in self._batches.pop(batch, ()):

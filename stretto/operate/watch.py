@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stretto.operate.program_times import ProgramTimes
+from stretto.operate.request_lines import RequestLines
 from stretto.operate.request_metrics import RequestMetrics
 from stretto.sched.observer import Observer, Observers
 
@@ -16,9 +18,11 @@ class Watch:
 
     Attributes:
         metrics: counts of requests.
+        programs: where the time of the last programs went.
         observers: all observers, which are to be shown each request.
     """
 
     def __init__(self, more: Iterable[Observer] = ()) -> None:
         self.metrics = RequestMetrics()
-        self.observers = Observers([self.metrics, *more])
+        self.programs = ProgramTimes()
+        self.observers = Observers([self.metrics, self.programs, RequestLines(), *more])

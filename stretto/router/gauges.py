@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from time import monotonic
 
-from stretto.cluster.transitions import TRANSITIONS
+from stretto.operate.engine_gauges import STATES
 from stretto.router.front import Front
 from stretto.wire import metric_table as table
 from stretto.wire.metrics import Published, Sample, one_value_each
-
-_STATES = tuple(state for state in TRANSITIONS if state != "gone")
 
 
 def gauges(front: Front, engine: str = "") -> list[Published]:
@@ -28,7 +26,7 @@ def gauges(front: Front, engine: str = "") -> list[Published]:
             [
                 table.STATE.sample(float(worker.state == state), name, state)
                 for worker, name in names
-                for state in _STATES
+                for state in STATES
             ],
         ),
         (table.RUNNING, [table.RUNNING.sample(router_state.num_running(w.id), name) for w, name in names]),

@@ -1,8 +1,8 @@
 """All metrics that servers of this package publish at `/metrics`: names, kinds, labels and help.
 
 Servers, the shipped dashboard and the pages of docs/ take names from here alone; a test holds that. Names
-that begin with `vllm:` and `sglang:` are those of the servers that `stretto emulate` stands for. They are read
-at workers too.
+that begin with `vllm:` and `sglang:` are those of the servers that `stretto emulate` stands for, which are
+read at workers too.
 
 Source: vLLM 0.32, `vllm/v1/metrics/loggers.py` and `buckets.py`; SGLang's documentation "Production Metrics".
 """
