@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import json
 import os
 
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.refusals import Refused
+from stretto.http.served import WholeAnswer
 from stretto.model.errors import ConfigError
 
 CHALLENGE = (b"www-authenticate", b'Basic realm="stretto", charset="UTF-8"')
@@ -48,6 +50,13 @@ class AdminKey:
             return False
         host = (value_of(headers, b"host") or b"").lower()
         return host.rpartition(b":")[0] in _LOCAL_NAMES or host in _LOCAL_NAMES
+
+
+def admin_refusal() -> WholeAnswer:
+    """Return the answer to a browser that is no admin, which then asks for the key."""
+    error = admin_only()
+    body = json.dumps({"error": {"message": error.message, "type": error.code, "code": error.status}})
+    return error.status, [(b"content-type", b"application/json"), CHALLENGE], body.encode()
 
 
 def admin_only() -> Refused:

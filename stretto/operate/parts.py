@@ -111,36 +111,39 @@ def computed_tokens(trace: RequestTrace) -> int:
     return max(0, num_prompt - num_cached)
 
 
-def parts_of(trace: RequestTrace, rates: ModelRates, begun_s: float, *, is_llm: bool = True) -> Parts:
-    """Return the parts of a request that has ended, from `begun_s` on. Their sum is the time until its end.
+def parts_of(
+    trace: RequestTrace, rates: ModelRates, begun_s: float, ended_s: float, *, is_llm: bool = True
+) -> Parts:
+    """Return the parts of a request that has ended. Their sum is the time from `begun_s` to `ended_s`.
 
     Args:
         is_llm: whether it was asked of an LLM.
     """
-    assert trace.ended_s is not None, "it has ended"
     parts = Parts()
     if not trace.tries:
-        parts.queue = trace.ended_s - begun_s
+        parts.queue = ended_s - begun_s
         return parts
     first, last = trace.tries[0], trace.tries[-1]
-    waited_s = max(0.0, first.at_s - begun_s)
-    parts.held = min(first.held_s, waited_s)
-    parts.queue = waited_s - parts.held
-    sent_s = max(begun_s, last.at_s)
-    parts.retries = max(0.0, sent_s - max(begun_s, first.at_s))
-    left_s = max(0.0, trace.ended_s - sent_s)
+    first_sent_s = min(ended_s, max(begun_s, first.at_s))
+    sent_s = min(ended_s, max(begun_s, last.at_s))
+    parts.held = min(first.held_s, first_sent_s - begun_s)
+    parts.queue = first_sent_s - begun_s - parts.held
+    parts.retries = sent_s - first_sent_s
+    left_s = ended_s - sent_s
     if not is_llm:
         parts.tool = left_s
         return parts
     parts.network = min(trace.paused_s, left_s)
     left_s -= parts.network
+    prefill_s = rates.prefill.token_s * computed_tokens(trace)
     if trace.first_token_s is not None:
-        parts.decode = min(left_s, max(0.0, trace.ended_s - max(sent_s, trace.first_token_s) - parts.network))
+        streamed_s = ended_s - max(sent_s, trace.first_token_s) - parts.network
+        parts.decode = min(left_s, max(0.0, streamed_s))
         before_s = left_s - parts.decode
-        parts.prefill = min(before_s, rates.prefill.token_s * computed_tokens(trace)) or before_s
+        parts.prefill = min(before_s, prefill_s) if prefill_s else before_s
         parts.worker_queue = before_s - parts.prefill
         return parts
-    parts.prefill = min(left_s, rates.prefill.token_s * computed_tokens(trace))
+    parts.prefill = min(left_s, prefill_s)
     parts.decode = left_s - parts.prefill
     if rates.decode.token_s and trace.output_tokens:
         parts.decode = min(parts.decode, rates.decode.token_s * trace.output_tokens)

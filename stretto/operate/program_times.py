@@ -137,12 +137,13 @@ class ProgramTimes(Observer):
         if program is None or opened is None:
             return
         is_llm = trace.door == "openai" or trace.target in _LLM_OPERATIONS or trace.target.startswith("/")
+        ended_s = max(now_s, opened.begun_s)  # a runtime and a router may be a little apart
         rates, num_computed = self._rates_of(trace), computed_tokens(trace)
         if trace.status == 200 and is_llm and trace.tries:
             rates.learn(trace, num_computed)
-        parts = parts_of(trace, rates, opened.begun_s, is_llm=is_llm)
+        parts = parts_of(trace, rates, opened.begun_s, ended_s, is_llm=is_llm)
         program.path = opened.path.plus(parts)
-        program.last_s, program.last_number = now_s, opened.number
+        program.last_s, program.last_number = ended_s, opened.number
         num_cached = trace.cached_tokens or 0
         saved_s = num_cached * rates.prefill.token_s
         program.saved_s += saved_s
@@ -160,7 +161,7 @@ class ProgramTimes(Observer):
                 trace.tries[-1].name if trace.tries else "",
                 trace.status,
                 opened.begun_s,
-                now_s,
+                ended_s,
                 parts,
                 saved_s,
             )

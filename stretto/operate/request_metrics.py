@@ -8,8 +8,8 @@ bounded memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
 from stretto.sched.observer import Observer
 from stretto.sched.request_trace import Door, RequestTrace
@@ -23,6 +23,15 @@ _MAX_WORKERS = 500
 _MOST_TOKENS = 2**24
 """Largest count of tokens of one answer that is believed."""
 _Labels: TypeAlias = tuple[str, str, str, str]
+
+
+class Counted(NamedTuple):
+    """Numbers of requests, and of tokens of their prompts and answers."""
+
+    requests: float = 0
+    prompt: float = 0
+    cached: float = 0
+    generated: float = 0
 
 
 class _Row:
@@ -121,6 +130,20 @@ class RequestMetrics(Observer):
         self._rows = {labels: row for labels, row in self._rows.items() if labels[3] != name}
         self._attempts.pop(name, None)
         self._failed.pop(name, None)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of combinations of labels."""
+        return len(self._rows)
+
+    def totals(self) -> Mapping[tuple[str, str], Counted]:
+        """Return the counts by tenant and worker."""
+        found: dict[tuple[str, str], Counted] = {}
+        for (_, tenant, _, worker), row in self._rows.items():
+            before = found.get((tenant, worker), Counted())
+            more = Counted(row.statuses.total(), row.prompt, row.cached, row.generated)
+            found[tenant, worker] = Counted(*map(sum, zip(before, more, strict=True)))
+        return found
 
     def published(self) -> list[Published]:
         """Return all counts. A thread may call this while requests are counted."""

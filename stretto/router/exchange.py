@@ -19,7 +19,7 @@ from stretto.http.client_request import ClientRequest
 from stretto.http.head import answer_head
 from stretto.http.served import Answering
 from stretto.model.errors import EngineFailure, EngineTimeout
-from stretto.router.answers import EventParts, UsageReader
+from stretto.router.answers import EventParts, UsageReader, has_token
 from stretto.router.attempt import Attempt
 from stretto.router.body_edits import Span, edited
 from stretto.router.head import REQUEST_ID, with_ids
@@ -515,7 +515,7 @@ class RoutedExchange:
 
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""
-        if self.trace.first_token_s is None:
+        if self.trace.first_token_s is None and has_token(events):
             self.trace.first_token_s = monotonic()
         if self._resumption is not None:
             self._resumption.feed(events)

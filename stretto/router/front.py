@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
+from typing import NamedTuple, TypeAlias
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.recognition.messages import AskedProgram
@@ -56,7 +57,16 @@ _log = logging.getLogger(__name__)
 
 LateAnswer = Callable[[], WholeAnswer]
 """Writes an answer of the router that is so long that it is written in a thread."""
-OwnRoute = Callable[[ClientRequest, bool], WholeAnswer | LateAnswer | None]
+
+
+class StreamedAnswer(NamedTuple):
+    """An answer of the router that is a stream: `serve` begins it."""
+
+    serve: Callable[[Answering], Served]
+
+
+OwnAnswer: TypeAlias = WholeAnswer | LateAnswer | StreamedAnswer | None
+OwnRoute = Callable[[ClientRequest, bool], OwnAnswer]
 """Answers requests to the router's own paths, given whether the client is local; None for other paths."""
 
 
@@ -196,6 +206,8 @@ class Front:
             route = read_target(request.target)
             request.path, request.target = route.path, route.target
             if (own := self.own_route(request, client.is_local)) is not None:
+                if isinstance(own, StreamedAnswer):
+                    return own.serve(client)
                 self._answer(client, request, own)
                 return None
             read = self._reader(request)

@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from time import monotonic
 
 from stretto.operate.engine_gauges import STATES
+from stretto.operate.live import FleetView, Wait, WorkerPicture
 from stretto.router.front import Front
+from stretto.router.open_requests import TURN
 from stretto.wire import metric_table as table
 from stretto.wire.metrics import Published, Sample, one_value_each
+
+_MAX_MODELS = 3
+_MAX_WAITS = 1000
+
+
+def fleet_view(front: Front) -> FleetView:
+    """Return a router's workers, and who waits, as the live page shows them."""
+    state, now_s = front.router_state, monotonic()
+    workers = []
+    for worker in state.workers():
+        claimed, kv_tokens = state.claimed(worker.id, now_s)
+        workers.append(
+            WorkerPicture(
+                worker.config.url,
+                worker.state,
+                state.num_running(worker.id),
+                worker.num_slots,
+                claimed,
+                kv_tokens,
+                tuple(islice(worker.models, _MAX_MODELS)),
+                worker.reason if worker.state in ("suspect", "starting") else "",
+            )
+        )
+    waits = [
+        Wait(one.program, one.since_s, one.why, is_held=one.why != TURN) for one in state.waiting(_MAX_WAITS)
+    ]
+    return FleetView(workers, waits, state.num_waiting, state.num_held)
 
 
 def gauges(front: Front, engine: str = "") -> list[Published]:

@@ -35,13 +35,14 @@ encode_json = msgspec.json.Encoder().encode
 
 @record
 class Admitted:
-    """What the head of a request says: its route with the parts of the path, and its tenant, if it needs
-    one.
+    """What the head of a request says: its route with the parts of the path, its tenant, if it needs one, and
+    the query of its URL.
     """
 
     route: Route[ServiceRequest]
     parts: tuple[str, ...]
     tenant: Tenant | None
+    query: str = ""
 
 
 class ServiceRequest(HttpRequest):
@@ -55,9 +56,9 @@ class ServiceRequest(HttpRequest):
     __slots__ = ("_arrived_s", "_id_header", "_values", "admitted", "id")
 
     def __init__(self, connection: ClientConnection, received: ClientRequest, request_id: str) -> None:
-        super().__init__(connection, received)
-        self.id = request_id
         self.admitted: Admitted = received.found
+        super().__init__(connection, received, self.admitted.query)
+        self.id = request_id
         self.parts = self.admitted.parts
         self._id_header = (b"x-request-id", request_id.encode())
         self._values: list[object] = []

@@ -91,7 +91,7 @@ class Service:
             pool.serve(runtime)
             door = PoolDoor(pool, lambda: self.is_draining)
             self.app.other_route = door.route
-        admin = AdminRoutes(runtime, config, watch or Watch(), pool)
+        admin = AdminRoutes(runtime, config, watch or Watch(), pool, lambda: self.is_draining)
         self.app.routes.add(*admin.routes)
         openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
         self.app.routes.add(*openai.routes)

@@ -58,14 +58,11 @@ def test_a_request_has_one_line_with_who_where_and_why(lines: list[logging.LogRe
 def test_no_line_has_a_key_or_a_text(lines: list[logging.LogRecord]) -> None:
     async def main() -> None:
         async with routing("well") as at:
-            for headers in ({"authorization": f"Bearer {SECRET}"}, {"x-api-key": SECRET}, {"cookie": SECRET}):
-                for path in (
-                    "/v1/completions",
-                    f"/v1/completions?api_key={SECRET}",
-                    f"/nowhere?key={SECRET}",
-                ):
+            keys = (("authorization", f"Bearer {SECRET}"), ("x-api-key", SECRET), ("cookie", SECRET))
+            for name, value in keys:
+                for path in ("/v1/completions", f"/v1/completions?key={SECRET}", f"/nowhere?key={SECRET}"):
                     for body in (f'{{"model": "m", "prompt": "{TEXT}"}}', f'{{"prompt": "{TEXT}'):
-                        await at.client.post(path, content=body, headers=headers)
+                        await at.client.post(path, content=body, headers={name: value})
             await until(lambda: sum(one.name == REQUESTS.name for one in lines) == 6)
             for line in lines:
                 for text in (logging.Formatter("%(message)s").format(line), JsonLines().format(line)):
