@@ -8,8 +8,9 @@ latest prompts of the model were. Where an answer comes as a whole, its decoding
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from operator import add
+from typing import NamedTuple
 
 from stretto.sched.request_trace import RequestTrace
 
@@ -22,8 +23,7 @@ _QUICK = 0.25
 """Share of the samples that are quicker than the estimate."""
 
 
-@dataclass(slots=True)
-class Parts:
+class Parts(NamedTuple):
     """Seconds of a program or of a request, by what they were spent on. Their sum is the wall time.
 
     Attributes:
@@ -51,18 +51,19 @@ class Parts:
     @property
     def total(self) -> float:
         """Sum of all parts."""
-        return sum(getattr(self, name) for name in NAMES)
+        return sum(self)
 
     def plus(self, other: Parts) -> Parts:
         """Return the sums of two, part by part."""
-        return Parts(*(getattr(self, name) + getattr(other, name) for name in NAMES))
+        return Parts(*map(add, self, other))
 
-    def to_json(self) -> Mapping[str, float]:
+    def to_json(self) -> dict[str, float]:
         """Return the parts that are not nothing, as JSON."""
-        return {name: round(value, 6) for name in NAMES if (value := getattr(self, name)) > 5e-7}
+        return {name: round(value, 6) for name, value in self._asdict().items() if value > 5e-7}
 
 
-NAMES = tuple(one.name for one in fields(Parts))
+NAMES = Parts._fields
+NOTHING = Parts()
 
 
 class Rate:
@@ -112,40 +113,42 @@ def computed_tokens(trace: RequestTrace) -> int:
 
 
 def parts_of(
-    trace: RequestTrace, rates: ModelRates, begun_s: float, ended_s: float, *, is_llm: bool = True
+    trace: RequestTrace,
+    rates: ModelRates,
+    num_computed: int,
+    begun_s: float,
+    ended_s: float,
+    *,
+    client_s: float = 0.0,
+    is_llm: bool = True,
 ) -> Parts:
-    """Return the parts of a request that has ended. Their sum is the time from `begun_s` to `ended_s`.
+    """Return the parts of a request that has ended. Their sum is the time from `begun_s` to `ended_s`, and
+    `client_s`, for which nothing of the program was at the door before.
 
     Args:
+        num_computed: tokens of its prompt that were not cached.
         is_llm: whether it was asked of an LLM.
     """
-    parts = Parts()
     if not trace.tries:
-        parts.queue = ended_s - begun_s
-        return parts
+        return Parts(client=client_s, queue=ended_s - begun_s)
     first, last = trace.tries[0], trace.tries[-1]
     first_sent_s = min(ended_s, max(begun_s, first.at_s))
     sent_s = min(ended_s, max(begun_s, last.at_s))
-    parts.held = min(first.held_s, first_sent_s - begun_s)
-    parts.queue = first_sent_s - begun_s - parts.held
-    parts.retries = sent_s - first_sent_s
-    left_s = ended_s - sent_s
+    held_s = min(first.held_s, first_sent_s - begun_s)
+    queue_s, retries_s, left_s = first_sent_s - begun_s - held_s, sent_s - first_sent_s, ended_s - sent_s
     if not is_llm:
-        parts.tool = left_s
-        return parts
-    parts.network = min(trace.paused_s, left_s)
-    left_s -= parts.network
-    prefill_s = rates.prefill.token_s * computed_tokens(trace)
-    if trace.first_token_s is not None:
-        streamed_s = ended_s - max(sent_s, trace.first_token_s) - parts.network
-        parts.decode = min(left_s, max(0.0, streamed_s))
-        before_s = left_s - parts.decode
-        parts.prefill = min(before_s, prefill_s) if prefill_s else before_s
-        parts.worker_queue = before_s - parts.prefill
-        return parts
-    parts.prefill = min(left_s, prefill_s)
-    parts.decode = left_s - parts.prefill
-    if rates.decode.token_s and trace.output_tokens:
-        parts.decode = min(parts.decode, rates.decode.token_s * trace.output_tokens)
-        parts.worker_queue = left_s - parts.prefill - parts.decode
-    return parts
+        return Parts(client_s, held_s, queue_s, retries_s, tool=left_s)
+    network_s = min(trace.paused_s, left_s)
+    left_s -= network_s
+    prefill_s = rates.prefill.token_s * num_computed
+    if (first_token_s := trace.first_token_s) is not None:
+        decode_s = min(left_s, max(0.0, ended_s - max(sent_s, first_token_s) - network_s))
+        before_s = left_s - decode_s
+        prefill_s = min(before_s, prefill_s) if prefill_s else before_s
+    else:
+        prefill_s = min(left_s, prefill_s)
+        decode_s = left_s - prefill_s
+        if rates.decode.token_s and trace.output_tokens:
+            decode_s = min(decode_s, rates.decode.token_s * trace.output_tokens)
+    rest_s = left_s - prefill_s - decode_s
+    return Parts(client_s, held_s, queue_s, retries_s, rest_s, prefill_s, decode_s, 0.0, network_s)

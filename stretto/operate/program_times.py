@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stretto.operate.parts import ModelRates, Parts, computed_tokens, parts_of
+from stretto.operate.parts import NOTHING, ModelRates, Parts, computed_tokens, parts_of
 from stretto.sched.observer import Observer
 from stretto.sched.request_trace import RequestTrace
 
@@ -56,6 +56,7 @@ class _Open:
     number: int
     after: int | None
     begun_s: float
+    client_s: float
     path: Parts
 
 
@@ -76,7 +77,7 @@ class ProgramTime:
     door: str
     start_s: float
     last_s: float
-    path: Parts = field(default_factory=Parts)
+    path: Parts = NOTHING
     num_requests: int = 0
     num_failed: int = 0
     prompt_tokens: int = 0
@@ -126,9 +127,10 @@ class ProgramTimes(Observer):
         else:
             self._programs.move_to_end(key)
         begun_s = max(trace.arrived_s, program.last_s)
-        path = program.path.plus(Parts(client=begun_s - program.last_s))
         number, program.num_requests = program.num_requests, program.num_requests + 1
-        program.open[id(trace)] = _Open(trace, number, program.last_number, begun_s, path)
+        program.open[id(trace)] = _Open(
+            trace, number, program.last_number, begun_s, begun_s - program.last_s, program.path
+        )
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Add the time of a request to its program."""
@@ -141,7 +143,15 @@ class ProgramTimes(Observer):
         rates, num_computed = self._rates_of(trace), computed_tokens(trace)
         if trace.status == 200 and is_llm and trace.tries:
             rates.learn(trace, num_computed)
-        parts = parts_of(trace, rates, opened.begun_s, ended_s, is_llm=is_llm)
+        parts = parts_of(
+            trace,
+            rates,
+            num_computed,
+            opened.begun_s,
+            ended_s,
+            client_s=opened.client_s,
+            is_llm=is_llm,
+        )
         program.path = opened.path.plus(parts)
         program.last_s, program.last_number = ended_s, opened.number
         num_cached = trace.cached_tokens or 0
@@ -183,14 +193,15 @@ class ProgramTimes(Observer):
         for program in self._programs.values():
             assert abs(program.path.total - program.wall_s) < 1e-6 * max(1.0, program.wall_s)
             for opened in program.open.values():
-                assert abs(opened.path.total - (opened.begun_s - program.start_s)) < 1e-6 * max(
-                    1.0, opened.begun_s - program.start_s
-                )
+                until_s = opened.begun_s - program.start_s
+                assert abs(opened.path.total + opened.client_s - until_s) < 1e-6 * max(1.0, until_s)
 
     def _rates_of(self, trace: RequestTrace) -> ModelRates:
         """Return what is known of a model; of what no server lists, of all together."""
         model = trace.model if trace.is_listed else ""
-        if model not in self._rates and len(self._rates) >= _MAX_MODELS:
+        if (found := self._rates.get(model)) is not None:
+            return found
+        if len(self._rates) >= _MAX_MODELS:
             model = ""
         return self._rates.setdefault(model, ModelRates.unknown())
 
