@@ -39,7 +39,7 @@ def summary_json(program: ProgramTime, now_s: float) -> dict[str, Any]:
         "prompt_tokens": program.prompt_tokens,
         "cached_tokens": program.cached_tokens,
         "output_tokens": program.output_tokens,
-        "path": dict(path),
+        "path": path,
         "saved_s": round(program.saved_s, 6),
     }
 
@@ -67,7 +67,7 @@ def _request_json(one: RequestTime, program: ProgramTime, is_critical: bool) -> 
         "begun_s": round(one.begun_s - program.start_s, 6),
         "ended_s": round(one.ended_s - program.start_s, 6),
         "critical": is_critical,
-        "parts": dict(one.parts.to_json()),
+        "parts": one.parts._replace(client=0.0).to_json(),  # that was before it
         "saved_s": round(one.saved_s, 6),
     }
 
