@@ -117,6 +117,5 @@ class TextReply:
     def _answer(self, index: int) -> ToolAnswer:
         assert self._wanted.tools is not None
         if index not in self._tools:
-            is_text = self._wanted.tools.answer is None
-            self._tools[index] = ToolAnswer(f"{self._request_id}-{index}", is_text=is_text)
+            self._tools[index] = ToolAnswer(f"{self._request_id}-{index}", self._wanted.tools)
         return self._tools[index]
