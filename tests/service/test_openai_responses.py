@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.emulated import emulating
 from support.programs import Desk, desk_llm
 from support.services import served
 
@@ -209,3 +210,21 @@ def test_what_says_nothing_is_taken(url: str) -> None:
     answer = httpx.post(url + PATH, json=body)
     assert answer.status_code == 200, answer.text
     assert answer.json()["store"] is False
+
+
+def test_emulated_servers_answer_likewise() -> None:
+    with (
+        emulating() as (server,),
+        openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0) as client,
+    ):
+        found = both(client, model="", input="Who lives there?", max_output_tokens=8)
+        assert (found.status, found.usage.output_tokens) == ("incomplete", 8)
+        must = {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"}}
+        (call,) = both(client, model="", input="Oslo?", **must).output
+        assert (call.type, call.name, list(json.loads(call.arguments))) == (
+            "function_call",
+            "weather",
+            ["city"],
+        )
+        with pytest.raises(openai.BadRequestError, match="no tool"):
+            client.responses.create(model="", input="x", tool_choice="required")

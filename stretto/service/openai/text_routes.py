@@ -18,12 +18,10 @@ from stretto.service.apps.query_request import CheckedRequest
 from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import in_thread, read_json
 from stretto.service.openai.app_chat import AppChat
-from stretto.service.openai.errors import unsupported
+from stretto.service.openai.errors import naming_as_sent, unsupported
 from stretto.service.openai.generation import Caller, Generator, finish_of
 from stretto.service.openai.programs import ServedPrograms, name_of
 from stretto.service.openai.replies import Form, Reply, TextReply
-from stretto.service.openai.response_replies import ResponseReply
-from stretto.service.openai.response_requests import chat_of, naming_as_sent
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
 from stretto.service.request import ServiceRequest, encode_json
@@ -31,6 +29,8 @@ from stretto.service.tenants import Tenant
 from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
 from stretto.wire.requests import ChatRequest, CompletionRequest
+from stretto.wire.response_replies import ResponseReply
+from stretto.wire.response_requests import chat_of
 
 _LONG_BYTES = 64_000
 """Number of bytes of a body from which on it is read in a thread. Shorter ones take some ms at most."""

@@ -5,13 +5,10 @@ Nothing is kept here, so that what names something that is kept is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-from stretto.http.refusals import Refused
-from stretto.model.errors import StrettoError
-from stretto.service.openai.errors import as_refused, invalid, unsupported
+from stretto.wire.errors import unacceptable
 from stretto.wire.fields import mapping
 
 _SAME = (
@@ -28,7 +25,7 @@ _WITHOUT_MEANING: Mapping[str, tuple[object, ...]] = {
 }
 """Values that change nothing here, where there are no thoughts, and nothing is kept or left out."""
 _OWN = ("input", "instructions", "max_output_tokens", "text", "tools", "tool_choice")
-_CALLED = {
+NAMES_IN_RESPONSES: Mapping[str, str] = {
     "messages": "input",
     "response_format": "text.format",
     "max_tokens": "max_output_tokens",
@@ -41,11 +38,11 @@ def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the chat that asks for the same as a request for a response.
 
     Raises:
-        Refused: a field is unknown, or says something that has no meaning here.
+        RequestRefused: a field is unknown, or says something that has no meaning where nothing is kept.
     """
     for name, value in body.items():
         if name not in (*_SAME, *_OWN) and not _says_nothing(name, value):
-            raise unsupported(name)
+            raise unacceptable(name, f"{name} is not supported here; leave it out")
     chat = {name: body[name] for name in _SAME if body.get(name) is not None}
     chat["messages"] = _messages(body)
     if (most := body.get("max_output_tokens")) is not None:
@@ -58,21 +55,6 @@ def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
     if form := _form(body.get("text")):
         chat["response_format"] = form
     return chat
-
-
-@contextmanager
-def naming_as_sent() -> Iterator[None]:
-    """Name in errors about the chat, within the block, the fields of the request for a response."""
-    try:
-        yield
-    except StrettoError as error:
-        if not isinstance(found := as_refused(error, "messages"), Refused):
-            raise
-        name, _, rest = (found.param or "").partition(".")
-        param = _CALLED.get(name, name) + (f".{rest}" if rest and name not in _CALLED else "")
-        again_s = found.retry_after_s
-        named = Refused(found.status, found.code, found.message, param=param or None, retry_after_s=again_s)
-        raise named from error
 
 
 def _says_nothing(name: str, value: object) -> bool:
@@ -110,7 +92,7 @@ def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], place: st
         content = _content(item.get("output"), place)
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
     elif kind != "reasoning":
-        raise unsupported(f"{place}.type", f"items of type {kind!r:.80} cannot be read by this model")
+        raise unacceptable(f"{place}.type", f"items of type {kind!r:.80} cannot be read by this model")
 
 
 def _content(content: Any, place: str) -> Any:
@@ -133,7 +115,7 @@ def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
 def _tool(number: int, tool: Any) -> dict[str, Any]:
     found = mapping(f"tools.{number}", tool)
     if found.get("type") != "function":
-        raise unsupported(f"tools.{number}.type", "tools must be of type 'function'")
+        raise unacceptable(f"tools.{number}.type", "tools must be of type 'function'")
     return {"type": "function", "function": _rest(found)}
 
 
@@ -143,7 +125,7 @@ def _form(text: Any) -> dict[str, Any] | None:
         return None
     sent = mapping("text", text)
     if others := [name for name, value in sent.items() if name != "format" and value is not None]:
-        raise unsupported(f"text.{others[0]}")
+        raise unacceptable(f"text.{others[0]}", f"text.{others[0]} is not supported here; leave it out")
     form = sent.get("format") or {"type": "text"}
     if isinstance(form, dict) and form.get("type") == "json_schema":
         return {"type": "json_schema", "json_schema": _rest(form)}
@@ -157,5 +139,5 @@ def _rest(tagged: Mapping[str, Any]) -> dict[str, Any]:
 
 def _list(name: str, value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise invalid(name, f"{name} must be a list{' or a text' if name == 'input' else ''}")
+        raise unacceptable(name, f"{name} must be a list{' or a text' if name == 'input' else ''}")
     return value
