@@ -279,11 +279,11 @@ def serving(models: str) -> Iterator[str]:
     """Context manager that runs `stretto serve` with the default model, or with an emulated worker; gives its
     URL.
     """
-    command = ("serve", "--port", "0", "--app", "naive", "--docs", str(_BOOK))
+    command = ["serve", "--port", "0", "--app", "naive", "--docs", str(_BOOK)]
     with ExitStack() as stack:
         if models == "workers":
             emulated = ("emulate", "--model", "llama-2-7b", "--loading-s", "0", "--port", "0")
-            command = (*command, "--worker", stack.enter_context(running(*emulated)))
+            command += ["--worker", stack.enter_context(running(*emulated))]
         yield stack.enter_context(running(*command))
 
 
