@@ -27,15 +27,15 @@ class Parts(NamedTuple):
     """Seconds of a program or of a request, by what they were spent on. Their sum is the wall time.
 
     Attributes:
-        client: nothing of the program was at the door: its client was busy, with a tool for example.
-        held: held, because the program had no room in KV memory.
-        queue: waiting for a turn, at the door or at an engine.
-        retries: at workers that failed, or that were slower than a second attempt.
-        worker_queue: waiting at the worker.
-        prefill: computing the parts of prompts that were not cached.
-        decode: generating the answer.
-        tool: in steps of an app that are no LLM: search, embedding, tools.
-        network: waiting for the client to take what had come, or to send all of its request.
+        client: time when nothing of the program was at the door: its client was busy, perhaps with a tool.
+        held: time without room for the program in KV memory.
+        queue: wait for a turn, at the door or at an engine.
+        retries: time at workers that failed, or that were slower than a second attempt.
+        worker_queue: wait at the worker.
+        prefill: computation of the parts of prompts that were not cached.
+        decode: generation of the answer.
+        tool: time in steps of an app that are no LLM: search, embedding, tools.
+        network: wait for the client to take what had come.
     """
 
     client: float = 0.0

@@ -31,7 +31,7 @@ class RequestTime:
     """Where the time of one request went.
 
     Attributes:
-        number: number among the requests of its program, from 0 on.
+        number: place among the requests of its program, from 0 on.
         after: number of the request that had ended last when it arrived; None for none.
         begun_s, ended_s: loop times.
         saved_s: seconds that it would have taken longer without what was found in a cache.
@@ -68,8 +68,8 @@ class ProgramTime:
         start_s, last_s: first arrival and last end of its requests; loop times.
         path: parts of the time along its critical path, until `last_s`.
         saved_s: seconds of prefills that caches have saved, of all its requests.
-        open: its requests that wait or run.
-        requests: its last requests that have ended.
+        open: requests of it that wait or run.
+        requests: last requests of it that have ended.
     """
 
     program: str

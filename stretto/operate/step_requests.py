@@ -57,7 +57,7 @@ class StepRequests(Observer):
     their names alone, since their messages may quote answers.
 
     Args:
-        observers: those that are shown the traces.
+        observers: receivers of the traces.
         apart: engines whose requests are seen elsewhere.
     """
 

@@ -117,7 +117,7 @@ class Send:
 
     Attributes:
         waited_s: seconds that the request has waited in the router, for room or for its turn.
-        held_s: those of them for which it was held, because its program had no room.
+        held_s: part of them for which it was held, because its program had no room.
         why: what it has waited for; "" if it has not.
         deadline_s: time by which its program should end; None if there is none.
     """

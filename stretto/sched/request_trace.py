@@ -26,7 +26,7 @@ class Try:
         choice: why it was chosen.
         at_s: when the request was sent.
         waited_s: seconds that the request had waited until then, for room or for its turn.
-        held_s: those of them in which it was held, because its program had no room in KV memory.
+        held_s: part of them in which it was held, because its program had no room in KV memory.
         why: what it has waited for; "" if it has not.
         failure: how the attempt failed, if it has.
     """
