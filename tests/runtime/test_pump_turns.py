@@ -9,8 +9,8 @@ import pytest
 
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.runtime.pump import Pump
 from stretto.model.tasks import Done, Started
+from stretto.runtime.pump import Pump
 from stretto.sched.messages import Event, Extend, LLMReport
 from stretto.sched.observer import Observers
 
@@ -70,7 +70,7 @@ def test_graphs_with_long_prompts_are_added_in_turns() -> None:
 
 
 def test_many_requests_that_end_at_once_are_handled_in_turns() -> None:
-    """An end and the admission of the next request take some tenths of a ms, and a start takes next to none."""
+    """An end takes some tenths of a ms with the admission of the next request, a start next to nothing."""
     assert handed([LLMReport("llm", 0, Started(task)) for task in range(64)]) == [64]
     found = handed([LLMReport("llm", 0, Done(task, "text")) for task in range(64)])
     assert sum(found) == 64

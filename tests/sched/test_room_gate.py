@@ -253,7 +253,7 @@ def test_an_old_program_has_a_limited_start_over_a_new_one() -> None:
 
 
 def test_of_queries_that_do_not_come_back_few_are_watched() -> None:
-    """Two calls side by side in each query, which nobody continues: they cost the gate a sixth of a request."""
+    """Two calls stand side by side in each query, and nobody continues them: the gate cost a sixth more."""
     machine = Machine(max_running=100)
     gate = machine.system.schedulers["llm"]._gate  # type: ignore[union-attr]
     watched = []

@@ -38,9 +38,10 @@ class RoomGate:
 
     Requests that nobody continues (of queries that make no other one, and of steps that are applied to lists)
     are not even made known while nothing is held and nothing has room: where all are such, the gate costs
-    nothing. Of other queries without the name of a program, whose kind has turned out not to come back, one
-    of `_WATCHED` is made known then, so that it is noticed when the kind changes. Neither are any while the sizes of all memories are unknown and prompts have no keys, from which
-    it could be told what is missing in a cache; nor offline requests, which give way to others anyway.
+    nothing. Of queries without the name of a program whose kind does not come back, one of `_WATCHED` is made
+    known then, so that it is noticed when the kind changes. None are while the sizes of all memories are
+    unknown and prompts have no keys, from which it could be told what is missing in a cache; nor are offline
+    requests, which give way to others anyway.
 
     Attributes:
         now_s: present time, which its owner sets before other calls.
