@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from stretto.engines.batch.server.config import BatchServerConfig
-from stretto.engines.openai_server.config import OpenAIServerConfig
-from stretto.engines.openai_server.http import Http
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import EngineUnreachable, StrettoError
 
@@ -28,9 +26,11 @@ async def out_of_reach(deployments: Iterable[Deployment]) -> list[EngineUnreacha
 
 async def _refusal(replica: Replica) -> EngineUnreachable | None:
     """Return why the server of a replica takes no connection; None if it does, or if there is no server."""
-    config = replica.config
-    if not isinstance(config, OpenAIServerConfig | BatchServerConfig):
+    config: Any = replica.config
+    if not hasattr(config, "connect_timeout_s"):
         return None
+    from stretto.engines.openai_server.http import Http  # of an extra, which those who have servers have
+
     http = Http(replace(config, timeout_s=_PATIENCE_S, connect_timeout_s=_PATIENCE_S))
     try:
         await http.fetch("v1/models", is_retried=False)
