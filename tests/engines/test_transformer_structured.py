@@ -91,7 +91,7 @@ def expand(question: str) -> tuple[Segment, ...]:
 def test_a_list_of_texts_holds_no_mark_of_the_tokenizer(
     mini: TransformerLLM, question: str, temperature: float
 ) -> None:
-    """Words behind a quote have the tokens of words behind a space: the mark that stands for it is not read."""
+    """Words behind a quote have the tokens of words behind a space; the mark of the space is not read."""
     decode = Decode(max_tokens=400, temperature=temperature, json_schema=json.dumps(QUERIES))
     ending = run(mini, expand(question), decode)
     assert isinstance(ending, Done), ending
