@@ -1,8 +1,8 @@
 """Finds the sentence of passages that answers a question best, and tells whether it supports an answer.
 
-A small LLM makes up names and numbers, mixes facts up, or says the question again. All of that shows in the
-words that its answer adds to the question: an answer is supported if they stand in the best sentence, and
-none is said more often than there. Words are compared by their stems, and words such as "the" do not count.
+A small LLM makes up names and numbers, mixes facts up, or says the question or itself again. So an answer is
+supported if its words stand in the best sentence one after the other. Words are compared by their stems, and
+words such as "the" do not count.
 
 Of the row of a table, the cells are taken that the question names, with the names of their row and columns.
 Documents that say nothing of a question are told by its words: no passage holds half of them. Measured with
@@ -19,6 +19,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import pairwise
 
 from stretto.documents.sentences import split_sentences
@@ -83,25 +84,24 @@ def best_supported(question: str, quoted: str, drafts: Sequence[str], share: flo
 
     Args:
         drafts: answers, the one to be preferred first.
-        share: smallest share of the words that an answer adds to the question, which must stand in the
-            quote.
+        share: smallest share of an answer's words that must stand in the quote one after the other.
     """
     return next((draft for draft in drafts if is_supported(question, draft, quoted, share)), quoted)
 
 
 def is_supported(question: str, answer: str, sentence: str, share: float) -> bool:
-    """Return whether an answer adds words to the question, and at least `share` of them stand in the
-    sentence. An answer that begins as the question does says it again, and one that says a word more often
-    than both says itself again: neither is supported.
+    """Return whether an answer adds words to the question, and at least `share` of its words stand in the
+    sentence one after the other. An answer that begins as the question does says it again, and is not
+    supported.
     """
-    said, asked, written = stems(answer), stems(question), stems(sentence)
-    added = _adds(said, asked)
-    if said[:_REPEATED] == asked[:_REPEATED]:
+    said, asked = stems(answer), stems(question)
+    if said[:_REPEATED] == asked[:_REPEATED] or not _adds(said, asked):
         return False
-    most = Counter(asked) | Counter(written)
-    if any(num > max(1, most[word]) for word, num in Counter(said).items() if word not in STOP_STEMS):
-        return False
-    return bool(added) and len(added.intersection(written)) >= share * len(added)
+    words, written = (
+        [word for word in text if word not in _SAYS_NOTHING] for text in (said, stems(sentence))
+    )
+    run = SequenceMatcher(None, written, words, autojunk=False).find_longest_match()
+    return run.size >= share * len(words)
 
 
 def _adds(words: Sequence[str], asked: Sequence[str]) -> set[str]:

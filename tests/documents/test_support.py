@@ -16,8 +16,10 @@ COIN = f"{BEST} It was not always paid."
     ("answer", "is_it"),
     [
         ("A silver fourpenny.", True),
-        ("The captain promised Jim a fourpenny on the first.", True),
-        ("The captain promised Jim a silver fourpenny each month.", False),  # "each" is not in it
+        ("a silver fourpenny on the first of the month", False),  # "every" is left out
+        ("He promised Jim the silver fourpenny.", True),
+        ("The captain promised Jim a fourpenny.", False),  # "silver" is left out
+        ("The captain promised Jim a silver fourpenny.", False),  # "captain" is not in it
         ("The captain promised Jim a gold guinea.", False),
         ("The captain promised Jim every month.", False),  # adds nothing to the question
         ("What did the captain promise is a silver fourpenny.", False),  # says the question again
@@ -25,12 +27,12 @@ COIN = f"{BEST} It was not always paid."
         ("", False),
     ],
 )
-def test_an_answer_is_supported_by_the_words_that_it_adds(answer: str, is_it: bool) -> None:
+def test_an_answer_is_supported_by_a_run_of_words(answer: str, is_it: bool) -> None:
     assert is_supported(QUESTION, answer, BEST, 1.0) is is_it
 
 
 def test_a_smaller_share_takes_words_that_the_sentence_lacks() -> None:
-    answer = "The captain promised Jim a silver fourpenny each time."
+    answer = "The captain promised Jim a silver fourpenny each time."  # four words of seven
     assert is_supported(QUESTION, answer, BEST, 0.5)
     assert not is_supported(QUESTION, answer, BEST, 0.6)
 
@@ -82,7 +84,7 @@ SHIPS = "| Ship: Ada | Length, 2018: 12 m | Length, 2019: 13 m | Home: Oslo"
 def test_an_answer_that_says_itself_again_is_not_supported() -> None:
     question = "How many M4 screws are there?"
     assert not is_supported(question, "1200 M4 screws are 1200 screws", quote(question, [SCREWS]), 1.0)
-    assert is_supported(question, "There are 1200 M4 screws", quote(question, [SCREWS]), 1.0)
+    assert is_supported(question, "There are 1200.", quote(question, [SCREWS]), 1.0)
     assert is_supported("Which city?", "New York, New York", "It was New York, New York.", 1.0)
 
 

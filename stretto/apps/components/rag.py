@@ -261,8 +261,8 @@ class Synthesis(Component):
             num_hits: number of hits that `refine` and `tree` read.
             fan_in: number of answers that `tree` combines at a time.
             max_tokens: largest number of output tokens of a call.
-            support: share of the words that an answer adds to the question, which must stand in the sentence
-                of the hits that answers the question best. An answer with less is replaced: by an answer that
+            support: share of an answer's words that must stand, one after the other, in the sentence of the
+                hits that answers the question best. An answer with less is replaced: by an answer that
                 it was made from, if that has enough, else by the sentence. Where no hit holds half of the
                 question's words, the answer says that it is probably not in the documents, and which sentence
                 is nearest. 0 takes any answer. It is for small LLMs, which make things up; such an answer
