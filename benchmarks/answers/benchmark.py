@@ -25,7 +25,6 @@ QUALITY = "answers that contain the known one, F1 and right first sources (%)"
 BASELINE = "BM25's best sentence"
 _CELLS = Path("runs") / "answers"
 _F1_GOAL = 1.3
-_NOT_FOUND = NOT_FOUND.partition("{")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def _rows(name: str, questions: Sequence[Asked], answers: Sequence[Answer]) -> l
             "f1_percent": 100 * statistics.fmean(f1),
             "first_source_percent": 100 * statistics.fmean(sourced),
             "said_not_found_percent": 100
-            * statistics.fmean(answer.text.startswith(_NOT_FOUND) for _, answer in pairs),
+            * statistics.fmean(answer.text.startswith(NOT_FOUND) for _, answer in pairs),
             "words_of_an_answer": statistics.fmean(len(answer.text.split()) for _, answer in pairs),
         }
         rows.append(Row(QUALITY, f"{name}, {of}", values))

@@ -26,8 +26,8 @@ from stretto.documents.sentences import split_sentences
 from stretto.documents.stems import STOP_STEMS, stems
 from stretto.documents.tables import ROW_MARK
 
-NOT_FOUND = "Probably not in the documents. The nearest sentence: {}"
-"""What is said where no passage answers a question."""
+NOT_FOUND = "Probably not in the documents."
+"""Beginning of what is said where no passage answers a question."""
 
 _WEIGHT_OF_PAIRS = 0.3
 _COST_OF_A_PLACE = 0.2
@@ -77,6 +77,14 @@ def is_answered(question: str, passages: Sequence[str]) -> bool:
     if not terms or _UNSPACED.search(question):
         return True
     return any(len(terms.intersection(stems(text))) >= _LEAST_SHARE * len(terms) for text in passages)
+
+
+def nearest(question: str, quoted: str) -> str:
+    """Return what is said where no passage answers a question: with the quoted sentence, if it shares a word
+    with the question.
+    """
+    shared = (set(stems(question)) - STOP_STEMS).intersection(stems(quoted))
+    return f"{NOT_FOUND} The nearest sentence: {quoted}" if shared else NOT_FOUND
 
 
 def best_supported(question: str, quoted: str, drafts: Sequence[str], share: float) -> str:

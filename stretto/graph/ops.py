@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from stretto.costs.tokens import num_tokens
-from stretto.documents.support import NOT_FOUND, best_supported, is_answered, quote
+from stretto.documents.support import best_supported, is_answered, nearest, quote
 from stretto.graph.graph import ANSWER, HINT, RECORD, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
 from stretto.model.errors import BadReply, ConfigError, GraphError
@@ -244,8 +244,8 @@ def _quote(inputs: Inputs, _: Settings) -> Mapping[str, object]:
 
 
 def _supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
-    """Choose the first present draft that the quote supports, else the quote; the quote as the nearest
-    sentence if the hits do not answer the question.
+    """Choose the first present draft that the quote supports, else the quote. Say that there is no answer if
+    the hits do not answer the question.
     """
     fixed = ("question", "hits", "quote")
     drafts = [as_text(value) for name, value in inputs.items() if name not in fixed and value is not ABSENT]
@@ -253,7 +253,7 @@ def _supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
     assert isinstance(share, int | float)
     question, quoted = as_text(inputs["question"]), as_text(inputs["quote"])
     if not is_answered(question, [as_text(hit) for hit in _flat_hits(inputs["hits"])]):
-        return {"": NOT_FOUND.format(quoted)}
+        return {"": nearest(question, quoted)}
     return {"": best_supported(question, quoted, drafts, share)}
 
 

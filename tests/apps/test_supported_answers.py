@@ -75,6 +75,9 @@ async def test_hits_without_the_words_of_the_question_are_said_to_be_no_answer(m
     nearest = "Probably not in the documents. The nearest sentence: A windmill burned."
     question = "Which miller burned the bread?"
     assert await answered("A windmill.", hits=hits, question=question, mode=mode, support=1.0) == nearest
+    question = "Who is the president of Mongolia?"
+    nothing = await answered("A windmill.", hits=hits, question=question, mode=mode, support=1.0)
+    assert nothing == "Probably not in the documents."
 
 
 @in_virtual_time
