@@ -50,7 +50,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         Raises:
             Refused: there is no such route, or the request brings no key of a tenant.
         """
-        request.path, _ = path_of(request.target)
+        request.path, query = path_of(request.target)
         route, parts = self._find(request)
         tenant, budget = None, self.budget
         if not route.is_open:
@@ -58,7 +58,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
             budget = tenant.budget
             if request.method == b"POST":
                 tenant.count_request(monotonic())
-        request.found = Admitted(route, parts, tenant)
+        request.found = Admitted(route, parts, tenant, query)
         max_bytes = route.max_body_bytes or self._config.max_body_bytes
         max_body_s = route.max_body_s or self._config.max_body_s
         sink = None if route.sink is None else route.sink(request)
@@ -76,7 +76,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
             Refused: there is no such route.
         """
         route, parts = self._find(request)
-        request.found = Admitted(route, parts, owner, objective)
+        request.found = Admitted(route, parts, owner, objective=objective)
         return self.serve(asker, request)
 
     def has_route(self, method: str, path: str) -> bool:
