@@ -1,7 +1,7 @@
 """API keys of tenants: new ones, their hashes, and the table that finds the owner of a key.
 
-A file holds a key as `sha256:SALT:DIGEST`, the digest of the salt and the key. Keys of `new_key` are random, so
-a fast hash is enough: there is no list of likely ones to try.
+A file holds a key as `sha256:SALT:DIGEST`, the digest of the salt and the key. Keys of `new_key` are random,
+so a fast hash is enough: there is no list of likely ones to try.
 """
 
 from __future__ import annotations

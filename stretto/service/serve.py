@@ -16,6 +16,7 @@ from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import StrettoError
 from stretto.model.values import Document
 from stretto.operate.step_requests import StepRequests
+from stretto.operate.usage_book import UsageBook
 from stretto.operate.watch import Watch
 from stretto.runtime.learned_file import LearnedFile
 from stretto.runtime.runtime import Runtime
@@ -24,6 +25,7 @@ from stretto.service.config import ServiceConfig
 from stretto.service.places import LastInstances
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.service import Service
+from stretto.service.tenants_watch import follow_tenants
 
 _YOUNG_OBJECTS = 10_000
 _KEEP_EVERY_S = 300.0
@@ -87,12 +89,13 @@ def run_service(
     learned: LearnedFile | None = None,
     pool: WorkerPool | None = None,
     state: Path | None = None,
+    engines_file: Path | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
     `documents`, `spares`, `pool` and `state` are those of `Service`. What `beside` does with the runtime runs
     meanwhile, and is cancelled in the end. What is learned of programs is read from the file `learned`, and
-    written there now and then and in the end.
+    written there now and then and in the end. The tenants are those of `engines_file`, also when it changes.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
@@ -108,6 +111,9 @@ def run_service(
     async def serve() -> None:
         places = LastInstances()
         watch = Watch() if pool is None else pool.watch
+        book = None if state is None else UsageBook(state)
+        if book is not None:
+            watch.observers.add(book)
         steps = StepRequests(watch.observers, () if pool is None else (pool.engine,))
         of_workers = {} if pool is None else {pool.engine: pool.learned}
         async with (
@@ -120,16 +126,19 @@ def run_service(
                 learned=known,
             ) as runtime,
             _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
+            nullcontext() if book is None else book,
             nullcontext() if pool is None else pool,
             Service(runtime, config, apps, places, documents, spares, pool, watch, state) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
             say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
-            task = None if beside is None else asyncio.create_task(beside(runtime))
+            tasks = [] if beside is None else [asyncio.create_task(beside(runtime))]
+            if engines_file is not None:
+                tasks.append(asyncio.create_task(follow_tenants(engines_file, service.app.tenants, say)))
 
             async def finish() -> None:
-                if task is not None:
+                for task in tasks:
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
