@@ -58,9 +58,9 @@ class UsageBook(Observer):
         day = today()
         found, self._journal.found = self._journal.found, {}
         self._counts = {
-            key: DayUsage(*key, *counts) for key, counts in found.items() if key[0] == day and len(key) == 2
+            (key[0], key[1]): DayUsage(*key, *counts) for key, counts in found.items() if key[0] == day
         }
-        self._changed: set[tuple[str, ...]] = set()
+        self._changed: set[tuple[str, str]] = set()
         self._writing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> UsageBook:

@@ -1,0 +1,33 @@
+"""How many lines of batches run at workers beside the requests of others.
+
+Each request in a batch of a worker slows the others there. So while others ask, few lines run at each worker:
+about as many tokens as an engine lets stay of offline requests beside others.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stretto.service.pool.pool import WorkerPool
+
+_LINES_BESIDE = 8
+"""Lines at each worker beside requests of others: some 2,000 tokens of usual lines."""
+_QUIET_S = 5.0
+"""Seconds without requests of others after which lines take all room again."""
+
+
+class RoomBeside:
+    """The room of lines at the workers of a pool."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+        self._asked_s = -math.inf
+
+    def __call__(self, num_lines: int, now_s: float) -> int | None:
+        """Return how many lines may run now, of which so many have started; None for any number."""
+        router_state = self._pool.front.router_state
+        if router_state.num_clients > num_lines:
+            self._asked_s = now_s
+        if now_s - self._asked_s > _QUIET_S:
+            return None
+        return _LINES_BESIDE * max(1, len(router_state.workers()))
