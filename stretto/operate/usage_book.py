@@ -58,7 +58,9 @@ class UsageBook(Observer):
         day = today()
         found, self._journal.found = self._journal.found, {}
         self._counts = {
-            (key[0], key[1]): DayUsage(*key, *counts) for key, counts in found.items() if key[0] == day
+            (key[0], key[1]): DayUsage(key[0], key[1], *counts)
+            for key, counts in found.items()
+            if key[0] == day
         }
         self._changed: set[tuple[str, str]] = set()
         self._writing: asyncio.Task[None] | None = None
@@ -119,7 +121,7 @@ def read_usage(folder: Path) -> list[DayUsage]:
             found, _ = latest(entries)
     except OSError as error:
         raise JournalError(f"{_path(folder)}: {error.strerror}") from error
-    return sorted(DayUsage(*key, *counts) for key, counts in found.items() if len(key) == 2)
+    return sorted(DayUsage(key[0], key[1], *counts) for key, counts in found.items())
 
 
 def _path(folder: Path) -> Path:
