@@ -85,10 +85,12 @@ def run_service(
     spares: Mapping[str, Replica] | None = None,
     learned: LearnedFile | None = None,
     pool: WorkerPool | None = None,
+    watch: Watch | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    `documents`, `spares` and `pool` are those of `Service`. What `beside` does with the runtime runs
+    `documents`, `spares`, `pool` and `watch` are those of `Service`; a pool has the same `watch`, which is
+    closed in the end. What `beside` does with the runtime runs
     meanwhile, and is cancelled in the end. What is learned of programs is read from the file `learned`, and
     written there now and then and in the end.
 
@@ -105,13 +107,14 @@ def run_service(
 
     async def serve() -> None:
         places = LastInstances()
-        watch = Watch() if pool is None else pool.watch
-        steps = StepRequests(watch.observers, () if pool is None else (pool.engine,))
+        seen = watch or (Watch() if pool is None else pool.watch)
+        steps = StepRequests(seen.observers, () if pool is None else (pool.engine,))
+        spans = [] if seen.spans is None else [seen.spans]
         of_workers = {} if pool is None else {pool.engine: pool.learned}
         async with (
             Runtime(
                 given,
-                observers=[places, steps] if pool is None else [places, steps, pool],
+                observers=[places, steps, *spans, *([] if pool is None else [pool])],
                 max_queries=config.max_queries,
                 machine=machine,
                 tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
@@ -119,7 +122,7 @@ def run_service(
             ) as runtime,
             _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
             nullcontext() if pool is None else pool,
-            Service(runtime, config, apps, places, documents, spares, pool, watch) as service,
+            Service(runtime, config, apps, places, documents, spares, pool, seen) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
@@ -134,5 +137,6 @@ def run_service(
                 await service.drain()
 
             await serve_until_interrupted(say, lambda: service.num_open, finish, config.grace_s)
+        await asyncio.to_thread(seen.close)
 
     run_until_interrupted(serve())
