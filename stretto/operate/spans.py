@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import Literal, TypeAlias
 
 from stretto.model.record import record
@@ -86,7 +86,7 @@ class Spans(Observer):
 
     def __init__(self, emit: Callable[[SpanRecord], None]) -> None:
         self._emit = emit
-        self._random = SystemRandom().getrandbits
+        self._random = Random(SystemRandom().getrandbits(128)).getrandbits
         self._programs: OrderedDict[_Key, _Program] = OrderedDict()
 
     def begin(self, trace: RequestTrace, parent: TraceContext | None) -> TraceContext:
