@@ -7,6 +7,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -117,10 +118,10 @@ def plan(
         search_s=time.perf_counter() - begin_s,
         done=execute(problem, found, problem.draws[0]),
         predicted_s=[execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws],
-        bound_s=lower_bound_s(times),
+        bound_s=fmean(lower_bound_s(problem, drawn) for drawn in problem.possible_draws),
     )
     if html is not None:
-        page = gantt_page(problem.app.name, planned.done, problem.names, problem.machine)
+        page = gantt_page(problem.app.name, planned.done, problem.models, problem.machine)
         parsing.write("--html", html, page)
     if as_json:
         print(json.dumps(planned.as_json(), indent=2))

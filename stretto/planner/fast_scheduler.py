@@ -77,6 +77,18 @@ class FastScheduler:
         self._state.outputs.extend(outputs)
 
     @property
+    def only_decodes(self) -> bool:
+        """Whether all requests that have not ended decode, so that the next step has no prefills."""
+        return not self.is_waiting and not self._state.begun and self._numbers.decoding > 0
+
+    def steps_to_end(self) -> int:
+        """Return in how many decode steps the next request ends, if nothing interrupts it. Some must decode."""
+        due, last_steps = self._state.due, self._state.last_steps
+        while last_steps[due[0] & REQUEST_MASK] != due[0] >> REQUEST_BITS:  # this stay was cut
+            heappop(due)
+        return (due[0] >> REQUEST_BITS) - self.step + 1
+
+    @property
     def is_waiting(self) -> bool:
         """Whether some request has not been started, or was preempted."""
         return bool(self._state.back) or self._numbers.upcoming < len(self._state.prompts)

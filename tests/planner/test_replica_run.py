@@ -15,7 +15,8 @@ from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import TokenSequence
 from stretto.planner.compiled import compiled
 from stretto.planner.fast_scheduler import numbers_of, simulate
-from stretto.planner.replica_run import ReplicaLoad, run_replica
+from stretto.planner.replica_arrivals import run_replica
+from stretto.planner.replica_run import ReplicaLoad
 from stretto.sim.step_times import batch_shape
 
 PRESET = load_preset("A100-80G")

@@ -1,6 +1,6 @@
 """Stretto's own planner: replicas are jobs of their own, which start and end by themselves.
 
-A node's calls are shared by replicas that may differ in tensor parallelism, start and share, so that all
+A model's calls are shared by replicas that may differ in tensor parallelism, start and share, so that all
 devices end at about the same time. One search begins with the best list of moldable jobs, another one with
 devices filled one after the other. They improve the mean makespan over the draws by random changes: another
 number or size of replicas, another order, another share. The plans found, and those of the other planners
@@ -9,7 +9,7 @@ that the table does not rule out, are then simulated over several draws of the l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf
 from random import Random
@@ -35,11 +35,11 @@ _MANY_CALLS = 25_000
 
 
 class _Job(NamedTuple):
-    """One replica: its node, devices, share of the node's calls; and its seconds with each draw of lengths,
+    """One replica: its model, devices, share of the model's calls; and its seconds with each draw of lengths,
     with those to load.
     """
 
-    node: str
+    model: str
     tp: int
     share: float
     seconds: list[float]
@@ -114,7 +114,7 @@ def search(times: RunTimes, start: Sequence[tuple[str, int, float]], num_tries: 
     The makespan is the mean over the draws of the table.
 
     Args:
-        start: node, tensor parallelism and share of each replica to begin with, in the order of their starts.
+        start: model, tensor parallelism and share of each replica to begin with, in the order of their starts.
     """
     random = Random(0)
     jobs = [_job(times, *replica) for replica in start]
@@ -135,19 +135,30 @@ def search(times: RunTimes, start: Sequence[tuple[str, int, float]], num_tries: 
             if placed.score < best_placed.score:
                 best, best_placed = now, placed
     replicas = tuple(
-        PlannedReplica(job.node, tuple(range(at, at + job.tp)), job.share)
+        PlannedReplica(job.model, tuple(range(at, at + job.tp)), job.share)
         for job, at in zip(best, best_placed.at, strict=True)
     )
     return Plan("stretto", (Stage(replicas),), best_placed.makespan_s)
 
 
-def _job(times: RunTimes, node: str, tp: int, share: float) -> _Job:
-    loading_s = times.loading_s(node, tp)
-    return _Job(node, tp, share, [loading_s + run_s for run_s in times.each_run_s(node, tp, share)])
+def _job(times: RunTimes, model: str, tp: int, share: float) -> _Job:
+    loading_s = times.loading_s(model, tp)
+    return _Job(model, tp, share, [loading_s + run_s for run_s in times.each_run_s(model, tp, share)])
 
 
 def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
-    """Give each job, in order, the devices that are free first in the mean of the draws.
+    """Place jobs, as `_placed` does; models that wait for each other end no earlier than that allows."""
+    placed, spans = _placed(times, jobs, {})
+    if floors := times.floors_s(spans):
+        placed, _ = _placed(times, jobs, floors)
+    return placed
+
+
+def _placed(
+    times: RunTimes, jobs: Sequence[_Job], floors: Mapping[str, float]
+) -> tuple[_Placed, dict[str, tuple[float, float]]]:
+    """Give each job, in order, the devices that are free first in the mean of the draws. Returns the begin
+    and end of each model too.
 
     The score is the mean makespan, and a little of the devices' mean end, so that progress shows.
     """
@@ -157,10 +168,12 @@ def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
     mean_s = [0.0] * times.num_devices
     ended_s: dict[str, list[float]] = {}
     places, ends = [], []
-    for node, tp, _, seconds in jobs:
+    holders: dict[int, str] = {}
+    spans: dict[str, tuple[float, float]] = {}
+    for model, tp, _, seconds in jobs:
         if starts:
             at, start_s = _first_group(mean_s, tp)
-            wait_s = starts.ready_s(node, tp, start_s) - start_s - times.loading_s(node, tp)
+            wait_s = starts.ready_s(model, tp, start_s) - start_s - times.loading_s(model, tp)
             seconds = [took_s + wait_s for took_s in seconds]
         if tp == 1:
             at = mean_s.index(min(mean_s))
@@ -168,13 +181,22 @@ def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
         else:
             at, _ = _first_group(mean_s, tp)
             ends_s = [max(free[at : at + tp]) + took_s for free, took_s in zip(free_s, seconds, strict=True)]
-        for source in times.inputs[node]:
-            last_s = times.last_s(node, tp)
+        if times.circles[model]:
+            reload_s = times.reload_s(model, (holders.get(device) for device in range(at, at + tp)))
+            ends_s = [end_s + reload_s for end_s in ends_s]
+            holders.update(dict.fromkeys(range(at, at + tp), model))
+            floor_s = floors.get(model, 0.0)
+            begin_s = max(mean_s[at : at + tp]) + times.loading_s(model, tp)
+            first_s, last_s = spans.get(model, (begin_s, 0.0))
+            ends_s = [max(end_s, floor_s) for end_s in ends_s]
+            spans[model] = min(begin_s, first_s), max(sum(ends_s) / num, last_s)
+        for source in times.inputs[model]:
+            last_s = times.last_s(model, tp)
             ends_s = [
                 max(end_s, other_s + last_s) for end_s, other_s in zip(ends_s, ended_s[source], strict=True)
             ]
-        before_s = ended_s.get(node)
-        ended_s[node] = list(map(max, ends_s, before_s)) if before_s else ends_s
+        before_s = ended_s.get(model)
+        ended_s[model] = list(map(max, ends_s, before_s)) if before_s else ends_s
         end_s = sum(ends_s) / num
         mean_s[at : at + tp] = [end_s] * tp
         for free, one_s in zip(free_s, ends_s, strict=True):
@@ -182,7 +204,8 @@ def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
         places.append(at)
         ends.append(end_s)
     makespan_s = sum(map(max, free_s)) / num
-    return _Placed(makespan_s, makespan_s + 0.1 * sum(mean_s) / len(mean_s), tuple(places), tuple(ends))
+    score = makespan_s + 0.1 * sum(mean_s) / len(mean_s)
+    return _Placed(makespan_s, score, tuple(places), tuple(ends)), spans
 
 
 def _first_group(free_s: Sequence[float], tp: int) -> tuple[int, float]:
@@ -192,10 +215,10 @@ def _first_group(free_s: Sequence[float], tp: int) -> tuple[int, float]:
 
 
 def _balanced(times: RunTimes, jobs: list[_Job], placed: _Placed, random: Random) -> list[_Job] | None:
-    """Move calls of a node from its replica that ends last to the one that ends first."""
+    """Move calls of a model from its replica that ends last to the one that ends first."""
     late = [at for at, end_s in enumerate(placed.ends_s) if end_s > 0.98 * max(placed.ends_s)]
-    node = jobs[random.choice(late)].node
-    mine = [at for at, job in enumerate(jobs) if job.node == node]
+    model = jobs[random.choice(late)].model
+    mine = [at for at, job in enumerate(jobs) if job.model == model]
     if len(mine) < 2:
         return None
     last = max(mine, key=placed.ends_s.__getitem__)
@@ -204,8 +227,8 @@ def _balanced(times: RunTimes, jobs: list[_Job], placed: _Placed, random: Random
     if last == first or jobs[last].share - moved < LEAST_SHARE:
         return None
     changed = list(jobs)
-    changed[last] = _job(times, node, jobs[last].tp, jobs[last].share - moved)
-    changed[first] = _job(times, node, jobs[first].tp, jobs[first].share + moved)
+    changed[last] = _job(times, model, jobs[last].tp, jobs[last].share - moved)
+    changed[first] = _job(times, model, jobs[first].tp, jobs[first].share + moved)
     return changed
 
 
@@ -214,31 +237,31 @@ def _changed(times: RunTimes, jobs: list[_Job], random: Random) -> list[_Job] | 
     changed = list(jobs)
     at = random.randrange(len(jobs))
     job = jobs[at]
-    mine = [other for other, one in enumerate(jobs) if one.node == job.node and other != at]
+    mine = [other for other, one in enumerate(jobs) if one.model == job.model and other != at]
     kind = random.random()
     if kind < 0.25:
         if job.share < 2 * LEAST_SHARE:
             return None
         part = job.share * random.choice((0.25, 0.5, 0.75))
-        changed[at] = _job(times, job.node, job.tp, job.share - part)
-        changed.insert(random.randrange(len(changed) + 1), _job(times, job.node, job.tp, part))
+        changed[at] = _job(times, job.model, job.tp, job.share - part)
+        changed.insert(random.randrange(len(changed) + 1), _job(times, job.model, job.tp, part))
     elif kind < 0.45:
         if not mine:
             return None
         left = sum(jobs[other].share for other in mine)
         for other in mine:
-            changed[other] = _job(times, job.node, jobs[other].tp, jobs[other].share / left)
+            changed[other] = _job(times, job.model, jobs[other].tp, jobs[other].share / left)
         del changed[at]
     elif kind < 0.6:
-        changed[at] = _job(times, job.node, random.choice(list(times.problem.costs[job.node])), job.share)
+        changed[at] = _job(times, job.model, random.choice(list(times.problem.costs[job.model])), job.share)
     else:
         changed.insert(random.randrange(len(jobs)), changed.pop(at))
     return changed if _respects_inputs(times, changed) else None
 
 
 def _respects_inputs(times: RunTimes, jobs: Sequence[_Job]) -> bool:
-    """Return whether all replicas of a node's inputs come before its own."""
+    """Return whether all replicas of a model's inputs come before its own."""
     if not any(times.inputs.values()):
         return True
-    last = {job.node: at for at, job in enumerate(jobs)}
-    return all(last[source] < at for at, job in enumerate(jobs) for source in times.inputs[job.node])
+    last = {job.model: at for at, job in enumerate(jobs)}
+    return all(last[source] < at for at, job in enumerate(jobs) for source in times.inputs[job.model])
