@@ -118,7 +118,10 @@ def _decodes_s(cost: StepCost, most: int) -> tuple[tuple[Floats, Floats], float]
         each_s = [0.0, *(_without_waits(cost, num, 0) for num in range(1, most + 1))]
         context_s = _without_waits(cost, 1, 1) - each_s[1]
     else:
-        each_s = [0.0, *(cost.step_s(StepShape(num_decodes=num, context_tokens=num)) for num in range(1, most + 1))]
+        each_s = [
+            0.0,
+            *(cost.step_s(StepShape(num_decodes=num, context_tokens=num)) for num in range(1, most + 1)),
+        ]
         context_s = 0.0
     corners: list[int] = []
     for num in numbers[1:].tolist():

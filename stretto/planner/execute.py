@@ -156,7 +156,9 @@ class _Executor:
         for model, runs in list(self.running.items()):
             if all(self._is_done(node.name) for node in self.problem.app.models[model]):
                 self._close(self.running.pop(model), end_s)
-            elif gone := [one for one in runs if any(last[at] != one.replica.key for at in one.replica.devices)]:
+            elif gone := [
+                one for one in runs if any(last[at] != one.replica.key for at in one.replica.devices)
+            ]:
                 self._close(gone, end_s)
                 self.running[model] = [one for one in runs if one not in gone]
         return end_s
@@ -195,7 +197,7 @@ class _Executor:
         ready_s: Mapping[str, Floats],
         now_s: float,
     ) -> bool:
-        """Return whether the replicas and nodes of models, and the times of their inputs, stay as they are."""
+        """Return whether replicas and nodes of models, and the times of their inputs, stay as they are."""
         for model, runs in held.items():
             known = {name for one in runs for name in one.calls}
             planned = [one for one in stage.replicas if one.model == model]

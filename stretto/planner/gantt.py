@@ -39,6 +39,8 @@ def _cell(spans: Sequence[ReplicaSpan], from_s: float, until_s: float, names: di
         if span.start_s <= middle_s < span.end_s:
             if middle_s < span.ready_s:
                 return LOADING
-            waits_s = sum(max(0.0, min(end_s, until_s) - max(begin_s, from_s)) for begin_s, end_s in span.waits_s)
+            waits_s = sum(
+                max(0.0, min(end_s, until_s) - max(begin_s, from_s)) for begin_s, end_s in span.waits_s
+            )
             return WAITING if waits_s > (until_s - from_s) / 2 else names[span.replica.model]
     return IDLE

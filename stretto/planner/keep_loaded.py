@@ -24,8 +24,8 @@ def keep_loaded(plan: Plan, num_devices: int, saved_s: Mapping[ReplicaKey, float
     """Return the plan on other devices, such that the most seconds of loading are saved.
 
     Args:
-        saved_s: seconds that are saved by each replica that runs now, by model and devices, if the plan begins
-            with it on these devices.
+        saved_s: seconds that are saved by each replica that runs now, by model and devices, if the plan
+            begins with it on these devices.
     """
     firsts = _first_replicas(plan)
     sizes = {one.tp for stage in plan.stages for one in stage.replicas}

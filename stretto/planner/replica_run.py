@@ -17,7 +17,6 @@ from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.planner.simulate import simulate_steps
 from stretto.planner.step_log import StepColumns
 
-
 _LEAST_WAIT_S = 1e-6
 
 

@@ -48,8 +48,8 @@ class Effort:
 class RunTimes:
     """Seconds that one replica of a model needs for a share of its calls, once it is loaded.
 
-    The calls are those of all nodes that use the model. All inputs are taken to be there. The seconds are means over the first draws of the lengths of answers; of
-    many requests, over fewer draws.
+    The calls are those of all nodes that use the model. All inputs are taken to be there. The seconds are
+    means over the first draws of the lengths of answers; of many requests, over fewer draws.
 
     `effort` is what the simulations may take; the most that is useful if there is none.
 
@@ -66,11 +66,15 @@ class RunTimes:
         self.models = problem.models
         sources = problem.app.sources(problem.names)
         direct = {
-            model: {problem.app.node(one).model for name in problem.nodes_of(model) for one in self._given(name)}
+            model: {
+                problem.app.node(one).model for name in problem.nodes_of(model) for one in self._given(name)
+            }
             for model in self.models
         }
         self.inputs = {
-            model: tuple(one for one in self.models if one in direct[model] and sources[one] != sources[model])
+            model: tuple(
+                one for one in self.models if one in direct[model] and sources[one] != sources[model]
+            )
             for model in self.models
         }
         self.circles = {
@@ -159,7 +163,11 @@ class RunTimes:
         the other's answers.
         """
         known = self.circles[model]
-        again = [min(cost.loading_s for cost in self.problem.costs[one].values()) for one in holders if one in known]
+        again = [
+            min(cost.loading_s for cost in self.problem.costs[one].values())
+            for one in holders
+            if one in known
+        ]
         return max(again, default=0.0)
 
     def parts(self, model: str) -> dict[str, float]:

@@ -139,11 +139,12 @@ class StageSequence:
             return {one.model for one in inputs}.union(*(able[one.name] for one in inputs))
 
         for node in self._app.nodes:
-            if node.model in models and not is_done(node.name):
-                if all(name in able or is_done(name) for name in node.inputs):
-                    waits_for = sources(node)
-                    if not any(is_behind(node.model, one) for one in waits_for):
-                        able[node.name] = waits_for
+            if node.model not in models or is_done(node.name):
+                continue
+            if all(name in able or is_done(name) for name in node.inputs):
+                waits_for = sources(node)
+                if not any(is_behind(node.model, one) for one in waits_for):
+                    able[node.name] = waits_for
         return able
 
 
@@ -158,9 +159,7 @@ def _behind(replicas: Sequence[PlannedReplica]) -> dict[str, set[str]]:
     return found
 
 
-def _in_order(
-    replicas: Sequence[PlannedReplica], sources: dict[str, frozenset[str]]
-) -> list[PlannedReplica]:
+def _in_order(replicas: Sequence[PlannedReplica], sources: dict[str, frozenset[str]]) -> list[PlannedReplica]:
     """Return replicas in their order, but each after those of the models it waits for."""
     waiting, ordered = list(replicas), list[PlannedReplica]()
     while waiting:

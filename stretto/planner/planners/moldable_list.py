@@ -114,7 +114,7 @@ def narrow(times: RunTimes, name: str) -> list[tuple[int, int]]:
 
 
 def makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
-    """Return the seconds that models take if each starts on the devices that are free first, in this order."""
+    """Return the seconds that models take if each, in this order, starts on devices that are free first."""
     found_s, spans = _makespan_s(times, choice, order, {})
     if floors := times.floors_s(spans):
         found_s, _ = _makespan_s(times, choice, order, floors)

@@ -114,7 +114,8 @@ def search(times: RunTimes, start: Sequence[tuple[str, int, float]], num_tries: 
     The makespan is the mean over the draws of the table.
 
     Args:
-        start: model, tensor parallelism and share of each replica to begin with, in the order of their starts.
+        start: model, tensor parallelism and share of each replica to begin with, in the order of their
+            starts.
     """
     random = Random(0)
     jobs = [_job(times, *replica) for replica in start]

@@ -1,7 +1,7 @@
 """Plans that fill one device after the other: what does not fit on a device goes on on the next one.
 
-With n models and m devices, at most m - 1 models are split, so few replicas are loaded, and all devices end at
-the same time. The order of the models says which of them are split; it is annealed.
+With n models and m devices, at most m - 1 models are split, so few replicas are loaded, and all devices end
+at the same time. The order of the models says which of them are split; it is annealed.
 
 Source: McNaughton, Scheduling with Deadlines and Loss Functions (1959). Differs: parts of a model may run at
 the same time, each part must load, and models may need several devices.
@@ -21,7 +21,7 @@ LEAST_SHARE = 0.02
 
 
 def wrapped(times: RunTimes) -> list[tuple[str, int, float]]:
-    """Return the replicas of the best plan found, by start: model, tensor parallelism, and share of the calls.
+    """Return the replicas of the best plan found, by start: model, tensor parallelism and share of the calls.
 
     Returns none if some model waits for another.
     """

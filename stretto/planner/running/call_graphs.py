@@ -9,24 +9,27 @@ from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot, config_items
 from stretto.planner.running.run_request import PromptMessage
 
+_ANSWER_OF = "answer of "
 _MOST_KNOWN = 1024
 """Graphs that are kept: where each call has a seed of its own, none is used again."""
 
 
 class CallGraphs:
-    """The compiled graphs of calls; calls with the same engine, roles and settings share one."""
+    """The compiled graphs of calls; calls with the same engine, node, roles and settings share one."""
 
     def __init__(self) -> None:
         self._known: dict[object, ExecutionGraph] = {}
 
-    def of(self, engine: str, messages: Sequence[PromptMessage], decode: Mapping[str, Any]) -> ExecutionGraph:
-        """Return the graph of a call, whose inputs `inputs_of` makes."""
+    def of(
+        self, engine: str, node: str, messages: Sequence[PromptMessage], decode: Mapping[str, Any]
+    ) -> ExecutionGraph:
+        """Return the graph of a call of a node, whose inputs `inputs_of` makes."""
         roles = tuple(message.role for message in messages)
-        key = engine, roles, tuple(decode.items())
+        key = engine, node, roles, tuple(decode.items())
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.pop(next(iter(self._known)), None)  # another thread may have been first
-            self._known[key] = compile_graph(_graph(engine, roles, decode), {})
+            self._known[key] = compile_graph(_graph(engine, node, roles, decode), {})
         return self._known[key]
 
 
@@ -35,7 +38,12 @@ def inputs_of(messages: Sequence[PromptMessage]) -> dict[str, object]:
     return {f"message{at}": message.text for at, message in enumerate(messages)}
 
 
-def _graph(engine: str, roles: Sequence[str | None], decode: Mapping[str, Any]) -> Graph:
+def node_of_step(step: str) -> str:
+    """Return the node whose calls have a step of this name."""
+    return step.removeprefix(_ANSWER_OF)
+
+
+def _graph(engine: str, node: str, roles: Sequence[str | None], decode: Mapping[str, Any]) -> Graph:
     names = [f"message{at}" for at in range(len(roles))]
     parts: list[Constant | Slot] = []
     for name, role in zip(names, roles, strict=True):
@@ -44,6 +52,7 @@ def _graph(engine: str, roles: Sequence[str | None], decode: Mapping[str, Any]) 
         parts.append(Slot(name))
     args = tuple(Arg(name, Ref(name)) for name in names)
     prefill = Primitive("kv", "prefill", args, tuple(parts), engine=engine)
-    answer = Primitive("answer", "decode", (Arg("kv", Ref("kv")),), (), config_items(decode), engine)
+    step = _ANSWER_OF + node
+    answer = Primitive(step, "decode", (Arg("kv", Ref("kv")),), (), config_items(decode), engine)
     inputs = tuple((name, "text") for name in names)
-    return Graph("call", inputs, (prefill, answer), (), (("answer", Ref("answer")),))
+    return Graph("call", inputs, (prefill, answer), (), (("answer", Ref(step)),))
