@@ -116,20 +116,21 @@ def run_together(replicas: Sequence[Replica], links: Links) -> list[ReplicaRun]:
             running[owner[call]].arrive(call - firsts[owner[call]], ready_s[call])
     ends: list[tuple[float, int]] = []
     for at, one in enumerate(running):
-        one.begin()
+        one.go_on()
         ends.append((one.end_s, at))
     heapify(ends)
     while ends:
         end_s, at = heappop(ends)
         if end_s != running[at].end_s or end_s == inf:
             continue  # it ends earlier, since a call has arrived
+        takers = dict.fromkeys([at])
         for ended in running[at].complete():
             for call in links.ended(firsts[at] + ended):
-                taker = owner[call]
-                if running[taker].arrive(call - firsts[taker], max(end_s, ready_s[call])):
-                    heappush(ends, (running[taker].end_s, taker))
-        running[at].begin()
-        heappush(ends, (running[at].end_s, at))
+                takers[owner[call]] = None
+                running[owner[call]].arrive(call - firsts[owner[call]], max(end_s, ready_s[call]))
+        for taker in takers:
+            if running[taker].go_on():
+                heappush(ends, (running[taker].end_s, taker))
     return [one.run() for one in running]
 
 
@@ -150,7 +151,7 @@ class _Arrivals:
         self.end_s = inf
         self._instance = FastScheduler(replica.config)
         self._num_steps = 0  # of the present interval; 0 if it is computed
-        self._is_between = True
+        self._seconds = 0.0  # that these steps take
         self._num_ended = self._num_preemptions = 0
         self._order: list[int] = []
         self._ended_s = np.full(len(self._load.prompts), inf)
@@ -166,21 +167,25 @@ class _Arrivals:
         order, log = np.array(self._order, np.int64), self._instance.log.columns()
         return ReplicaRun(self._load, self._ended_s, busy_s, log, order, starts_s, ends_s)
 
-    def arrive(self, call: int, ready_s: float) -> bool:
-        """Note when the prompt of a call is complete; return whether the present interval ends earlier."""
+    def arrive(self, call: int, ready_s: float) -> None:
+        """Note when the prompt of a call is complete. `go_on` follows, when all have been noted that arrive
+        at once.
+        """
         heappush(self._coming, (ready_s, call))
+
+    def go_on(self) -> bool:
+        """Begin the next interval if there is none, or cut the present one at the next arrival. Returns
+        whether it ends earlier than before.
+        """
         before_s = self.end_s
-        if self._is_between or ready_s >= before_s:
-            return False
         if before_s == inf:
-            self.begin()
-        elif self._num_steps:
+            self._begin()
+        elif self._num_steps and self._coming and self._coming[0][0] < before_s:
             self._let_decode()
         return self.end_s < before_s
 
-    def begin(self) -> None:
-        """Begin the next interval."""
-        self._is_between, self.end_s, self._num_steps = False, inf, 0
+    def _begin(self) -> None:
+        self._num_steps = 0
         self._add_arrived()
         if not self._instance.has_work():
             if not self._coming:
@@ -190,18 +195,19 @@ class _Arrivals:
         if self._instance.num_free_steps():
             self._let_decode()
         else:
-            self._advance(maxsize)
+            self._advance()
             self.end_s = self._now_s
 
     def complete(self) -> list[int]:
         """End the present interval; return the calls that end with it."""
         if self._num_steps:
-            self._advance(self._num_steps)
+            self._instance.advance(self._num_steps)
+            self._spend(self._seconds)
         log = self._instance.log
         ended = log.ended[self._num_ended :: 2]
         self._num_ended = len(log.ended)
         self._stays.update(ended)
-        self._is_between, self.end_s = True, inf
+        self.end_s = inf
         calls = [self._order[request] for request in ended]
         self._ended_s[calls] = self._now_s
         return calls
@@ -222,6 +228,7 @@ class _Arrivals:
                 shape, self._coming[0][0] - self._now_s, self._num_steps, seconds
             )
             seconds = self._cost.steps_s(shape, self._num_steps)
+        self._seconds = seconds
         self.end_s = self._now_s + seconds
 
     def _steps_in(self, shape: StepShape, gap_s: float, high: int, high_s: float) -> int:
@@ -237,15 +244,12 @@ class _Arrivals:
                 low, low_s = middle, middle_s
         return high
 
-    def _advance(self, most_steps: int) -> None:
-        self._instance.advance(most_steps)
+    def _advance(self) -> None:
+        """Compute the next interval."""
+        self._instance.advance(maxsize)
         if self._instance.num_preemptions > self._num_preemptions:
             self._num_preemptions = self._instance.num_preemptions
             self._stays.drop_preempted()
-        self._spend()
-
-    def _spend(self) -> None:
-        """Let the time of the last interval pass."""
         log = self._instance.log
         interval = len(log.repeats) - 1
         shape = self._stays.shape(log.first[-1]) if log.num_decodes[-1] else StepShape()
@@ -259,7 +263,10 @@ class _Arrivals:
             longest = max(shape.max_context_tokens, context)
             shape = StepShape(*shape[:4], shape.num_decodes + 1, shape.context_tokens + context, longest)
         repeats = log.repeats[-1]
-        seconds = self._cost.step_s(shape) if repeats == 1 else self._cost.steps_s(shape, repeats)
+        self._spend(self._cost.step_s(shape) if repeats == 1 else self._cost.steps_s(shape, repeats))
+
+    def _spend(self, seconds: float) -> None:
+        """Let the time of the last interval pass."""
         self._starts_s.append(self._now_s)
         self._now_s += seconds
         self._ends_s.append(self._now_s)
