@@ -316,7 +316,9 @@ class LLMStepCost:
             known = self._decodes[num] = self._decodes_of(num)
         values, rates = self._values, self.features._rates
         longest, parts = self.features.longest(num, max_context)
-        reading = known.blocks + rates.blocks * num * (parts - 1) * values[18] + rates.kv_s * context * values[19]
+        reading = (
+            known.blocks + rates.blocks * num * (parts - 1) * values[18] + rates.kv_s * context * values[19]
+        )
         followed = rates.longest * longest * values[20]
         return (
             max(0.0, known.launch - (known.device + max(reading, followed))),

@@ -21,16 +21,21 @@ class CallGraphs:
         self._known: dict[object, ExecutionGraph] = {}
 
     def of(
-        self, engine: str, node: str, messages: Sequence[PromptMessage], decode: Mapping[str, Any]
+        self, engine: str, messages: Sequence[PromptMessage], decode: Mapping[str, Any], node: str = ""
     ) -> ExecutionGraph:
-        """Return the graph of a call of a node, whose inputs `inputs_of` makes."""
+        """Return the graph of a call, whose inputs `inputs_of` makes.
+
+        Args:
+            node: node of an application that makes the call.
+        """
         roles = tuple(message.role for message in messages)
         types = tuple("text" if message.tools is None else "any" for message in messages)
         key = engine, node, roles, types, tuple(decode.items())
         if key not in self._known:
+            step = _ANSWER_OF + node if node else "answer"
             if len(self._known) >= _MOST_KNOWN:
                 self._known.pop(next(iter(self._known)), None)  # another thread may have been first
-            self._known[key] = compile_graph(_graph(engine, _ANSWER_OF + node, roles, types, decode), {})
+            self._known[key] = compile_graph(_graph(engine, step, roles, types, decode), {})
         return self._known[key]
 
 

@@ -217,7 +217,7 @@ class _Driver:
         self, call: PlannedCall, prompt: Sequence[PromptMessage], decode: Mapping[str, object]
     ) -> Callable[[], None]:
         """Have the runtime make a call; return what cancels it."""
-        graph = self._graphs.of(self._models[call.node], call.node, prompt, decode)
+        graph = self._graphs.of(self._models[call.node], prompt, decode, call.node)
         return self._runtime.start(graph, inputs_of(prompt), partial(self._on_reply, call), passes="none")
 
     def _on_reply(self, call: PlannedCall, reply: Reply) -> None:
