@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from stretto.costs.loading import Source
     from stretto.planner.application import Application
     from stretto.planner.machine import PlanMachine
+    from stretto.planner.plan import Plan
+    from stretto.planner.problem import Problem
 
 _MAX_DRAWS = 1000
 
@@ -52,6 +57,15 @@ def plan(
     no_preemption: Annotated[
         bool, typer.Option("--no-preemption", help="Never end a replica that still has calls.")
     ] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds",
+            help="Most seconds of the search. Then, or on Ctrl-C, the best plan so far is taken.",
+            metavar="SECONDS",
+            min=0.1,
+        ),
+    ] = None,
     graph: Annotated[
         bool, typer.Option("--graph", help="Print the graph of models only, and plan nothing.")
     ] = False,
@@ -80,9 +94,7 @@ def plan(
     from stretto.planner.model_graph import model_graph
     from stretto.planner.plan_files import read_application, read_requests
     from stretto.planner.planners.first import first_plan
-    from stretto.planner.planners.table import PLANNERS
     from stretto.planner.problem import Problem
-    from stretto.planner.run_times import RunTimes
 
     try:
         application = read_application(app)
@@ -110,8 +122,7 @@ def plan(
         f"first plan after {first_s:.2f} s: about {first.expected_s:.0f} s; searching for better ones",
         file=sys.stderr,
     )
-    times = RunTimes(problem)
-    found = PLANNERS[by](times)
+    found = _found(problem, by, first, seconds)
     planned = FoundPlan(
         problem,
         found,
@@ -127,6 +138,43 @@ def plan(
         print(json.dumps(planned.as_json(), indent=2))
     else:
         print_plan(planned)
+
+
+def _found(problem: Problem, by: str, first: Plan, seconds: float | None) -> Plan:
+    """Return the best plan found; Ctrl-C and the end of the time end the search, not the command."""
+    from stretto.planner.planners.stretto import improving
+    from stretto.planner.planners.table import PLANNERS
+    from stretto.planner.run_times import RunTimes
+
+    found = first
+    try:
+        with _limited(seconds):
+            times = RunTimes(problem)
+            plans = improving(times) if by == "stretto" else (make(times) for make in [PLANNERS[by]])
+            for plan in plans:
+                found = plan
+    except (KeyboardInterrupt, TimeoutError):
+        print("the search was ended; the best plan so far is shown", file=sys.stderr)
+    return found
+
+
+@contextmanager
+def _limited(seconds: float | None) -> Iterator[None]:
+    """Raise TimeoutError after some seconds, if any are given."""
+    if seconds is None:
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _machine(application: Application, text: str) -> PlanMachine:

@@ -141,22 +141,28 @@ class RunTimes:
             spans: begin and end of the work of each model, if it waited for no other.
         """
         floors: dict[str, float] = {}
-        for model, circle in self.circles.items():
-            for name in self.problem.nodes_of(model) if circle else ():
-                for source in (self.problem.app.node(one) for one in self._given(name)):
-                    if source.model in circle:
-                        begin_s, end_s = spans[source.model]
-                        given_s = begin_s + self._progress[source.model][source.name] * (end_s - begin_s)
-                        floors[model] = max(given_s, floors.get(model, 0.0))
+        for model, source, share in self._mutual:
+            begin_s, end_s = spans[source]
+            floors[model] = max(begin_s + share * (end_s - begin_s), floors.get(model, 0.0))
         return floors
 
     @cached_property
-    def _progress(self) -> dict[str, dict[str, float]]:
-        """How much of the work of each model is done at the end of each of its nodes, by model and node."""
-        return {
-            model: dict(zip(parts, accumulate(parts.values()), strict=True))
-            for model, parts in ((model, self.parts(model)) for model in self.models)
-        }
+    def _mutual(self) -> list[tuple[str, str, float]]:
+        """The models that wait for others which wait for them, each with one of these, and the share of its
+        work after which it has given what the model waits for.
+        """
+        found: dict[tuple[str, str], float] = {}
+        for model, circle in self.circles.items():
+            given = (
+                [one for name in self.problem.nodes_of(model) for one in self._given(name)] if circle else []
+            )
+            for name in given:
+                source = self.problem.app.node(name).model
+                if source in circle:
+                    parts = self.parts(source)
+                    done = dict(zip(parts, accumulate(parts.values()), strict=True))
+                    found[model, source] = max(done[name], found.get((model, source), 0.0))
+        return [(*key, share) for key, share in found.items()]
 
     def reload_s(self, model: str, holders: Iterable[str | None]) -> float:
         """Return for how long models are loaded again that this one follows on a device, if each waits for

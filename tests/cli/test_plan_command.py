@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.command_line import CommandLine
+
+from stretto.planner.plan import Plan
+from stretto.planner.planners.moldable_list import moldable_list
+from stretto.planner.run_times import RunTimes
 
 APP = """
 name: pair
@@ -135,3 +141,18 @@ def test_a_prompt_beyond_the_context_is_refused_as_invalid_input(
     ended = stretto("plan", app, "--requests", requests)
     assert ended.code == 2
     assert "in.jsonl: request 'long'" in ended.err
+
+
+def test_a_search_that_is_ended_leaves_the_best_plan_so_far(
+    stretto: CommandLine, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(times: RunTimes) -> Iterator[Plan]:
+        yield replace(moldable_list(times), planner="so far")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stretto.planner.planners.stretto.improving", interrupted)
+    app, requests = files
+    ended = stretto("plan", app, "--requests", requests, "--draws", "1", "--seconds", "3600", "--json")
+    assert ended.code == 0, ended
+    assert "the search was ended; the best plan so far is shown" in ended.err
+    assert json.loads(ended.out)["planner"] == "so far"
