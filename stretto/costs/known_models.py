@@ -30,8 +30,8 @@ _BY_VOCABULARY = {
     (131072, 32768): {"Mistral-Small-24B-Instruct-2501": (40, 5120, 32, 8, 32768, 128)},
     (100352, 16384): {"phi-4": (40, 5120, 40, 10, 17920, 128)},
 }
-"""Models by the size of their vocabulary and their longest context: layers, hidden size, heads, KV heads, inner
-size and head size of each.
+"""Models by the size of their vocabulary and their longest context: layers, hidden size, heads, KV heads,
+inner size and head size of each.
 """
 
 KNOWN_MODELS = {
