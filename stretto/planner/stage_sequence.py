@@ -11,7 +11,8 @@ without a clock:
   waits for the devices of its own one: so nothing waits for itself.
 - A stage that ends at its first model does so when one has nothing left to do that waits for no other model.
   Models that all wait for each other count together. The last stage of a plan has no such end.
-- After the last stage, models that are not done get the replicas of their last stage once more, and again.
+- After the last stage, models that are not done get the replicas of their last stage once more, and again
+  while that brings nodes to their end.
 
 What differs stays with the two: when devices are free, how calls are dealt, and what becomes of calls that
 have begun.
@@ -56,6 +57,7 @@ class StageSequence:
         self._again = Stage(tuple(again))
         self._stages = plan.stages
         self._at = -1
+        self._left: set[str] = set()  # when the replicas of the last stages began once more
 
     def next(self, running: Sequence[PlannedReplica], is_done: IsDone) -> PresentStage | None:
         """Begin the next stage that can run; None if there is none.
@@ -64,6 +66,11 @@ class StageSequence:
             running: replicas that run now.
         """
         while True:
+            if self._at >= len(self._stages) - 1:
+                left = {node.name for node in self._app.nodes if not is_done(node.name)}
+                if self._at == len(self._stages) and left == self._left:
+                    return None
+                self._left = left
             self._at = min(self._at + 1, len(self._stages))
             later = {one.model for stage in self._stages[self._at + 1 :] for one in stage.replicas}
             wanted = [one for one in self._present.replicas if self._has_work(one.model, is_done)]
@@ -76,8 +83,6 @@ class StageSequence:
             found = self._that_can_run((*stays, *wanted), is_done, bool(later))
             if found and (not models.isdisjoint(found.nodes) or not later):
                 return found
-            if self._at == len(self._stages):
-                return None
 
     def rest(self, present: Sequence[PlannedReplica], is_done: IsDone) -> tuple[Stage, ...]:
         """Return what is left of the plan, from the present stage on.
