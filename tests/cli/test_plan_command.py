@@ -81,7 +81,7 @@ def test_graph_shows_the_models_and_plans_nothing(stretto: CommandLine, files: t
 
 def test_the_chart_as_a_page(stretto: CommandLine, files: tuple[Path, Path]) -> None:
     app, requests = files
-    app.write_text(APP.replace("short", "<short>"), "utf-8")
+    app.write_text(APP.replace("name: pair", "name: <pair>"), "utf-8")
     page = app.parent / "plan.html"
     options = ("--planner", "min_heuristic", "--draws", "1", "--no-preemption")
     ended = stretto("plan", app, "--requests", requests, *options, "--html", page)
@@ -89,8 +89,9 @@ def test_the_chart_as_a_page(stretto: CommandLine, files: tuple[Path, Path]) -> 
     text = page.read_text("utf-8")
     assert text.count("<text") == 8 + 2
     assert text.count("<rect") % 2 == 0
-    assert "&lt;short&gt;: starts at 0.0 s" in text
-    assert "<short>" not in text
+    assert "mpt-7b-chat: starts at 0.0 s" in text
+    assert "<title>&lt;pair&gt;</title>" in text
+    assert "<pair>" not in text
     ended = stretto("plan", app, "--requests", requests, *options, "--html", app.parent)
     assert ended.code != 0
     assert "--html" in ended.err

@@ -95,7 +95,8 @@ def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
     A plan that takes much longer than another, by the table or with the draws so far, is not simulated with
     the rest. What is much shrinks with the root of the number of calls, as the differences between draws do:
     10 % for 10,000. The table may err by 2 % for very many calls, and by 32 % for 10,000. For plans of
-    several stages it is too short, so one that takes longer by it than another in a simulation is left out.
+    several stages it is too short, so one that takes much longer by it than another in a simulation is left
+    out.
     """
     num_calls = _num_calls(problem)
     margin = 1 + _MARGIN / num_calls**0.5
@@ -108,7 +109,7 @@ def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
         if len(left) == 1:
             break
         for at, plan in enumerate(left):
-            if not number and at and len(plan.stages) > 1 and plan.expected_s > min(totals_s[:at]):
+            if not number and at and len(plan.stages) > 1 and plan.expected_s > margin * min(totals_s[:at]):
                 totals_s[at] = inf
             else:
                 totals_s[at] += execute(problem, plan, drawn).makespan_s
