@@ -75,7 +75,7 @@ class DrawnCalls:
 
 @dataclass(frozen=True, slots=True)
 class ModelCalls:
-    """Calls of one model's nodes with one draw of the lengths of all answers.
+        prompts, outputs: numbers of tokens as in `DrawnCalls`.
 
     Attributes:
         prompts, outputs: as in `DrawnCalls`.
