@@ -75,10 +75,10 @@ class DrawnCalls:
 
 @dataclass(frozen=True, slots=True)
 class ModelCalls:
-        prompts, outputs: numbers of tokens as in `DrawnCalls`.
+    """Calls of one model's nodes with one draw of the lengths of all answers.
 
     Attributes:
-        prompts, outputs: as in `DrawnCalls`.
+        prompts, outputs: numbers of tokens as in `DrawnCalls`.
         previous: call among these whose answer each prompt also has; -1 for none.
         wholes: number of the whole that each call belongs to, which one replica does.
     """
