@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from stretto.cluster.machine import Machine
@@ -86,11 +87,12 @@ def run_service(
     learned: LearnedFile | None = None,
     pool: WorkerPool | None = None,
     watch: Watch | None = None,
+    state: Path | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    `documents`, `spares`, `pool` and `watch` are those of `Service`; a pool has the same `watch`, which is
-    closed in the end. What `beside` does with the runtime runs
+    `documents`, `spares`, `pool`, `watch` and `state` are those of `Service`; a pool has the same `watch`, which
+    is closed in the end. What `beside` does with the runtime runs
     meanwhile, and is cancelled in the end. What is learned of programs is read from the file `learned`, and
     written there now and then and in the end.
 
@@ -122,7 +124,7 @@ def run_service(
             ) as runtime,
             _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
             nullcontext() if pool is None else pool,
-            Service(runtime, config, apps, places, documents, spares, pool, seen) as service,
+            Service(runtime, config, apps, places, documents, spares, pool, seen, state) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""

@@ -30,6 +30,7 @@ def served(
     observers: Sequence[Observer] = (),
     pool: WorkerPool | None = None,
     watch: Watch | None = None,
+    state: Path | None = None,
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
     places = LastInstances()
@@ -42,7 +43,7 @@ def served(
     with Runtime(deployments, observers=[places, *observers], tenant_weights=weights) as runtime:
         if pool is not None:
             runtime.run_on_loop(pool.__aenter__)
-        service = Service(runtime, config, apps, places, pool=pool, watch=watch)
+        service = Service(runtime, config, apps, places, pool=pool, watch=watch, state=state)
         runtime.run_on_loop(service.__aenter__)
         try:
             yield service, service.url
