@@ -59,11 +59,10 @@ cited = client.chat.completions.create(model="app:naive", messages=asked["messag
 assert cited.choices[0].message.annotations
 
 def said(model, **more):
-    with client.responses.stream(model=model, input=question, **more) as stream:
-        texts = [one.delta for one in stream if one.type == "response.output_text.delta"]
-        response = stream.get_final_response()
-    assert "".join(texts) == response.output_text
-    return response
+    events = list(client.responses.create(model=model, input=question, stream=True, **more))
+    texts = [one.delta for one in events if one.type == "response.output_text.delta"]
+    assert "".join(texts) == events[-1].response.output_text
+    return events[-1].response
 
 settings = {"temperature": 0, "max_output_tokens": 12}
 whole_response = client.responses.create(model="llm", input=question, **settings)
@@ -197,15 +196,15 @@ from openai import AsyncOpenAI
 set_tracing_disabled(True)
 client = AsyncOpenAI(base_url=url, api_key="none")
 
-async def run(model):
-    settings = {"name": "a", "model": model, "model_settings": ModelSettings(temperature=0, max_tokens=128)}
+async def run(model, limit):
+    settings = {"name": "a", "model": model, "model_settings": ModelSettings(temperature=0, max_tokens=limit)}
     whole = (await Runner.run(Agent(instructions="Be brief.", **settings), question)).final_output
     streamed = Runner.run_streamed(Agent(instructions="Be brief.", **settings), question)
     async for _ in streamed.stream_events():
         pass
     assert streamed.final_output == whole
     assert isinstance((await Runner.run(Agent(output_type=Paint, **settings), "Paint.")).final_output, Paint)
-    settings["model_settings"] = ModelSettings(temperature=0, max_tokens=128, tool_choice="required")
+    settings["model_settings"] = ModelSettings(temperature=0, max_tokens=limit, tool_choice="required")
     tools = {"tools": [function_tool(weather)], "tool_use_behavior": "stop_on_first_tool"}
     found = await Runner.run(Agent(**tools, **settings), "The weather?")
     assert found.final_output.startswith("rain in")
@@ -213,8 +212,8 @@ async def run(model):
     assert found.final_output and len(found.new_items) >= 3
 
 async def main():
-    for model in (OpenAIChatCompletionsModel, OpenAIResponsesModel):
-        await run(model("llm", client))
+    await run(OpenAIChatCompletionsModel("llm", client), 128)
+    await run(OpenAIResponsesModel("llm", client), None)  # which takes an answer at its limit for an error
 
 asyncio.run(main())
 """
