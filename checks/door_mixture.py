@@ -166,8 +166,8 @@ def main() -> int:
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stretto-mixture-")))
         (work / "replies.json").write_text(json.dumps(_REPLIES), "utf-8")
-        emulate = ("emulate", "--model", _MODEL, "--loading-s", "0", "--port", "0")
-        emulate = (*emulate, "--replies", str(work / "replies.json"))
+        settings = ("--loading-s", "0", "--port", "0", "--replies", str(work / "replies.json"))
+        emulate = ("emulate", "--model", _MODEL, *settings)
         urls = [stack.enter_context(running(*emulate)) for _ in range(given.workers)]
         workers = [word for url in urls for word in ("--worker", url)]
         door = stack.enter_context(running("serve", "--port", "0", *workers))

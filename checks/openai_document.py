@@ -87,7 +87,7 @@ _ITEM = _any(
 def openai_document(models: tuple[str, ...]) -> dict[str, Any]:
     """Return the document of a server with these models."""
     model = {"model": _one(*models, "", "missing")}
-    tools = {"tools": _list(_fields(("type",), type=_one("function"), function=_FUNCTION))}
+    tools: dict[str, object] = {"tools": _list(_fields(("type",), type=_one("function"), function=_FUNCTION))}
     tools["tool_choice"], tools["parallel_tool_calls"] = _CHOICE, _FLAG
     newer = {"tools": _list(_any(_FUNCTION, _fields(type=_one("function", "web_search"))))}
     bodies: dict[str, object] = {
