@@ -142,7 +142,7 @@ def run(name: str, url: str, work: Path) -> tuple[object, float]:
     """Run a program against a server; return its answers and seconds. Raises SystemExit if it fails."""
     client, program = _PROGRAMS[name]
     python = str(install(client, EXAMPLES[client].packages)) if client else sys.executable
-    path = work / f"{name}.py"
+    path = work / f"program_{name}.py"
     path.write_text(_HEAD + program, "utf-8")
     variables = {one: value for one, value in os.environ.items() if not one.startswith("PYTHON")}
     if not client:
