@@ -73,10 +73,10 @@ assert said("app:naive").output[0].content[0].annotations
 schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
 function = {"name": "weather", "parameters": schema}
 tools = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
-(call,) = client.chat.completions.create(max_tokens=64, **tools, **asked).choices[0].message.tool_calls
+call, *_ = client.chat.completions.create(max_tokens=64, **tools, **asked).choices[0].message.tool_calls
 assert call.function.name == "weather"
 tools = {"tools": [{"type": "function", **function}], "tool_choice": "required"}
-(item,) = client.responses.create(model="llm", input=question, temperature=0, **tools).output
+item, *_ = client.responses.create(model="llm", input=question, temperature=0, **tools).output
 assert item.name == "weather"
 
 async def main():
@@ -159,7 +159,7 @@ assert "".join(one.delta or "" for one in llm.stream_chat(messages)) == whole
 assert OpenAILike(is_chat_model=False, max_tokens=8, **settings).complete("The inn").text
 tools = [FunctionTool.from_defaults(weather)]
 answer = llm.chat_with_tools(tools, user_msg="The weather?", tool_required=True)
-(call,) = llm.get_tool_calls_from_response(answer)
+call, *_ = llm.get_tool_calls_from_response(answer)
 assert call.tool_name == "weather"
 vectors = OpenAILikeEmbedding(model_name="embedding", api_base=url, api_key="none")
 assert len(vectors.get_text_embedding("a")) == 384
