@@ -91,9 +91,10 @@ def run_service(
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    `documents`, `spares`, `pool`, `watch` and `state` are those of `Service`. A pool has the same `watch`, which
-    is closed in the end. What `beside` does with the runtime runs meanwhile, and is cancelled in the end. What
-    is learned of programs is read from the file `learned`, and written there now and then and in the end.
+    `documents`, `spares`, `pool`, `watch` and `state` are those of `Service`. A pool has the same `watch`,
+    which is closed in the end. What `beside` does with the runtime runs meanwhile, and is cancelled in the
+    end. What is learned of programs is read from the file `learned`, and written there now and then and in
+    the end.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
