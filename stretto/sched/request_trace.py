@@ -94,7 +94,7 @@ class RequestTrace:
         status: status that the client got; 0 if its answer was cut.
         error: why it failed or was cut, if it did.
         was_hedged: whether it was sent a second time beside the first.
-        context: its place among spans; None where there are none.
+        context: place among spans; None where there are none.
     """
 
     request_id: str

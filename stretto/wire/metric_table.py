@@ -25,18 +25,9 @@ REQUESTS = Family(
     "Requests that have ended, by status; 499: the client left; 0: the answer was cut.",
     (*_OF_REQUEST, "status"),
 )
-PROMPT = Family(
-    "stretto_prompt_tokens_total", "counter", "Tokens of prompts, as workers count them.", _OF_REQUEST
-)
-COMPUTED = Family(
-    "stretto_computed_tokens_total",
-    "counter",
-    "Tokens of prompts that were not found in a worker's cache, so that it has filled them in.",
-    _OF_REQUEST,
-)
-CACHED = Family(
-    "stretto_cached_tokens_total", "counter", "Tokens of prompts found in a worker's cache.", _OF_REQUEST
-)
+PROMPT = Family("stretto_prompt_tokens_total", "counter", "Tokens of prompts, as workers count.", _OF_REQUEST)
+COMPUTED = Family("stretto_computed_tokens_total", "counter", "Those that were computed.", _OF_REQUEST)
+CACHED = Family("stretto_cached_tokens_total", "counter", "Those found in a worker's cache.", _OF_REQUEST)
 PREDICTED = Family(
     "stretto_predicted_cached_tokens_total",
     "counter",
