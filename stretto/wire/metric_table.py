@@ -73,7 +73,7 @@ REQUEST_S = Family(
 DEADLINES = Family(
     "stretto_deadlines_total",
     "counter",
-    "Requests of programs with a deadline, by whether they were answered before it.",
+    "Requests of programs with a deadline, by whether they kept it.",
     (*_OF_REQUEST, "kept"),
 )
 REFUSED = Family(
@@ -115,12 +115,8 @@ WANTS_KEY = Family(
     "1 for a worker that refuses requests without a key, and for which the settings have none.",
     ("worker",),
 )
-KV_TOKENS = Family(
-    "stretto_kv_tokens", "gauge", "Tokens that the KV memory of a worker is believed to hold.", ("worker",)
-)
-KV_CLAIMED = Family(
-    "stretto_kv_claimed_tokens", "gauge", "Tokens of KV memory that programs keep at a worker.", ("worker",)
-)
+KV_TOKENS = Family("stretto_kv_tokens", "gauge", "Tokens that a worker's KV memory holds.", ("worker",))
+KV_CLAIMED = Family("stretto_kv_claimed_tokens", "gauge", "Those that programs keep there.", ("worker",))
 
 OWN = (
     *(REQUESTS, PROMPT, COMPUTED, CACHED, PREDICTED, GENERATED, HELD_S, QUEUE_S, FIRST_TOKEN_S, TOKEN_S),
