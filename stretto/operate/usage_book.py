@@ -52,7 +52,10 @@ class UsageBook(Observer):
     def __init__(
         self, folder: Path, today: Callable[[], str] = lambda: datetime.now(UTC).date().isoformat()
     ) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise JournalError(f"{folder}: {error.strerror}") from error
         self._today = today
         self._journal = JournalRecords(_path(folder), _WORK)
         day = today()
