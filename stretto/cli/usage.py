@@ -18,7 +18,7 @@ def usage(
     ] = False,
 ) -> None:
     """Print what each tenant has used on each day (UTC): requests and tokens, as CSV."""
-    from stretto.operate.usage_book import DayUsage, read_usage
+    from stretto.service.usage_book import DayUsage, read_usage
 
     rows = read_usage(state)
     if as_json:

@@ -16,7 +16,6 @@ from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import StrettoError
 from stretto.model.values import Document
 from stretto.operate.step_requests import StepRequests
-from stretto.operate.usage_book import UsageBook
 from stretto.operate.watch import Watch
 from stretto.runtime.learned_file import LearnedFile
 from stretto.runtime.runtime import Runtime
@@ -26,6 +25,7 @@ from stretto.service.places import LastInstances
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.service import Service
 from stretto.service.tenants_watch import follow_tenants
+from stretto.service.usage_book import UsageBook
 
 _YOUNG_OBJECTS = 10_000
 _KEEP_EVERY_S = 300.0

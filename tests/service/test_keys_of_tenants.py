@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from stretto.cli.commands import app
 from stretto.http.refusals import Refused
 from stretto.model.errors import ConfigError, JournalError
-from stretto.operate.usage_book import DayUsage, UsageBook, read_usage
 from stretto.sched.request_trace import RequestTrace
 from stretto.service.api_keys import KeyTable, hashed_key, is_hash, new_key
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
 from stretto.service.tenants import Tenants
 from stretto.service.tenants_watch import follow_tenants
+from stretto.service.usage_book import DayUsage, UsageBook, read_usage
 
 
 def tenant(name: str, *keys: str, **limits: float) -> TenantConfig:
