@@ -179,7 +179,10 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},
     "stretto.sched.queries.session": {"Session": "SessionMachine"},
     "stretto.sched.vocabulary": {"DEFAULT": "stretto.apps.vocabulary:DEFAULT"},
-    "stretto.schema.fields": {"Problem": "FieldProblem"},
+    "stretto.schema.fields": {
+        "Problem": "stretto.schema.typed:ValueProblem",
+        "FieldProblem": "stretto.schema.typed:ValueProblem",
+    },
     "stretto.service.apps.multipart": {"Part": "BodyPart"},
     "stretto.service.refusals": {
         name: f"stretto.http.refusals:{name}"

@@ -270,5 +270,5 @@ def test_an_own_op_is_drawn_recorded_and_read_back(tmp_path: Path) -> None:
     assert replay_engines(run, WhatIf(policy="own"), own)[0].engine.policy == "own"
     with pytest.raises(ConfigError, match="there is no policy 'own'"):
         replay_engines(run, WhatIf(policy="own"))
-    with pytest.raises(UserError, match="line 1: policy must be one of programs_first"):
+    with pytest.raises(UserError, match="line 1: there is no policy 'own'; there are programs_first"):
         read_run(path)

@@ -15,8 +15,8 @@ from typing import Any
 from stretto.graph.graph import ROLES
 from stretto.model.errors import ConfigError
 from stretto.model.values import is_text
-from stretto.planner.application import Application, AppRequest, ModelNode
-from stretto.planner.plan_files import MAX_NUMBER, NO_ANSWERS, tokens_of
+from stretto.planner.application import MAX_NUMBER, Application, AppRequest, ModelNode
+from stretto.planner.plan_files import NO_ANSWERS, tokens_of
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
