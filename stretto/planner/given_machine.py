@@ -28,7 +28,7 @@ from stretto.model.nearest_name import nearest_name
 from stretto.planner.detected import detect_machine
 from stretto.planner.machine import USUAL_STORAGE, PlanMachine, machine_of
 from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
-from stretto.schema.typed import described, read_as
+from stretto.schema.typed import read_as, words_for
 
 HERE = "here"
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -77,7 +77,7 @@ def given_machine(text: str) -> PlanMachine:
     if text.casefold() == HERE:
         return detect_machine()
     if text.casefold().endswith(_ENDINGS):
-        return read_machine(Path(text))
+        return read_machine_file(Path(text))
     try:
         return machine_of(text)
     except ConfigError as error:
@@ -87,7 +87,7 @@ def given_machine(text: str) -> PlanMachine:
         ) from error
 
 
-def read_machine(path: Path) -> PlanMachine:
+def read_machine_file(path: Path) -> PlanMachine:
     """Read a machine from its file.
 
     Raises:
@@ -136,7 +136,7 @@ def _gpu(given: str | _PeakFigures | None, memory_bytes: float | None) -> str | 
     try:
         return nearest_name(str(given), GPUS, "gpu: there are no figures of the GPU")
     except ConfigError as error:
-        raise ConfigError(f"{error.message}; or give {described(_PeakFigures)}") from error
+        raise ConfigError(f"{error.message}; or give {words_for(_PeakFigures)}") from error
 
 
 def _costs_file(costs: str, path: Path) -> str:

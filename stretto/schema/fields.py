@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from stretto.model.errors import ConfigError
-from stretto.schema.typed import ValueProblem, described, read_as, unknown_key
+from stretto.schema.typed import ValueProblem, read_as, unknown_key, words_for
 
 _T = TypeVar("_T")
 _PLAIN = (bool, int, float, str, Path)
@@ -53,7 +53,7 @@ def build(
     missing = [name for name in required if name in types_by_key and name not in {*found, *(defaults or {})}]
     if missing:
         raise ValueProblem(
-            f"the key {missing[0]!r} is missing; it must be {described(types_by_key[missing[0]])}"
+            f"the key {missing[0]!r} is missing; it must be {words_for(types_by_key[missing[0]])}"
         )
     try:
         return kind(**{**(defaults or {}), **found, **given})

@@ -95,7 +95,7 @@ def problem_of(kind: Any, value: object, place: str = "", keys: Keys = ()) -> Va
     return next((_problem(fault, place) for fault in _faults(kind, value, keys)), None)
 
 
-def described(kind: Any) -> str:
+def words_for(kind: Any) -> str:
     """Return what a value of the type `kind` is called in messages."""
     return _words(inspect.type_info(kind))
 
@@ -152,7 +152,7 @@ def _faults(kind: Any, value: Any, keys: Keys) -> Iterator[_Fault]:
                 yield _Fault((*keys, str(key)), keys, unknown_key(key, hints), False)
         for name in _required(kind):
             if name not in value:
-                reason = f"the key {name!r} is missing; it must be {described(hints[name])}"
+                reason = f"the key {name!r} is missing; it must be {words_for(hints[name])}"
                 yield _Fault(keys, keys, reason, False)
         for key, item in value.items():
             if key in hints:
@@ -166,7 +166,7 @@ def _faults(kind: Any, value: Any, keys: Keys) -> Iterator[_Fault]:
     try:
         convert(whole, value)
     except msgspec.ValidationError:
-        yield _Fault(keys, keys, f"must be {described(whole)}, got {shortened(value)}")
+        yield _Fault(keys, keys, f"must be {words_for(whole)}, got {shortened(value)}")
 
 
 def _meant(kind: Any, value: object) -> Any:

@@ -25,7 +25,7 @@ from stretto.model.record import record
 from stretto.wire.errors import raise_for_event
 from stretto.wire.logprobs import TokenLogprob, logprobs_json, read_logprobs
 from stretto.wire.paths import Api
-from stretto.wire.tool_calls import CallPart, read_calls
+from stretto.wire.tool_calls import CallPart, read_tool_calls
 
 _MAX_COUNT = 2**31
 _THOUGHTS = {"thinking": "thinking", "reasoning": "summary"}
@@ -211,7 +211,7 @@ def _read_choice(api: Api, choice: Any, content: str) -> AnswerChoice:
         index=_expected(choice.get("index"), int, 0),
         text=text,
         reasoning=_text(said.get("reasoning") or said.get("reasoning_content")) or thoughts,
-        tool_calls=read_calls(said.get("tool_calls")),
+        tool_calls=read_tool_calls(said.get("tool_calls")),
         role=_expected(said.get("role"), str, None),
         finish=_expected(choice.get("finish_reason"), str, None) or None,
         stop_reason=_expected(choice.get("stop_reason"), (str, int), None),

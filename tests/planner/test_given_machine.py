@@ -13,7 +13,7 @@ from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.detected import has_nvlink_pairs, machine_from
 from stretto.planner.given_machine import given_machine
-from stretto.planner.machine import MACHINES, PlanMachine, costs_by_tp, model_of
+from stretto.planner.machine import MACHINES, PlanMachine, costs_by_tp, planned_model
 from stretto.planner.problem import Problem
 
 LLAMA_3_8B = {
@@ -77,7 +77,7 @@ def test_nvlink_is_as_usual_for_the_gpu_unless_the_file_says_otherwise(tmp_path:
     assert not machine_file(tmp_path, "{gpu: L4, count: 2}").has_nvlink
     with_links = machine_file(tmp_path, "{gpu: A6000, count: 2, nvlink: true}")
     without = machine_file(tmp_path, "{gpu: A6000, count: 2}")
-    model = model_of("vicuna-13b-v1.5", without)
+    model = planned_model("vicuna-13b-v1.5", without)
     linked, apart = (costs_by_tp(model, machine, 2048) for machine in (with_links, without))
     assert linked[2].step != apart[2].step
     assert linked[1].scheduler == apart[1].scheduler
@@ -85,7 +85,7 @@ def test_nvlink_is_as_usual_for_the_gpu_unless_the_file_says_otherwise(tmp_path:
 
 def test_a_measured_gpu_without_nvlink_is_estimated_where_gpus_exchange_data(tmp_path: Path) -> None:
     machine = machine_file(tmp_path, "{gpu: A100-80G, count: 2, nvlink: false}")
-    costs = costs_by_tp(model_of("vicuna-13b-v1.5", machine), machine, 2048)
+    costs = costs_by_tp(planned_model("vicuna-13b-v1.5", machine), machine, 2048)
     assert not costs[1].is_estimated
     assert costs[2].is_estimated
 
@@ -93,7 +93,7 @@ def test_a_measured_gpu_without_nvlink_is_estimated_where_gpus_exchange_data(tmp
 def test_a_file_with_the_peak_figures_of_another_gpu(tmp_path: Path) -> None:
     text = "{gpu: {name: X1, bandwidth_gb_s: 2040, tflops: 312, cores: 108}, memory_gib: 80, count: 1}"
     machine = machine_file(tmp_path, text)
-    model = model_of("vicuna-13b-v1.5", machine)
+    model = planned_model("vicuna-13b-v1.5", machine)
     (cost,) = costs_by_tp(model, machine, 2048).values()
     assert cost.is_estimated
     measured = load_preset("A100-80G")
@@ -303,7 +303,7 @@ def test_estimates_say_what_stands_in() -> None:
 def test_a_gpu_known_by_kernels_alone_is_planned_with_whole_steps() -> None:
     """Kernels alone would leave out launching, preparation and sampling, and a start would take no time."""
     machine = MACHINES["8xH100"]
-    model = model_of("vicuna-13b-v1.5", machine)
+    model = planned_model("vicuna-13b-v1.5", machine)
     costs = costs_by_tp(model, machine, 2048)
     assert sorted(costs) == [1, 2, 4, 8]
     assert all(cost.loading_s > 5 and cost.is_estimated for cost in costs.values())

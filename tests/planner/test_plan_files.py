@@ -11,7 +11,7 @@ from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.presets import load_output_lengths
 from stretto.model.errors import CapacityError, ConfigError, StrettoError
 from stretto.planner.application import Application, AppRequest, ModelNode
-from stretto.planner.machine import MACHINES, costs_by_tp, machine_of, model_of
+from stretto.planner.machine import MACHINES, costs_by_tp, machine_of, planned_model
 from stretto.planner.plan_files import read_application, read_requests
 from stretto.planner.workload import Workload
 
@@ -32,7 +32,7 @@ def read_lines(folder: Path, *lines: object) -> list[AppRequest]:
 
 def workload(nodes: list[ModelNode], requests: list[AppRequest]) -> Workload:
     app = Application("app", nodes)
-    models = {node.name: model_of(node.model, A100) for node in app.nodes}
+    models = {node.name: planned_model(node.model, A100) for node in app.nodes}
     return Workload(app, requests, models, load_output_lengths())
 
 
@@ -192,7 +192,7 @@ def test_draws_differ_and_repeat_by_seed() -> None:
 def test_draws_follow_the_counted_lengths() -> None:
     app = Application("app", [ModelNode("a", "mpt-7b-chat", 500)])
     lengths = LengthsBySource({("mpt-7b-chat", ""): OutputLengths((10, 20), (1.0, 3.0))})
-    models = {"a": model_of("mpt-7b-chat", A100)}
+    models = {"a": planned_model("mpt-7b-chat", A100)}
     outputs = (
         Workload(app, [AppRequest(str(n), 5) for n in range(4000)], models, lengths).draw(0)["a"].outputs
     )
@@ -266,19 +266,21 @@ def test_machines_say_what_fits() -> None:
     assert machine_of("8xa100-80g") is A100
     with pytest.raises(ConfigError, match="there is no machine '8xH10': the nearest is '8xH100'"):
         machine_of("8xH10")
-    large = model_of("meta-llama/Llama-2-70b-chat", A100)
+    large = planned_model("meta-llama/Llama-2-70b-chat", A100)
     assert large.name == "Llama-2-70b-chat-hf"
     assert sorted(costs_by_tp(large, A100, 4096)) == [2, 4]
-    measured = costs_by_tp(model_of("vicuna-13b-v1.5", A100), A100, 2048)
+    measured = costs_by_tp(planned_model("vicuna-13b-v1.5", A100), A100, 2048)
     assert sorted(measured) == [1, 2, 4]
     assert not measured[1].is_estimated
-    assert costs_by_tp(model_of("gpt-j-6b", A100), A100, 2048)[1].is_estimated  # its start was not measured
+    assert costs_by_tp(planned_model("gpt-j-6b", A100), A100, 2048)[
+        1
+    ].is_estimated  # its start was not measured
     with pytest.raises(ConfigError, match="nearest is 'vicuna"):
-        model_of("vicuna", A100)
+        planned_model("vicuna", A100)
 
 
 def test_a_model_that_is_too_large_is_refused_with_one_that_fits() -> None:
-    model = model_of("Llama-2-70b-chat-hf", A100)
+    model = planned_model("Llama-2-70b-chat-hf", A100)
     larger = type(model)("huge", 400, 16384, 64, 8, 65536, 32000)
     with pytest.raises(ConfigError, match=r"huge.*would fit"):
         costs_by_tp(larger, A100, 100)

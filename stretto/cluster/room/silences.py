@@ -30,7 +30,7 @@ _LIKELY = 0.5
 _REFRESH, _MOST_CHANGES = 16, 1024
 
 
-def bin_of(silent_s: float) -> int:
+def silence_bin(silent_s: float) -> int:
     """Return the number of the bin that a time since an answer falls into."""
     if silent_s < _FIRST_S:
         return 0

@@ -76,7 +76,7 @@ def checked_request(template: Template, content_type: str, body: bytes | bytearr
     Raises:
         Refused: the body is no JSON, or something in it is unknown, of another type or too large.
     """
-    asked = read_request(content_type, body)
+    asked = read_query(content_type, body)
     check_num_items((asked.inputs,), "inputs")
     inputs = checked_inputs(template, asked.inputs, asked.files)
     configuration = checked_settings(template, asked.settings)
@@ -85,7 +85,7 @@ def checked_request(template: Template, content_type: str, body: bytes | bytearr
     )
 
 
-def read_request(content_type: str, body: bytes | bytearray) -> QueryRequest:
+def read_query(content_type: str, body: bytes | bytearray) -> QueryRequest:
     """Read a request from its body.
 
     Raises:
