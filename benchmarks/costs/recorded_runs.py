@@ -89,9 +89,8 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
             StepShape(num_decodes=num_sequences, context_tokens=context, max_context_tokens=longest), seconds
         )
     longest = num_padded // max(1, num_sequences)
-    return measured_step(
-        StepShape(num_sequences, num_tokens, longest, num_tokens * (longest + 1) // 2), seconds
-    )
+    shape = StepShape(num_sequences, num_tokens, longest, num_tokens * (longest + 1) // 2)
+    return measured_step(shape, seconds)
 
 
 def _run(log: dict[str, str], requests: Sequence[tuple[int, int]], steps: list[MeasuredStep]) -> RealRun:
