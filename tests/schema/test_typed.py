@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 from msgspec import Meta
+from support.pages import DOCS, python_of
 
 from stretto.model.errors import ConfigError
 from stretto.schema.typed import Count, Number, Seconds, Text, ValueProblem, read_as
@@ -83,6 +84,13 @@ def test_a_dataclass_that_accepts_no_such_values_says_so_itself() -> None:
         read_as(Part, {"size": 101})
     with pytest.raises(ValueProblem, match="make must be a value that only code can give, got 'len'"):
         read_as(Part, {"size": 1, "make": "len"})
+
+
+def test_the_snippet_of_the_design_page_raises_what_it_says() -> None:
+    page = DOCS / "design" / "reading.md"
+    with pytest.raises(ValueProblem) as caught:
+        exec(compile(python_of(page), "reading.md", "exec"), {"__name__": "page"})
+    assert f"# ValueProblem: {caught.value}\n" in page.read_text("utf-8")
 
 
 def test_many_readings_of_a_pattern_leave_it_whole() -> None:
