@@ -89,7 +89,7 @@ def test_a_dataclass_that_accepts_no_such_values_says_so_itself() -> None:
 def test_the_snippet_of_the_design_page_raises_what_it_says() -> None:
     page = DOCS / "design" / "reading.md"
     with pytest.raises(ValueProblem) as caught:
-        exec(compile(python_of(page), "reading.md", "exec"), {"__name__": "page"})
+        exec(compile(python_of(page), "reading.md", "exec", dont_inherit=True), {"__name__": "page"})
     assert f"# ValueProblem: {caught.value}\n" in page.read_text("utf-8")
 
 
