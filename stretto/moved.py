@@ -111,6 +111,7 @@ MOVED = {
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""
 RENAMED: dict[str, dict[str, str]] = {
+    "stretto.apps.components.rag": {"Synthesis": "stretto.apps.components.synthesis:Synthesis"},
     "stretto.cli.ask.sources": {"Source": "AnswerSource"},
     "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},

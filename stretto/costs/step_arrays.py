@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.costs.shape import StepShape
-from stretto.costs.step import (
+from stretto.costs.step import LLMStepCost, StepCost
+from stretto.costs.step_terms import (
     ALL_REDUCE,
     FEW,
     HIDDEN,
@@ -24,8 +25,6 @@ from stretto.costs.step import (
     PREPARATION,
     SAMPLING,
     WEIGHTS,
-    LLMStepCost,
-    StepCost,
 )
 
 Ints: TypeAlias = NDArray[np.int64]

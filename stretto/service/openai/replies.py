@@ -9,7 +9,8 @@ from dataclasses import replace
 from stretto.service.openai.generation import GeneratedText, counts_of
 from stretto.service.openai.tool_answer import ToolAnswer
 from stretto.service.openai.wanted import WantedText
-from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json, whole_json
+from stretto.wire.answer_writing import chunk_json, whole_json
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts
 from stretto.wire.paths import Api
 
 _PREFIXES: Mapping[Api, str] = {"chat": "chatcmpl", "completions": "cmpl"}
