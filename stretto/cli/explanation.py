@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -82,8 +82,39 @@ def print_explanation(
     template = parsing.template(app, small_llm=engines.has_small_llm)
     assembled = assemble(engines, searches=app == SEARCH, default_llm=STAND_IN)  # plans need no model
     idle = idle_conditions(assembled.deployments)
-    profiles = idle.profiles
-    graph = template.lower(configuration)
+    before = template.lower(configuration)
+    lengths = _lengths(docs, before, max_bytes, is_strict=is_strict)
+    steps = _steps(before, passes, idle)
+    graph = steps[-1].graph
+    if omitted := _left_out(app, template):
+        console.print(omitted, markup=False, highlight=False, soft_wrap=True)
+    for step in steps:
+        console.print(f"[bold]{step.heading}[/]")
+        console.print(_coloured(step.text or "  nothing to do\n"), soft_wrap=True)
+    depths = {node.name: node.depth for node in compile_graph(graph, idle.profiles).nodes}
+    order = sorted(depths.items(), key=lambda item: -item[1])
+    console.print("[bold]depths[/]")
+    console.print("  " + ", ".join(f"{name} {depth}" for name, depth in order) + "\n", highlight=False)
+    if is_unrolled:
+        console.print("[bold]unrolled[/]")
+        console.print(unroll(graph, lengths, idle.profiles), markup=False, highlight=False, soft_wrap=True)
+    if html is not None:
+        sections = [(step.heading, step.text, draw_graph(step.graph, title="")) for step in steps]
+        parsing.write("--html", html, graph_page(template.name, sections))
+        console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What is shown of one step of an explanation."""
+
+    heading: str
+    graph: Graph
+    text: str
+
+
+def _steps(graph: Graph, passes: str, idle: Conditions) -> list[_Step]:
+    """Return the graph of an app before, between and after the passes, and what is known of them."""
     names = DEFAULT.select_passes(passes)
     weighed: dict[str, Verdict] = {}
     predictions = ""
@@ -92,34 +123,18 @@ def print_explanation(
         weighed = {verdict.name: verdict for verdict in weigh(graph, idle, DEFAULT.passes)[1]}
         predictions = _predictions(graph, idle, weighed)
     left_out = {name: f"  {verdict.reason}\n" for name, verdict in weighed.items() if not verdict.is_kept}
-    lengths = _lengths(docs, graph, max_bytes, is_strict=is_strict)
-    steps = [("p-graph", graph, print_graph(graph))]
+    steps = [_Step("p-graph", graph, print_graph(graph))]
     chosen = {name: _leave if name in left_out else DEFAULT.passes[name] for name in names}
-    for number, (name, changed) in enumerate(run_passes(graph, profiles, chosen)):
+    for number, (name, changed) in enumerate(run_passes(graph, idle.profiles, chosen)):
         if number < len(chosen) or changed is not graph:  # later sweeps that change nothing are not shown
-            steps.append((name, changed, left_out.get(name) or _difference(graph, changed)))
+            steps.append(_Step(name, changed, left_out.get(name) or _difference(graph, changed)))
         graph = changed
     if predictions:
-        steps.append(("passes, as predicted", graph, predictions))
-    depths = {node.name: node.depth for node in compile_graph(graph, profiles).nodes}
-    steps.append(("e-graph", graph, print_graph(graph)))
+        steps.append(_Step("passes, as predicted", graph, predictions))
+    steps.append(_Step("e-graph", graph, print_graph(graph)))
     if learned := learned_text({primitive.engine for primitive in graph if primitive.engine}):
-        steps.append(("whose turn, as learned by `stretto serve`", graph, learned))
-    if omitted := _left_out(app, template):
-        console.print(omitted, markup=False, highlight=False, soft_wrap=True)
-    for heading, _, text in steps:
-        console.print(f"[bold]{heading}[/]")
-        console.print(_coloured(text or "  nothing to do\n"), soft_wrap=True)
-    order = sorted(depths.items(), key=lambda item: -item[1])
-    console.print("[bold]depths[/]")
-    console.print("  " + ", ".join(f"{name} {depth}" for name, depth in order) + "\n", highlight=False)
-    if is_unrolled:
-        console.print("[bold]unrolled[/]")
-        console.print(unroll(graph, lengths, profiles), markup=False, highlight=False, soft_wrap=True)
-    if html is not None:
-        sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in steps]
-        parsing.write("--html", html, graph_page(template.name, sections))
-        console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
+        steps.append(_Step("whose turn, as learned by `stretto serve`", graph, learned))
+    return steps
 
 
 def _leave(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
