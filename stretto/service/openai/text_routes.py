@@ -1,4 +1,4 @@
-"""Chats and completions: by an LLM engine, or a chat by an app."""
+"""Chats, completions and responses: by an LLM engine, or a chat or response by an app."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from stretto.model.values import Document
 from stretto.router.programs import RoutedProgram, asked_program
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
+from stretto.service.apps.query_request import CheckedRequest
 from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import in_thread, read_json
 from stretto.service.openai.app_chat import AppChat
-from stretto.service.openai.errors import unsupported
+from stretto.service.openai.errors import naming_as_sent, unsupported
 from stretto.service.openai.generation import Caller, Generator, finish_of
 from stretto.service.openai.programs import ServedPrograms, name_of
-from stretto.service.openai.replies import Reply, TextReply
+from stretto.service.openai.replies import Form, Reply, TextReply
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
 from stretto.service.request import ServiceRequest, encode_json
@@ -28,6 +29,8 @@ from stretto.service.tenants import Tenant
 from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
 from stretto.wire.requests import ChatRequest, CompletionRequest
+from stretto.wire.response_replies import ResponseReply
+from stretto.wire.response_requests import chat_of
 
 _LONG_BYTES = 64_000
 """Number of bytes of a body from which on it is read in a thread. Shorter ones take some ms at most."""
@@ -36,7 +39,7 @@ _MAX_CHARS = 500
 
 
 class TextRoutes:
-    """The handlers of chats and completions.
+    """The handlers of chats, completions and responses.
 
     Args:
         programs: recognises which programs requests belong to.
@@ -60,20 +63,38 @@ class TextRoutes:
 
     async def chat(self, request: ServiceRequest) -> None:
         """Answer a chat."""
+        await self._converse(request, is_response=False)
+
+    async def respond(self, request: ServiceRequest) -> None:
+        """Answer a request for a response, as the chat that asks for the same."""
+        await self._converse(request, is_response=True)
+
+    async def _converse(self, request: ServiceRequest, *, is_response: bool) -> None:
         content = await request.body()
+        naming = naming_as_sent if is_response else contextlib.nullcontext
 
-        def read() -> tuple[Mapping[str, Any], ChatRequest, AskedProgram | None]:
+        def read() -> tuple[Mapping[str, Any], Mapping[str, Any], ChatRequest, AskedProgram | None]:
             body = mapping("", read_json(content, "the body"))
-            return body, ChatRequest.from_json(body), _asked(request, body)
+            sent = chat_of(body) if is_response else body
+            with naming():
+                return body, sent, ChatRequest.from_json(sent), _asked(request, body)
 
-        body, chat, asked = await in_thread(len(content) > _LONG_BYTES, read)
-        if (app := self._models.app(chat.model)) is not None:
-            with self._programs.of(request, asked) as program:
-                await self._answer_by_app(request, app, chat, body, program)
-            return
-        engine = self._models.llm(chat.model)
-        wanted = await in_thread(len(content) > _LONG_BYTES, lambda: wanted_chat(chat, body))
-        await self._answer(request, engine, wanted, chat.model or engine, asked)
+        body, sent, chat, asked = await in_thread(len(content) > _LONG_BYTES, read)
+
+        def form(model: str, tier: str | None = None) -> Form:
+            if is_response:
+                return ResponseReply(request.id, model, body)
+            return Reply("chat", request.id, model, tier, has_usage=chat.options.include_usage)
+
+        with naming():
+            if (app := self._models.app(chat.model)) is not None:
+                with self._programs.of(request, asked) as program:
+                    checked = app.checked(chat, sent, self._documents, name_of(program))
+                    await self._answer_by_app(request, app, checked, form(chat.model), program)
+                return
+            engine = self._models.llm(chat.model)
+            wanted = await in_thread(len(content) > _LONG_BYTES, lambda: wanted_chat(chat, sent))
+            await self._answer(request, engine, wanted, form(chat.model or engine, wanted.tier), asked)
 
     async def complete(self, request: ServiceRequest) -> None:
         """Answer a completion."""
@@ -86,18 +107,20 @@ class TextRoutes:
 
         wanted, model, asked = await in_thread(len(content) > _LONG_BYTES, read)
         engine = self._models.llm(model)
-        await self._answer(request, engine, wanted, model or engine, asked)
+        named, has_usage = model or engine, wanted.include_usage
+        form = Reply("completions", request.id, named, wanted.tier, has_usage=has_usage)
+        await self._answer(request, engine, wanted, form, asked)
 
     async def _answer(
         self,
         request: ServiceRequest,
         engine: str,
         wanted: WantedText,
-        model: str,
+        form: Form,
         asked: AskedProgram | None,
     ) -> None:
         wanted = wanted.limited(request.tenant.limits.output_tokens)
-        reply = TextReply(wanted, request.id, model)
+        reply = TextReply(wanted, form, request.id)
         with (
             self._claimed(request.tenant, wanted),
             _naming(wanted.form_field),
@@ -126,9 +149,9 @@ class TextRoutes:
             async for index, piece in pieces:
                 for event in reply.events(index, piece):
                     await _send(request, event, program)
-        for event in reply.usage():
-            await request.send_event(event)
-        await request.end_events()
+        for event in reply.ended():
+            await _send(request, event, program)
+        await request.end_events(reply.form.last)
 
     @contextlib.contextmanager
     def _claimed(self, tenant: Tenant, wanted: WantedText) -> Iterator[None]:
@@ -150,25 +173,21 @@ class TextRoutes:
         self,
         request: ServiceRequest,
         app: AppChat,
-        chat: ChatRequest,
-        body: Mapping[str, Any],
+        checked: CheckedRequest,
+        form: Form,
         program: RoutedProgram | None,
     ) -> None:
-        checked = app.checked(chat, body, self._documents, name_of(program))
         started = await request.unless_left(self._apps.start(app.app, checked, request.tenant))
-        reply = Reply("chat", request.id, chat.model)
         try:
-            if chat.options.stream:
-                await request.unless_left(
-                    self._stream_app(request, app, started, reply, program, chat.options.include_usage)
-                )
+            if checked.asked.stream:
+                await request.unless_left(self._stream_app(request, app, started, form, program))
                 return
             await request.unless_left(self._apps.wait(started))
         except ClientLeft:
             started.query.cancel()
             raise
         choice = await _app_choice(app, started)
-        answer = encode_json(reply.whole([choice], _counts(started)))
+        answer = encode_json(form.whole([choice], _counts(started)))
         if program is not None:
             program.answer.take_whole(answer)
         await request.answer(answer)
@@ -178,29 +197,24 @@ class TextRoutes:
         request: ServiceRequest,
         app: AppChat,
         started: AppQuery,
-        reply: Reply,
+        form: Form,
         program: RoutedProgram | None,
-        has_usage: bool,
     ) -> None:
         """Send the answer of an app as it is generated, and at its end the sources."""
-        has_begun = False
+        opening = form.opened(0)
         async for piece in started.query.stream(app.answer):
-            if not has_begun:
-                has_begun = True
-                for event in reply.opened(0):
-                    await request.send_event(event)
-            await _send(request, reply.chunk(AnswerChoice(text=piece)), program)
+            for event in [*opening, *form.chunk(AnswerChoice(text=piece))]:
+                await _send(request, event, program)
+            opening = []
         await self._apps.wait(started)
-        for event in () if has_begun else reply.opened(0):
-            await request.send_event(event)
         choice = await _app_choice(app, started)
         if choice.sources:
             cited = AnswerChoice(sources=choice.sources, text_offset=len(choice.text))
-            await request.send_event(reply.chunk(cited))
-        await request.send_event(reply.chunk(AnswerChoice(finish=choice.finish)))
-        if has_usage:
-            await request.send_event(reply.usage(_counts(started)))
-        await request.end_events()
+            opening += form.chunk(cited)
+        ending = form.chunk(AnswerChoice(finish=choice.finish))
+        for event in [*opening, *ending, *form.ended(_counts(started))]:
+            await _send(request, event, program)
+        await request.end_events(form.last)
 
 
 @contextlib.contextmanager
@@ -220,7 +234,7 @@ def _asked(request: ServiceRequest, body: Mapping[str, Any]) -> AskedProgram | N
 
 async def _send(request: ServiceRequest, event: dict[str, object], program: RoutedProgram | None) -> None:
     """Send an event of an answer, by which its program is recognised later."""
-    sent = await request.send_event(event)
+    sent = await request.send_event(event, str(event.get("type", "")))
     if program is not None:
         program.answer.feed(sent)
 
