@@ -31,6 +31,7 @@ class HttpRequest:
         has_begun: whether its answer has begun.
         is_events: whether its answer is a stream of events.
         is_answered: whether its answer is complete.
+        status: status of its answer; 0 before there is one.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class HttpRequest:
         "parts",
         "path",
         "query",
+        "status",
     )
 
     def __init__(self, connection: ClientConnection, received: ClientRequest, query: str = "") -> None:
@@ -56,6 +58,7 @@ class HttpRequest:
         self.path = received.path
         self.query = query
         self.parts: tuple[str, ...] = ()
+        self.status = 0
         self.has_begun = self.is_answered = False
         self._connection = connection
         self._received = received
@@ -68,6 +71,11 @@ class HttpRequest:
     def num_body(self) -> int:
         """Number of bytes of the body."""
         return self._received.num_body
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the client runs on this machine."""
+        return self._connection.is_local
 
     @property
     def headers(self) -> Headers:
@@ -116,6 +124,7 @@ class HttpRequest:
         headers: Headers | None = None,
     ) -> None:
         """Send a whole answer."""
+        self.status = status
         self._end()
         self._connection.answer(
             status,
@@ -153,7 +162,7 @@ class HttpRequest:
             ClientLeft: the client has asked for the head alone, which it gets.
         """
         received = self._received
-        self.has_begun = True
+        self.status, self.has_begun = status, True
         self._is_chunked = length is None and received.takes_chunks
         keeps_alive = received.keeps_alive and (length is not None or received.takes_chunks)
         received.keeps_alive = keeps_alive

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
+from typing import NamedTuple, TypeAlias
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.recognition.messages import AskedProgram
@@ -19,9 +20,9 @@ from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.refusals import Refused
 from stretto.http.served import Answering, Served, WholeAnswer
 from stretto.http.server import HttpServer
+from stretto.operate.watch import Watch
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
-from stretto.router.counters import Counters
 from stretto.router.exchange import RoutedExchange
 from stretto.router.fallback_placement import FallbackPlacement
 from stretto.router.hedge_attempt import HedgeAttempt
@@ -44,7 +45,6 @@ from stretto.router.programs import RoutedProgram
 from stretto.router.prompts import read_request
 from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import api_error_of, error_body, error_headers
-from stretto.router.request_log import RequestLog
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
 from stretto.router.stored_names import id_in_path, is_of_all
@@ -58,7 +58,16 @@ _log = logging.getLogger(__name__)
 
 LateAnswer = Callable[[], WholeAnswer]
 """Writes an answer of the router that is so long that it is written in a thread."""
-OwnRoute = Callable[[ClientRequest, bool], WholeAnswer | LateAnswer | None]
+
+
+class StreamedAnswer(NamedTuple):
+    """An answer of the router that is a stream: `serve` begins it."""
+
+    serve: Callable[[Answering], Served]
+
+
+OwnAnswer: TypeAlias = WholeAnswer | LateAnswer | StreamedAnswer | None
+OwnRoute = Callable[[ClientRequest, bool], OwnAnswer]
 """Answers requests to the router's own paths, given whether the client is local; None for other paths."""
 
 
@@ -66,11 +75,12 @@ class Front:
     """The driver of the state machine that decides for a router.
 
     Args:
-        log: file of all requests; None for none.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
+        watch: what sees all requests; None for one of its own.
         learned: what programs of earlier runs have asked for; None for nothing. It learns on here.
 
     Attributes:
+        watch: what sees all requests.
         placement: the policy that chooses workers.
         router_state: the state machine.
         links: the way to each worker.
@@ -89,8 +99,8 @@ class Front:
     def __init__(
         self,
         config: RouterConfig,
-        log: RequestLog | None = None,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        watch: Watch | None = None,
         learned: LearnedWork | None = None,
     ) -> None:
         self.config = config
@@ -100,7 +110,7 @@ class Front:
         self.budget = ByteBudget(config.max_held_bytes)
         self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, self.budget)
         self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s)
-        self.counters = Counters()
+        self.watch = Watch() if watch is None else watch
         self.programs = Recogniser(config.max_programs)
         self.aliases = Aliases(config.alias)
         self.own_route: OwnRoute = lambda request, is_local: None
@@ -109,7 +119,6 @@ class Front:
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
         self.threads = ReadingThreads()
-        self._log = log
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -122,7 +131,7 @@ class Front:
 
     def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer:
         """Return the answer to a request that is refused before it is read to its end."""
-        self.counters.count_refusal(error.status)
+        self.watch.metrics.count_refusal("openai", error.status)
         answer = api_error_of(error)
         return answer.status, error_headers(answer), error_body(answer)
 
@@ -144,7 +153,9 @@ class Front:
                 case Check(worker, at_s):
                     self.check(worker, at_s)
                 case WorkerGone(worker):
-                    self.links.pop(worker).connections.close()
+                    link = self.links.pop(worker)
+                    link.connections.close()
+                    self.watch.metrics.forget_worker(link.name)
                     for tell in self.on_worker_gone:
                         tell(worker)
         due_s = self.router_state.next_due_s
@@ -186,8 +197,6 @@ class Front:
         config = self.config
         for exchange in list(self._exchanges.values()):
             exchange.time_out(now_s, config.first_byte_timeout_s, config.idle_timeout_s)
-        if self._log is not None:
-            self._log.flush()
 
     def _expire(self) -> None:
         self._expiry, self._expiry_s = None, math.inf
@@ -200,6 +209,8 @@ class Front:
             route = read_target(request.target)
             request.path, request.target = route.path, route.target
             if (own := self.own_route(request, client.is_local)) is not None:
+                if isinstance(own, StreamedAnswer):
+                    return own.serve(client)
                 self._answer(client, request, own)
                 return None
             read = self._reader(request)
@@ -281,7 +292,7 @@ class Front:
         return replace(routed, asked=None, program=program.named)
 
     def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
-        self.counters.count_refusal(error.status)
+        self.watch.metrics.count_refusal("openai", error.status)
         headers, body = error_headers(error), error_body(error)
         client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 
@@ -335,6 +346,7 @@ class Front:
                 routed,
                 step=sender.step,
                 program=sender.program,
+                door=sender.door,
                 objective=objective,
                 failed_at=sender.failed_at,
             )
@@ -343,6 +355,9 @@ class Front:
 
     def _register(self, exchange: RoutedExchange) -> None:
         self._exchanges[exchange.ticket] = exchange
+        trace = exchange.trace
+        assert trace.placed_s is not None, "it was brought to the state machine"
+        self.watch.observers.on_request_arrived(trace, trace.placed_s)
 
     def _ended(self, exchange: RoutedExchange) -> None:
         self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
@@ -350,9 +365,9 @@ class Front:
             was_answered = exchange.trace.status == 200 or exchange.has_begun
             # later, for the last bytes of the answer may not have been written yet
             self._loop.call_soon(partial(program.end, was_answered=was_answered))
-        self.counters.count(exchange.trace)
-        if self._log is not None:
-            self._log.write(exchange.trace)
+        ended_s = exchange.trace.ended_s
+        assert ended_s is not None, "it has ended"
+        self.watch.observers.on_request_ended(exchange.trace, ended_s)
 
 
 def _refusal(path: str, error: BaseException) -> ApiError:

@@ -48,13 +48,13 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         Raises:
             Refused: there is no such route, or the request brings no key of a tenant.
         """
-        request.path, _ = path_of(request.target)
+        request.path, query = path_of(request.target)
         route, parts = self._find(request)
         tenant, budget = None, self.budget
         if not route.is_open:
             tenant = self._tenants.find(_authorization(request.headers).decode("latin-1"))
             budget = tenant.budget
-        request.found = Admitted(route, parts, tenant)
+        request.found = Admitted(route, parts, tenant, query)
         max_bytes = route.max_body_bytes or self._config.max_body_bytes
         return RequestLimits(max_bytes, self._config.max_body_s, budget)
 

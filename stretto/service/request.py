@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
+from time import monotonic
 
 import msgspec
 
+from stretto.http.admin import ADMIN_ONLY, CHALLENGE
 from stretto.http.client.headers import Headers
 from stretto.http.client_request import ClientRequest
 from stretto.http.connection import ClientConnection
@@ -16,6 +19,7 @@ from stretto.http.routes import Route
 from stretto.http.served import WholeAnswer
 from stretto.model.errors import StrettoError
 from stretto.model.record import record
+from stretto.operate.request_lines import REQUESTS, log_fields
 from stretto.service.refusals import body_of, retry_after_s, status_of
 from stretto.service.tenants import Tenant
 from stretto.wire.sse import DONE
@@ -23,19 +27,22 @@ from stretto.wire.sse import DONE
 _PIECE_BYTES = 262_144
 _EVENT_CHARS = 65_536
 _AGAIN_S = 1.0
+_LEFT = 499
+"""Status in the log of a request whose client has left before there was an answer."""
 _NO_STORE: Headers = [(b"cache-control", b"no-store")]
 encode_json = msgspec.json.Encoder().encode
 
 
 @record
 class Admitted:
-    """What the head of a request says: its route with the parts of the path, and its tenant, if it needs
-    one.
+    """What the head of a request says: its route with the parts of the path, its tenant, if it needs one, and
+    the query of its URL.
     """
 
     route: Route[ServiceRequest]
     parts: tuple[str, ...]
     tenant: Tenant | None
+    query: str = ""
 
 
 class ServiceRequest(HttpRequest):
@@ -46,15 +53,16 @@ class ServiceRequest(HttpRequest):
         admitted: what its head says.
     """
 
-    __slots__ = ("_id_header", "_values", "admitted", "id")
+    __slots__ = ("_arrived_s", "_id_header", "_values", "admitted", "id")
 
     def __init__(self, connection: ClientConnection, received: ClientRequest, request_id: str) -> None:
-        super().__init__(connection, received)
-        self.id = request_id
         self.admitted: Admitted = received.found
+        super().__init__(connection, received, self.admitted.query)
+        self.id = request_id
         self.parts = self.admitted.parts
         self._id_header = (b"x-request-id", request_id.encode())
         self._values: list[object] = []
+        self._arrived_s = monotonic()
 
     @property
     def tenant(self) -> Tenant:
@@ -64,7 +72,19 @@ class ServiceRequest(HttpRequest):
         return tenant
 
     def close(self) -> None:
-        """Let go of all that the request holds."""
+        """Let go of all that the request holds, and log it, unless something else answers and logs it."""
+        if REQUESTS.isEnabledFor(logging.INFO) and (self.status or not self.is_answered):
+            tenant = self.admitted.tenant
+            log_fields(
+                {
+                    "id": self.id,
+                    "method": self.method,
+                    "path": self.admitted.route.path,
+                    "tenant": "" if tenant is None else tenant.name,
+                    "status": self.status or _LEFT,
+                    "total_s": round(monotonic() - self._arrived_s, 4),
+                }
+            )
         for value in self._values:
             self.tenant.values.release(value)
         self._values.clear()
@@ -188,6 +208,8 @@ def refusal_answer(error: StrettoError, request_id: str) -> WholeAnswer:
     headers: Headers = [(b"x-request-id", request_id.encode())]
     if (again_s := retry_after_s(error)) is not None:
         headers.append((b"retry-after", b"%d" % again_s))
+    if isinstance(error, Refused) and error.code == ADMIN_ONLY:
+        headers.append(CHALLENGE)
     if isinstance(error, NotAllowed):
         headers.append((b"allow", ", ".join(error.methods).encode()))
     return status_of(error), headers, encode_json(body_of(error, request_id))

@@ -10,8 +10,10 @@ from stretto.http.server import HttpServer
 from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
 from stretto.model.values import Document
+from stretto.operate.watch import Watch
 from stretto.programs.engine_checks import check_engines
 from stretto.runtime.runtime import Runtime
+from stretto.service.admin import AdminRoutes
 from stretto.service.app import ServiceApp
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
@@ -42,6 +44,7 @@ class Service:
         spares: replicas of engines that have none yet; the first request to an engine starts its own.
         pool: workers that answer what no engine or app does, and an engine of the runtime; None for none. It
             is an observer of the runtime.
+        watch: what sees the requests of the runtime and of the pool; None for one that sees none.
 
     Attributes:
         app: the application, to whose `routes` more may be added.
@@ -62,6 +65,7 @@ class Service:
         documents: Sequence[Document] = (),
         spares: Mapping[str, Replica] | None = None,
         pool: WorkerPool | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.runtime = runtime
         self.pool = pool
@@ -87,6 +91,8 @@ class Service:
             pool.serve(runtime)
             door = PoolDoor(pool, lambda: self.is_draining)
             self.app.other_route = door.route
+        admin = AdminRoutes(runtime, config, watch or Watch(), pool, lambda: self.is_draining)
+        self.app.routes.add(*admin.routes)
         openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
         self.app.routes.add(*openai.routes)
         self._server: HttpServer | None = None

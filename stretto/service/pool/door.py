@@ -21,7 +21,6 @@ from stretto.http.served import Served
 from stretto.router.body_edits import edited, values_of
 from stretto.router.keys import KEY_HEADERS
 from stretto.router.messages import Sender
-from stretto.router.own_routes import METRICS
 from stretto.router.prompts import check_num_items
 from stretto.router.routes import is_method, is_passed_on, read_target
 from stretto.service.bodies import in_thread
@@ -111,8 +110,7 @@ class PoolDoor:
             path = read_target(request.target).path
         except RequestRefused:
             return None
-        is_known = path == METRICS or is_passed_on(path)
-        if not is_known or not is_method(request.method):
+        if not is_passed_on(path) or not is_method(request.method):
             return None
         request.path = path  # as workers understand it
         return Route(request.method.decode("latin-1"), path, self.pass_on)
