@@ -25,8 +25,11 @@ def explain(
     list_settings: Annotated[
         bool, typer.Option("--settings", help="Only list the settings that --set can change in this app.")
     ] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Print the graph before, between and after the passes.")
+    ] = False,
     unrolled: Annotated[
-        bool, typer.Option("--unroll", help="Also draw the e-graph stage by stage, as in the Teola paper.")
+        bool, typer.Option("--unroll", help="Also draw the graph stage by stage, as in the Teola paper.")
     ] = False,
     html: Annotated[
         Path | None, typer.Option(help="Write everything, with drawings, as one HTML page.", metavar="FILE")
@@ -54,7 +57,7 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write it as JSON, with --program.")] = False,
 ) -> None:
-    """Show an app's graph before, between and after the passes, and what these are predicted to save.
+    """Show the steps of an app, what each waits for, and what passes have changed and are predicted to save.
 
     The app is the one that `ask` runs with the same --llm and --engines. With --program and --url, show where
     the time of a program went instead.
@@ -69,20 +72,12 @@ def explain(
     if html is not None:
         parsing.checked_target("--html", html)
     from stretto.cli.engines import EngineOptions
-    from stretto.cli.explanation import print_explanation, print_settings
+    from stretto.cli.explanation import explained, list_lengths, print_explanation, print_settings
 
     chosen = EngineOptions(file=engines, llms=tuple(llm or ()))
     if list_settings:
         print_settings(app, chosen)
         return
-    print_explanation(
-        app,
-        docs,
-        passes,
-        chosen,
-        parsing.configuration(settings),
-        html,
-        max_bytes,
-        is_unrolled=unrolled,
-        is_strict=strict,
-    )
+    found = explained(app, passes, chosen, parsing.configuration(settings))
+    lengths = list_lengths(docs, found.graph, max_bytes, is_strict=strict)
+    print_explanation(found, lengths, html, is_whole=whole, is_unrolled=unrolled)

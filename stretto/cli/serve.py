@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -91,6 +92,7 @@ def serve(
     from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
     from stretto.cli.progress import spinner
+    from stretto.cli.reachable import out_of_reach
     from stretto.cli.saved import learned_file
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
     from stretto.cli.served_workers import pool_of, with_pool
@@ -118,6 +120,8 @@ def serve(
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
     deployments, spares = with_vector_engines(deployments)
+    for away in asyncio.run(out_of_reach(deployments)):
+        say(f"{away}; started without it")
     beside = None if offline is None else _beside(offline, offline_app, deployments)
     with imports_of("service", "the service"):
         from stretto.service.serve import run_service
