@@ -82,6 +82,15 @@ def serve(
             metavar="APP",
         ),
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            help="Folder in which OpenAI's files and batches are kept. Batches run with what other requests "
+            "leave of the engines, and go on when the service is started again.",
+            metavar="DIR",
+        ),
+    ] = None,
     host: options.Host = None,
     port: options.Port = None,
 ) -> None:
@@ -133,7 +142,17 @@ def serve(
             say(line)
 
         run_service(
-            deployments, config, say_ready, machine, apps, beside, documents, spares, learned_file(), pool
+            deployments,
+            config,
+            say_ready,
+            machine,
+            apps,
+            beside,
+            documents,
+            spares,
+            learned_file(),
+            pool,
+            state,
         )
 
 

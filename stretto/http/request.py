@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from stretto.http import ClientLeft
 from stretto.http.client.headers import Headers, value_of
-from stretto.http.client_request import ClientRequest
-from stretto.http.connection import ClientConnection
+from stretto.http.client_request import BodySink, ClientRequest
 from stretto.http.head import answer_head
-from stretto.http.served import Served
+from stretto.http.served import Answerable, Served
 
 T = TypeVar("T")
 
@@ -53,7 +52,7 @@ class HttpRequest:
         "status",
     )
 
-    def __init__(self, connection: ClientConnection, received: ClientRequest, query: str = "") -> None:
+    def __init__(self, connection: Answerable, received: ClientRequest, query: str = "") -> None:
         self.method = received.method.decode("latin-1")
         self.path = received.path
         self.query = query
@@ -85,6 +84,11 @@ class HttpRequest:
     def header(self, name: bytes) -> str:
         """Return the value of a header, whose name is in small letters; "" if there is none."""
         return (value_of(self._received.headers, name) or b"").decode("latin-1")
+
+    @property
+    def sink(self) -> BodySink | None:
+        """What has taken the body; None if `body` returns it."""
+        return self._received.sink
 
     async def body(self) -> bytes:
         """Return the whole body."""
@@ -211,13 +215,15 @@ class HttpRequest:
     def close(self) -> None:
         """Let go of all that the request holds. A connection whose answer is not complete is cut."""
         self._is_closed = True
+        if (sink := self._received.sink) is not None:
+            sink.close()
         if self._left_bytes and (limits := self._received.limits) is not None:
             limits.budget.count(-self._left_bytes)
             self._left_bytes = 0
         if not self.is_answered and not self._has_left:
             self._connection.abort()
 
-    def hand_over(self, serve: Callable[[ClientConnection, ClientRequest], Served | None]) -> None:
+    def hand_over(self, serve: Callable[[Answerable, ClientRequest], Served | None]) -> None:
         """Let something else answer the request, of which nothing has been answered yet. What `serve` raises
         is raised here, and leaves the request to its handler.
 

@@ -165,6 +165,8 @@ class RoutedExchange:
         self.trace.deadline_s = action.deadline_s
         data = self._data_for(link)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
+        if self.request.on_sent is not None:
+            self.request.on_sent()
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
 

@@ -322,7 +322,7 @@ class Front:
         router_state = self.router_state
         uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
         deadline_s = read_deadline(request.headers)
-        is_step = sender is not None and sender.step is not None
+        is_alone = sender is not None and (sender.step is not None or sender.objective is not None)
 
         def read() -> RoutedRequest:
             routed = read_request(
@@ -337,10 +337,11 @@ class Front:
                 deadline_s=deadline_s,
                 aliases=self.aliases,
                 cuts_priority=router_state.cuts_priority,
-                headers=request.headers if self.config.max_programs and not is_step else None,
+                headers=request.headers if self.config.max_programs and not is_alone else None,
             )
             if sender is None or sender.step is None:
-                return routed
+                own = None if sender is None else sender.objective
+                return routed if own is None else replace(routed, objective=own)
             objective = sender.step.record.criteria
             return replace(
                 routed,

@@ -101,13 +101,14 @@ class RoutedRequest:
 @record
 class Sender:
     """The sender of a request, as a door before the router knows it. The door has left it in the request's
-    `found`. Attributes are those of `RoutedRequest`.
+    `found`. Attributes are those of `RoutedRequest`; without an objective, the request says it itself.
     """
 
     tenant: str
     step: StepRequest | None = None
     program: NamedProgram = NO_PROGRAM
     failed_at: Collection[WorkerId] = ()
+    objective: Objective | None = None
     door: Door = "openai"
 
 

@@ -12,13 +12,13 @@ import msgspec
 from stretto.http.admin import ADMIN_ONLY, CHALLENGE
 from stretto.http.client.headers import Headers
 from stretto.http.client_request import ClientRequest
-from stretto.http.connection import ClientConnection
 from stretto.http.refusals import NotAllowed, Refused, over_limit
 from stretto.http.request import JSON_TYPE, HttpRequest
 from stretto.http.routes import Route
-from stretto.http.served import WholeAnswer
+from stretto.http.served import Answerable, WholeAnswer
 from stretto.model.errors import StrettoError
 from stretto.model.record import record
+from stretto.model.tasks import Objective
 from stretto.operate.request_lines import REQUESTS, log_fields
 from stretto.service.refusals import body_of, retry_after_s, status_of
 from stretto.service.tenants import Tenant
@@ -37,12 +37,17 @@ encode_json = msgspec.json.Encoder().encode
 class Admitted:
     """What the head of a request says: its route with the parts of the path, its tenant, if it needs one, and
     the query of its URL.
+
+    Attributes:
+        objective: class of a request that the service makes itself, which spends none of the tenant's tokens
+            of a minute; None for a client's.
     """
 
     route: Route[ServiceRequest]
     parts: tuple[str, ...]
     tenant: Tenant | None
     query: str = ""
+    objective: Objective | None = None
 
 
 class ServiceRequest(HttpRequest):
@@ -55,7 +60,7 @@ class ServiceRequest(HttpRequest):
 
     __slots__ = ("_arrived_s", "_id_header", "_values", "admitted", "id")
 
-    def __init__(self, connection: ClientConnection, received: ClientRequest, request_id: str) -> None:
+    def __init__(self, connection: Answerable, received: ClientRequest, request_id: str) -> None:
         self.admitted: Admitted = received.found
         super().__init__(connection, received, self.admitted.query)
         self.id = request_id
@@ -70,6 +75,18 @@ class ServiceRequest(HttpRequest):
         tenant = self.admitted.tenant
         assert tenant is not None, "the route needs a key"
         return tenant
+
+    def claim(self, num_tokens: float) -> Callable[[], None]:
+        """Count the request as running, and spend the tokens that it may take; return what ends that. One
+        that the service makes itself counts nowhere: it takes what others leave.
+
+        Raises:
+            Refused: the tenant has as much running as it may, or has spent its tokens.
+        """
+        if self.admitted.objective is not None:
+            return _do_nothing
+        self.tenant.take_request(num_tokens, asyncio.get_running_loop().time())
+        return self.tenant.end_request
 
     def close(self) -> None:
         """Let go of all that the request holds, and log it, unless something else answers and logs it."""
@@ -201,6 +218,10 @@ class ServiceRequest(HttpRequest):
         left = iter(parts())
         while part := await asyncio.to_thread(next, left, b""):
             await self.send(part)
+
+
+def _do_nothing() -> None:
+    return
 
 
 def refusal_answer(error: StrettoError, request_id: str) -> WholeAnswer:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from stretto.cluster.machine import Machine
@@ -85,10 +86,11 @@ def run_service(
     spares: Mapping[str, Replica] | None = None,
     learned: LearnedFile | None = None,
     pool: WorkerPool | None = None,
+    state: Path | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    `documents`, `spares` and `pool` are those of `Service`. What `beside` does with the runtime runs
+    `documents`, `spares`, `pool` and `state` are those of `Service`. What `beside` does with the runtime runs
     meanwhile, and is cancelled in the end. What is learned of programs is read from the file `learned`, and
     written there now and then and in the end.
 
@@ -119,7 +121,7 @@ def run_service(
             ) as runtime,
             _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
             nullcontext() if pool is None else pool,
-            Service(runtime, config, apps, places, documents, spares, pool, watch) as service,
+            Service(runtime, config, apps, places, documents, spares, pool, watch, state) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""

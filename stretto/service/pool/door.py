@@ -4,7 +4,6 @@ came. One that names the engine which the workers are is given the name of their
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
@@ -15,9 +14,8 @@ from typing import Any
 import msgspec
 
 from stretto.http.client_request import ClientRequest
-from stretto.http.connection import ClientConnection
 from stretto.http.routes import Route
-from stretto.http.served import Served
+from stretto.http.served import Answerable, Served
 from stretto.router.body_edits import edited, values_of
 from stretto.router.keys import KEY_HEADERS
 from stretto.router.messages import Sender
@@ -136,12 +134,11 @@ class PoolDoor:
             num_tokens = request.num_body / _BYTES_PER_TOKEN + num_output
         named = await self._named(request, asked)
 
-        def serve(connection: ClientConnection, received: ClientRequest) -> Served | None:
-            tenant.take_request(num_tokens, asyncio.get_running_loop().time())
-            received.on_end = tenant.end_request
+        def serve(connection: Answerable, received: ClientRequest) -> Served | None:
+            received.on_end = request.claim(num_tokens)
             if named is not None:
                 received.replace_body(named)
-            received.found = Sender(tenant.name)
+            received.found = Sender(tenant.name, objective=request.admitted.objective)
             received.headers = [line for line in received.headers if line[0] not in KEY_HEADERS]
             return self.pool.front.serve(connection, received)
 
