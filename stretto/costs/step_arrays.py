@@ -124,14 +124,13 @@ def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:
     return np.where(shapes.num_prefills + shapes.num_decodes > 0, seconds, 0.0), regime
 
 
-def _read_s_of_experts(features: StepFeatures, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+def _read_s_of_experts(features: StepFeatures, tokens: NDArray[np.float64]) -> NDArray[np.float64] | float:
     """Return the seconds to read the weights of a mixture of experts, of which a step reads those in use."""
     model, kernels = features.model, features.kernels
     unused = (1 - model.active_experts / model.num_experts) ** tokens
     used = model.active_experts if kernels.tokens_alike else model.num_experts * (1 - unused)
     weights = model.num_layers * (model.attention_params + used * model.expert_params)
-    read_s: NDArray[np.float64] = weights * model.dtype_bytes * features._rates.byte_s
-    return read_s
+    return weights * model.dtype_bytes * features._rates.byte_s
 
 
 def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any] | float]:
