@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 
+from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest
@@ -27,7 +28,6 @@ from stretto.router.head import REQUEST_ID, with_ids
 from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.programs import HEADER, RoutedProgram
-from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import error_body, error_event, error_headers, json_body
 from stretto.router.request_log import RequestTrace
 from stretto.router.resumption import Resumption, resumable
@@ -60,10 +60,10 @@ class RoutedExchange:
     Args:
         act: carries out actions of the router's state machine.
         ended: called when the request has left the router, with what happened to it.
-        threads: threads that read large bodies.
+        readers: what reads large bodies beside the event loop.
 
     Attributes:
-        reading: reading of the request's body by a thread; None for a small one.
+        reading: reading of the request's body beside the event loop; None for a small one.
         program: program of the request; None before it was recognised, or if it has none.
     """
 
@@ -75,13 +75,13 @@ class RoutedExchange:
         router_state: RouterState,
         act: Callable[[list[RouterAction]], None],
         ended: Callable[[RoutedExchange], None],
-        threads: ReadingThreads,
+        readers: BodyReaders,
     ) -> None:
         self.client = client
         self.request = request
-        self.reading: Reading[RoutedRequest] | None = None
+        self.reading: asyncio.Task[RoutedRequest] | None = None
         self.program: RoutedProgram | None = None
-        self._threads = threads
+        self._readers = readers
         self._router_state = router_state
         self._act = act
         self._ended = ended
@@ -247,7 +247,7 @@ class RoutedExchange:
             return
         self.stop()
         if self.reading is not None:
-            self.reading.drop()
+            self.reading.cancel()
         self.request.drop_body()
         self._sent_body = b""
         self.trace.error = "the client left"
@@ -368,7 +368,7 @@ class RoutedExchange:
         elif resumption.num_read <= LARGE_BYTES:
             self._go_on(resumption.rest(), reason, was_sent=was_sent)
         else:
-            task = self._threads.run(resumption.num_read, Reading(resumption.rest))
+            task = self._readers.run(resumption.num_read, resumption.rest)
             task.add_done_callback(lambda task: self._rest_was_written(task, reason, was_sent=was_sent))
 
     def _rest_was_written(self, task: asyncio.Future[bytes | None], reason: str, *, was_sent: bool) -> None:

@@ -138,7 +138,9 @@ class HealthChecks:
             if status == 404:
                 link.url = guessed
         has_key = found.config.has_key
-        models, problem = await self._front.threads.read(len(body), partial(_listed, status, body, has_key))
+        models, problem = await self._front.readers.run_if_large(
+            len(body), partial(_listed, status, body, has_key)
+        )
         is_refused = has_key and status in (401, 403)
         keeps = problem and found.state == "serving" and not is_refused
         return (found.models, "") if keeps else (models, problem)
@@ -155,7 +157,7 @@ class HealthChecks:
         if status != 200:
             return found.kv_tokens
         try:
-            cache = await self._front.threads.read(len(body), partial(_cache_config, body))
+            cache = await self._front.readers.run_if_large(len(body), partial(_cache_config, body))
         except BadReply:
             return found.kv_tokens
         return believable.kv_tokens((cache.num_blocks or 0) * cache.block_tokens) or found.kv_tokens

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 
+from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.client.headers import Headers
 from stretto.http.client_request import ClientRequest
 from stretto.http.connection import ClientConnection
@@ -19,6 +21,8 @@ from stretto.model.record import record
 from stretto.service.refusals import body_of, retry_after_s, status_of
 from stretto.service.tenants import Tenant
 from stretto.wire.sse import DONE
+
+T = TypeVar("T")
 
 _PIECE_BYTES = 262_144
 _EVENT_CHARS = 65_536
@@ -46,10 +50,13 @@ class ServiceRequest(HttpRequest):
         admitted: what its head says.
     """
 
-    __slots__ = ("_id_header", "_values", "admitted", "id")
+    __slots__ = ("_id_header", "_readers", "_values", "admitted", "id")
 
-    def __init__(self, connection: ClientConnection, received: ClientRequest, request_id: str) -> None:
+    def __init__(
+        self, connection: ClientConnection, received: ClientRequest, request_id: str, readers: BodyReaders
+    ) -> None:
         super().__init__(connection, received)
+        self._readers = readers
         self.id = request_id
         self.admitted: Admitted = received.found
         self.parts = self.admitted.parts
@@ -62,6 +69,23 @@ class ServiceRequest(HttpRequest):
         tenant = self.admitted.tenant
         assert tenant is not None, "the route needs a key"
         return tenant
+
+    async def read(self, read: Callable[[bytes], T]) -> T:
+        """Return what a function makes of the body: of a large one, in another process.
+
+        Args:
+            read: function that can be pickled, with a result that can be.
+
+        Raises:
+            Refused: reading takes too much time or memory.
+            ClientLeft: the client has left before.
+            Exception: what `read` raises.
+        """
+        if self.num_body <= LARGE_BYTES:
+            return read(await self.body())
+        received = self._received
+        reading = self._readers.read(self.num_body, lambda: received.body, read, self.tenant.name)
+        return await self.unless_left(reading)
 
     def close(self) -> None:
         """Let go of all that the request holds."""

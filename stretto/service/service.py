@@ -107,6 +107,8 @@ class Service:
         self._server = HttpServer(
             self.app, self.config.host, self.config.port, unread_s=self.config.max_unread_s
         )
+        if self.pool is not None:
+            self.app.readers = self.pool.front.readers
         await self._server.listen()
         await self.apps.__aenter__()
         return self
@@ -120,6 +122,8 @@ class Service:
         self.sessions.stop()
         if self._server is not None:
             self._server.close()
+        if self.pool is None:  # else they are the pool's
+            self.app.readers.close()
         await self.apps.__aexit__(kind, error, traceback)
 
     async def drain(self) -> None:

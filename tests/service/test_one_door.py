@@ -24,7 +24,7 @@ from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import WaitingPicture
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
-from stretto.service.pool.door import with_model
+from stretto.service.pool.door import places_of_model, with_model
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.service import Service
 
@@ -484,8 +484,10 @@ def test_all_answers_of_a_request_are_spent(path: str, more: dict[str, Any]) -> 
     ],
 )
 def test_no_byte_changes_but_the_name_of_the_engine(sent: bytes, passed_on: bytes) -> None:
-    assert with_model(sent, MODEL) == passed_on % MODEL.encode()
-    assert with_model('{"x": "é"}'.encode("latin-1"), MODEL) is None
+    places = places_of_model(sent)
+    assert places is not None
+    assert with_model(sent, places, MODEL) == passed_on % MODEL.encode()
+    assert places_of_model('{"x": "é"}'.encode("latin-1")) is None
 
 
 def test_the_engine_is_named_in_a_body_that_is_no_strict_json() -> None:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from stretto.documents.parse import parse_bytes, parser_of
 from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.documents.text import parse_text
+from stretto.http.fair_slots import FairTurns
 from stretto.model.errors import DocumentError
 from stretto.model.values import Document
-from stretto.service.apps.fair_slots import FairTurns
 from stretto.service.apps.inputs import Upload
 
 _KILL_AGAIN_S = 0.05

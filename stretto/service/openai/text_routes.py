@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.http import ClientLeft
+from stretto.http.client.headers import Headers
 from stretto.http.refusals import over_limit
 from stretto.model.errors import ConfigError
 from stretto.model.values import Document
@@ -17,8 +18,8 @@ from stretto.router.programs import RoutedProgram, asked_program
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.query_table import AppQuery
-from stretto.service.bodies import in_thread, read_json
-from stretto.service.openai.app_chat import AppChat
+from stretto.service.bodies import read_json
+from stretto.service.openai.app_chat import AppChat, AskedOfApp, asked_of_app
 from stretto.service.openai.errors import unsupported
 from stretto.service.openai.generation import Caller, Generator, finish_of
 from stretto.service.openai.programs import ServedPrograms, name_of
@@ -31,8 +32,6 @@ from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
 from stretto.wire.requests import ChatRequest, CompletionRequest
 
-_LONG_BYTES = 64_000
-"""Number of bytes of a body from which on it is read in a thread. Shorter ones take some ms at most."""
 _CHARS_PER_TOKEN = 4
 _MAX_CHARS = 500
 _RETRY_S = 1.0
@@ -64,31 +63,21 @@ class TextRoutes:
 
     async def chat(self, request: ServiceRequest) -> None:
         """Answer a chat."""
-        content = await request.body()
-
-        def read() -> tuple[Mapping[str, Any], ChatRequest, AskedProgram | None]:
-            body = mapping("", read_json(content, "the body"))
-            return body, ChatRequest.from_json(body), _asked(request, body)
-
-        body, chat, asked = await in_thread(len(content) > _LONG_BYTES, read)
-        if (app := self._models.app(chat.model)) is not None:
-            with self._programs.of(request, asked) as program:
-                await self._answer_by_app(request, app, chat, body, program)
+        read = partial(read_chat, request.path, request.headers, request.tenant.name, self._models.app_names)
+        model, wanted, asked = await request.read(read)
+        if isinstance(wanted, WantedText):
+            engine = self._models.llm(model)
+            await self._answer(request, engine, wanted, model or engine, asked)
             return
-        engine = self._models.llm(chat.model)
-        wanted = await in_thread(len(content) > _LONG_BYTES, lambda: wanted_chat(chat, body))
-        await self._answer(request, engine, wanted, chat.model or engine, asked)
+        app = self._models.app(model)
+        assert app is not None, "its name is that of an app"
+        with self._programs.of(request, asked) as program:
+            await self._answer_by_app(request, app, model, wanted, program)
 
     async def complete(self, request: ServiceRequest) -> None:
         """Answer a completion."""
-        content = await request.body()
-
-        def read() -> tuple[WantedText, str, AskedProgram | None]:
-            body = mapping("", read_json(content, "the body"))
-            completion = CompletionRequest.from_json(body)
-            return wanted_completion(completion, body), completion.model, _asked(request, body)
-
-        wanted, model, asked = await in_thread(len(content) > _LONG_BYTES, read)
+        read = partial(read_completion, request.path, request.headers, request.tenant.name)
+        model, wanted, asked = await request.read(read)
         engine = self._models.llm(model)
         await self._answer(request, engine, wanted, model or engine, asked)
 
@@ -159,17 +148,17 @@ class TextRoutes:
         self,
         request: ServiceRequest,
         app: AppChat,
-        chat: ChatRequest,
-        body: Mapping[str, Any],
+        model: str,
+        asked: AskedOfApp,
         program: RoutedProgram | None,
     ) -> None:
-        checked = app.checked(chat, body, self._documents, name_of(program))
+        checked = app.checked(asked, self._documents, name_of(program))
         started = await request.unless_left(self._apps.start(app.app, checked, request.tenant))
-        reply = Reply("chat", request.id, chat.model)
+        reply = Reply("chat", request.id, model)
         try:
-            if chat.options.stream:
+            if asked.stream:
                 await request.unless_left(
-                    self._stream_app(request, app, started, reply, program, chat.options.include_usage)
+                    self._stream_app(request, app, started, reply, program, asked.include_usage)
                 )
                 return
             await request.unless_left(self._apps.wait(started))
@@ -223,8 +212,31 @@ def _naming(field: str | None) -> Iterator[None]:
         raise unsupported(field, error.message[:_MAX_CHARS]) from error
 
 
-def _asked(request: ServiceRequest, body: Mapping[str, Any]) -> AskedProgram | None:
-    return asked_program(request.path, request.headers, body, request.tenant.name)
+def read_chat(
+    path: str, headers: Headers, tenant: str, apps: Collection[str], content: bytes
+) -> tuple[str, WantedText | AskedOfApp, AskedProgram | None]:
+    """Read the body of a chat; return its model, what it asks for, and by what its program is recognised.
+
+    Args:
+        apps: names of models that are apps.
+
+    Raises:
+        Refused, RequestRefused: something in it is wrong, or cannot be honoured.
+    """
+    body = mapping("", read_json(content, "the body"))
+    chat = ChatRequest.from_json(body)
+    wanted = asked_of_app(chat, body) if chat.model in apps else wanted_chat(chat, body)
+    return chat.model, wanted, asked_program(path, headers, body, tenant)
+
+
+def read_completion(
+    path: str, headers: Headers, tenant: str, content: bytes
+) -> tuple[str, WantedText, AskedProgram | None]:
+    """Read the body of a completion. Returns and raises as `read_chat`."""
+    body = mapping("", read_json(content, "the body"))
+    completion = CompletionRequest.from_json(body)
+    wanted = wanted_completion(completion, body)
+    return completion.model, wanted, asked_program(path, headers, body, tenant)
 
 
 async def _send(request: ServiceRequest, event: dict[str, object], program: RoutedProgram | None) -> None:
