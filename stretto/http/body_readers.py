@@ -14,6 +14,7 @@ import asyncio
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from stretto.http.fair_slots import FairTurns
@@ -24,11 +25,14 @@ T = TypeVar("T")
 
 LARGE_BYTES = 100_000
 """Length from which on a body is read beside the event loop; reading a shorter one takes up to 4 ms."""
-READ_S = 60.0
-"""Seconds in which a body must be read; the first one waits for the process to start, too."""
+READ_S = 30.0
+"""Seconds of processor time in which a body must be read."""
+_LATEST_S = 600.0
+"""Seconds of the clock in which a body must be read, also on a busy machine."""
 MEMORY_BYTES = 1_500_000_000
 """Memory that reading one body may take."""
 _HUGE_BYTES = 2_000_000
+_PROGRAM = "stretto.http.reading_main"
 
 
 class BodyReaders:
@@ -83,16 +87,15 @@ class _Lane:
     def __init__(self, name: str) -> None:
         self.turns = FairTurns(1, is_shared=True)
         self.thread = ThreadPoolExecutor(1, name)
-        self.process = ChildProcess("stretto.http.reading_main", READ_S, (str(MEMORY_BYTES),))
+        self.process = ChildProcess(_PROGRAM, _LATEST_S, (str(MEMORY_BYTES), str(READ_S)))
 
     def read(self, content: Callable[[], bytes], read: Callable[[bytes], object]) -> object:
         """Let the process read a body."""
-        try:
+        answer: bytes | None = None
+        with suppress(TimeoutError):
             answer = self.process.ask(pickle.dumps(read), content())
-        except TimeoutError as error:
-            raise Refused(413, TOO_LARGE, f"the body cannot be read in {READ_S:g} s") from error
         if answer is None:
-            raise Refused(413, TOO_LARGE, "reading the body takes too much memory")
+            raise Refused(413, TOO_LARGE, "reading the body takes too much time or memory")
         is_error, found = pickle.loads(answer)
         if is_error:
             raise found

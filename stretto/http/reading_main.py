@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import signal
 import sys
 
 from stretto.model.child_process import serve_parent
@@ -14,9 +15,19 @@ from stretto.model.foreign import described
 
 
 def main() -> None:
-    """Answer until there are no more bodies. Argument: bytes of memory beyond those in use now."""
+    """Answer until there are no more bodies. It ends when one takes too much.
+
+    Arguments: bytes of memory beyond those in use now, and seconds of processor time for each body.
+    """
+    memory_bytes, limit_s = int(sys.argv[1]), float(sys.argv[2])
     gc.disable()  # JSON has no cycles
-    serve_parent(_read, int(sys.argv[1]))
+
+    def answer(read: bytes, content: bytes) -> bytes:
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, limit_s)  # its signal ends the process
+        return _read(read, content)
+
+    serve_parent(answer, memory_bytes)
 
 
 def _read(read: bytes, content: bytes) -> bytes:

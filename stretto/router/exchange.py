@@ -278,7 +278,7 @@ class RoutedExchange:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
         if self._hedge is not None:
             if self._is_failure(answer) or self._router_state.is_about_own_key(self.ticket, answer.status):
-                self._take_hedge(f"it answered with status {answer.status}", answer)
+                self._leave_worker(answer, f"it answered with status {answer.status}")
                 return
             self._end_hedge()
         self._answer = answer
@@ -359,9 +359,6 @@ class RoutedExchange:
         """Handle an attempt that has failed before its end."""
         self.attempt = None
         reason = failure.message
-        if self._hedge is not None and was_sent:
-            self._take_hedge(reason)
-            return
         self.trace.failed(reason)
         if (resumption := self._resumption) is None:
             self._go_on(None, reason, was_sent=was_sent)
@@ -398,7 +395,9 @@ class RoutedExchange:
             hedge.give_up("")
             self._act(self._router_state.refused(hedge.action.ticket, answer.status, monotonic()))
             return
-        self._take_hedge("")
+        self.stop()
+        self.trace.failed("the second attempt began first")
+        self._act(self._router_state.hedge_won(self.ticket, monotonic()))
         self.on_head(answer)
 
     def hedge_fails(self, reason: str, *, was_sent: bool) -> None:
@@ -411,33 +410,15 @@ class RoutedExchange:
         """Go on with the first attempt alone."""
         self._hedge = None
 
-    def _take_hedge(self, failure: str, refusal: AnswerParser | None = None) -> None:
-        """Go on with the second attempt in place of the first, which is aborted or has failed; `refusal` is
-        the answer by which it has failed, if there is one.
-        """
+    def take_hedge(self) -> None:
+        """Go on with the second attempt in place of the first, which is over."""
         hedge, self._hedge = self._hedge, None
         assert hedge is not None, "there is one"
-        self.stop()
-        now_s = monotonic()
         waited_s, why = self.trace.waited_s, self.trace.why  # in the router, before the first attempt
-        self.trace.failed(failure or "the second attempt began first")
-        self.trace.sent(replace(hedge.action, waited_s=waited_s, why=why), now_s)
+        self.trace.sent(replace(hedge.action, waited_s=waited_s, why=why), monotonic())
         self.attempt = hedge.hand_over()
         if self._is_paused:
             self.attempt.pause()
-        status, retry_after_s = None, None
-        if refusal is not None:
-            status, retry_after_s = refusal.status, _retry_after_s(refusal)
-        self._act(
-            self._router_state.hedge_won(
-                self.ticket,
-                hedge.action.ticket,
-                now_s,
-                failure,
-                status=status,
-                retry_after_s=retry_after_s,
-            )
-        )
 
     def _end_hedge(self) -> None:
         """Abort the second attempt, if there is one."""
@@ -494,7 +475,10 @@ class RoutedExchange:
         """End an attempt at the head of an answer of which nothing is wanted."""
         self.stop()
         self.trace.failed(reason)
-        self._act(self._router_state.refused(self.ticket, answer.status, monotonic()))
+        retry_after_s = _retry_after_s(answer)
+        self._act(
+            self._router_state.refused(self.ticket, answer.status, monotonic(), retry_after_s=retry_after_s)
+        )
 
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""

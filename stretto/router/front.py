@@ -36,6 +36,7 @@ from stretto.router.messages import (
     Send,
     Sender,
     Stop,
+    TakeHedge,
     Ticket,
     WorkerGone,
     WorkerId,
@@ -132,6 +133,8 @@ class Front:
                 case Hedge(ticket, send):
                     link, forget = self.links[send.worker], self._forget_hedge
                     self._hedges[send.ticket] = self._exchanges[ticket].hedge(send, link, forget)
+                case TakeHedge(ticket):
+                    self._exchanges[ticket].take_hedge()
                 case Stop(ticket, reason):
                     self._at(ticket).give_up(reason)
                 case Refuse(ticket, status, message, retry_after_s):

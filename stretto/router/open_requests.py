@@ -21,7 +21,7 @@ from stretto.router.eligible import Eligible
 from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
 from stretto.router.loads import WorkerLoads
-from stretto.router.messages import Refuse, RouterAction, Send, Ticket, WorkerId, WorkerUsage
+from stretto.router.messages import Refuse, RouterAction, Send, TakeHedge, Ticket, WorkerId, WorkerUsage
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
@@ -194,6 +194,8 @@ class OpenRequests:
         client = self.clients[ticket]
         if client.hedge_of is not None:
             return [self.refuse(ticket, 502, reason, None, now_s)]
+        if client.hedge is not None:
+            return [self.take_hedge(ticket)]
         if (home := client.home.worker) is not None and not self.homes.is_there(home):
             return [self.refuse(ticket, 404, self.homes.problem(client.request, home), None, now_s)]
         may_repeat = client.request.is_repeatable or not was_sent
@@ -207,6 +209,20 @@ class OpenRequests:
                 return [self.refuse(ticket, 502, reason, rest_s, now_s)]
             client.tried.clear()
         return self.place(ticket, now_s)
+
+    def take_hedge(self, ticket: Ticket) -> TakeHedge:
+        """Put the second attempt of a request in the place of the first, which is over."""
+        client = self.clients[ticket]
+        hedge, client.hedge = client.hedge, None
+        assert hedge is not None, "it has a second attempt"
+        client.running = running = self.clients.pop(hedge).running
+        assert running is not None, "a second attempt never waits"
+        del self.by_worker[running.worker][hedge]
+        self.by_worker[running.worker][ticket] = None
+        client.num_attempts += 1
+        client.tried.add(running.worker)
+        self.room.sent(ticket, running.worker)
+        return TakeHedge(ticket)
 
     def refuse(
         self, ticket: Ticket, status: int, message: str, retry_after_s: float | None, now_s: float

@@ -32,7 +32,7 @@ come. Rules:
   an answer with status 5xx is passed on.
 - A request that waits much longer for its first byte than others like it may be sent a second time
   (`hedges.py`). The second attempt is a request of its own here, which takes the place of the first if its
-  answer begins first, or if the first one fails. It is never repeated.
+  answer begins first, or as soon as the first one fails, however that fails. It is never repeated.
 - However a request ends, its load is taken off its worker in `_release`.
 """
 
@@ -242,9 +242,8 @@ class RouterState:
         if worker is not None:
             self._workers.answered(worker, status, now_s)
         reason = unknown(client.request)
-        if client.tried.issuperset(
-            one.id for one in self._eligible.able(client)[0] if one.state == "serving"
-        ):
+        serving = [one.id for one in self._eligible.able(client)[0] if one.state == "serving"]
+        if client.hedge is None and client.tried.issuperset(serving):
             actions: list[RouterAction] = [self._open.refuse(ticket, 404, reason, None, now_s)]
         else:
             actions = self._open.again(ticket, reason, now_s, may_return=False, was_sent=False)
@@ -322,74 +321,12 @@ class RouterState:
         client.has_begun = False
         return self._open.again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
-    def hedge_won(
-        self,
-        ticket: Ticket,
-        hedge: Ticket,
-        now_s: float,
-        failure: str = "",
-        *,
-        status: int | None = None,
-        retry_after_s: float | None = None,
-    ) -> list[RouterAction]:
-        """Put the second attempt of a request in the place of the first, which is over: because the answer of
-        the second one begins, or because of a failure.
-
-        Args:
-            failure: why the first one has failed; "" if it has not.
-            status: status with which its worker has answered; None if it has not.
-            retry_after_s: seconds that an answer with status 429 asks to wait.
+    def hedge_won(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
+        """Handle that the answer of the second attempt of a request begins before that of the first, which is
+        over.
         """
-        client, other = self._clients[ticket], self._clients.pop(hedge)
-        assert other.running is not None, "a second attempt never waits"
-        was_waiting = client.running is None
-        refuses_key = status is not None and self._keyless_at(ticket, status) is not None
-        worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
-        if was_waiting and client.step is not None:
-            self._open.account.sent(client.step, now_s)
-        client.hedge, client.running = None, other.running
-        running = other.running
-        del self._by_worker[running.worker][hedge]
-        self._by_worker[running.worker][ticket] = None
-        client.num_attempts += 1
-        client.tried.add(running.worker)
-        self._room.sent(ticket, running.worker)
-        actions: list[RouterAction] = []
-        if worker is not None and status is not None:
-            actions = self._note_status(
-                worker, status, client.request.client_key, now_s, retry_after_s, refuses_key=refuses_key
-            )
-        elif worker is not None and failure:
-            self._workers.suspect(worker, failure, now_s)
-            self._open.refresh(worker)
-        return actions + self._after(worker, now_s)
-
-    def _note_status(
-        self,
-        worker: Worker,
-        status: int,
-        client_key: str,
-        now_s: float,
-        retry_after_s: float | None,
-        *,
-        refuses_key: bool,
-    ) -> list[RouterAction]:
-        """Note an answer that was not passed on, of a worker whose request goes on elsewhere.
-
-        `refuses_key` is whether it is about the router's own key, or about a missing one.
-        """
-        actions: list[RouterAction] = []
-        if not refuses_key:
-            self._workers.answered(worker, status, now_s, retry_after_s, client_key)
-        elif worker.config.has_key:
-            self._workers.refused_key(worker, status, now_s)
-            actions.append(Check(worker.id, now_s))
-        else:
-            self._workers.wanted_key(worker, status, now_s)
-        self._open.refresh(worker)
-        if status == 429:
-            actions += self._turns.limit_key(client_key, worker, now_s)
-        return actions
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s)
+        return [self._open.take_hedge(ticket), *self._after(worker, now_s)]
 
     def left(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
@@ -639,6 +576,7 @@ class RouterState:
             is_running = client.running is not None
             assert is_running or client.hedge_of is None
             if client.hedge is not None:
+                assert is_running
                 assert self._clients[client.hedge].hedge_of == ticket
             assert is_running + (ticket in self._waiting) + (ticket in self._room) == 1
             assert client.bound is None or ticket in self._waiting

@@ -114,7 +114,7 @@ def deadly(body: bytes) -> None:
 def test_a_body_that_takes_too_much_is_refused_and_the_next_one_is_read(
     read: Callable[[bytes], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_readers, "READ_S", 1.0 if read is endless else PATIENCE_S)
+    monkeypatch.setattr(body_readers, "READ_S", 2.0 if read is endless else PATIENCE_S)
 
     async def main() -> None:
         readers = BodyReaders()
