@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -47,6 +48,7 @@ class ClientRequest:
         refusal: why it cannot be served, if that is known before it is read to its end.
         found: what the application has found out at its head, such as its route.
         num_held: bytes of memory that it and its answer count as holding.
+        on_end: called once when it has been answered, or its client has left; None for nothing.
     """
 
     method: bytes = b""
@@ -61,6 +63,7 @@ class ClientRequest:
     refusal: Refused | None = None
     found: Any = None
     num_held: int = 0
+    on_end: Callable[[], None] | None = None
     _body: list[bytes | bytearray] = field(default_factory=list)
 
     @property

@@ -123,8 +123,7 @@ class ClientConnection(asyncio.Protocol):
         """Note that a request is answered; the next one is served, or the connection closed."""
         self._served = None
         self._is_busy = False
-        self._reader.release(self._request)
-        self._request, self._answer_bytes = self._none, 0
+        self._let_go()
         self.last_s = monotonic()
         if not keeps_alive:
             self.close()
@@ -190,8 +189,7 @@ class ClientConnection(asyncio.Protocol):
         if self._served is not None:
             served, self._served = self._served, None
             served.client_left()
-        self._reader.release(self._request)
-        self._request, self._answer_bytes = self._none, 0
+        self._let_go()
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of requests."""
@@ -245,6 +243,13 @@ class ClientConnection(asyncio.Protocol):
         if not self._is_busy and not self._reader.read and self.is_open:
             assert self._transport is not None
             self._transport.write(_CONTINUE)
+
+    def _let_go(self) -> None:
+        """Let go of what the present request holds, as it is over."""
+        self._reader.release(self._request)
+        if self._request.on_end is not None:
+            self._request.on_end()
+        self._request, self._answer_bytes = self._none, 0
 
     def _probe(self, next_s: float = _LOOK_S) -> None:
         """Send bytes without a meaning now and then, which a client that has left refuses."""

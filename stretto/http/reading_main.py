@@ -31,14 +31,16 @@ def main() -> None:
 
 
 def _read(read: bytes, content: bytes) -> bytes:
-    found: tuple[bool, object]
     try:
-        found = False, pickle.loads(read)(content)
+        return pickle.dumps((False, pickle.loads(read)(content)))
     except MemoryError:
         raise
     except Exception as error:
-        found = True, error
+        return _pickled(error)
+
+
+def _pickled(error: Exception) -> bytes:
     try:
-        return pickle.dumps(found)
+        return pickle.dumps((True, error))
     except (pickle.PicklingError, TypeError, AttributeError):
-        return pickle.dumps((True, InternalError(f"a body was read, but not sent: {described(found[1])}")))
+        return pickle.dumps((True, InternalError(f"a body could not be read: {described(error)}")))

@@ -209,15 +209,16 @@ class HttpRequest:
             self._connection.abort()
 
     def hand_over(self, serve: Callable[[ClientConnection, ClientRequest], Served | None]) -> None:
-        """Let something else answer the request, of which nothing has been answered yet.
+        """Let something else answer the request, of which nothing has been answered yet. What `serve` raises
+        is raised here, and leaves the request to its handler.
 
         Raises:
             ClientLeft: the client has left.
         """
         if self._has_left:
             raise ClientLeft
-        self.is_answered = True  # as far as its handler is concerned
         self._connection.hand_over(serve)
+        self.is_answered = True  # as far as its handler is concerned
 
     def hold(self, num_bytes: int) -> bool:
         """Count bytes of the answer as held until its end, if they fit; return whether."""

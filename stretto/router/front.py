@@ -13,6 +13,7 @@ from time import monotonic
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser
+from stretto.costs.learned_work import LearnedWork
 from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.byte_budget import ByteBudget
 from stretto.http.client_request import ClientRequest, RequestLimits
@@ -47,7 +48,7 @@ from stretto.router.replies import api_error_of, error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
-from stretto.router.stored_names import id_in_path, is_list
+from stretto.router.stored_names import id_in_path, is_of_all
 from stretto.router.token_reader import TokenReader
 from stretto.router.urgency import read_deadline
 from stretto.router.worker_link import WorkerLink
@@ -68,6 +69,7 @@ class Front:
     Args:
         log: file of all requests; None for none.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
+        learned: what programs of earlier runs have asked for; None for nothing. It learns on here.
 
     Attributes:
         placement: the policy that chooses workers.
@@ -90,10 +92,11 @@ class Front:
         config: RouterConfig,
         log: RequestLog | None = None,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        learned: LearnedWork | None = None,
     ) -> None:
         self.config = config
         self.placement = FallbackPlacement(PLACEMENTS[config.placement]())
-        self.router_state = RouterState(config, self.placement, tenant_weights)
+        self.router_state = RouterState(config, self.placement, tenant_weights, learned)
         self.links: dict[WorkerId, WorkerLink] = {}
         self.budget = ByteBudget(config.max_held_bytes)
         self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, self.budget)
@@ -309,7 +312,7 @@ class Front:
         key = client_key(request.headers)
         sender = request.found if isinstance(request.found, Sender) else None
         tenant = None if sender is None else sender.tenant
-        if tenant and is_list(request.method, path):
+        if tenant and is_of_all(request.method, path):
             message = f"{path} has what all tenants have stored; ask for what you have stored by its id"
             raise RequestRefused(ApiError(403, message, "PermissionDeniedError"))
         if request.method != b"POST":

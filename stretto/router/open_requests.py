@@ -12,6 +12,7 @@ from itertools import count
 
 from stretto.cluster.placement import Bound, Choice, Placement, Unbound
 from stretto.cluster.room.call_means import EnteredRate
+from stretto.costs.learned_work import LearnedWork
 from stretto.model.deployment import Engine
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
@@ -37,6 +38,11 @@ _MOST_UNKNOWN_S = 60.0
 """Longest time until a client is told to ask again, where there is nothing to predict from."""
 
 
+def queue_engine(name: str, config: RouterConfig) -> Engine:
+    """Return the declaration of an engine by which the requests that wait are priced and sorted."""
+    return Engine(name, "llm", policy=config.order)
+
+
 class OpenRequests:
     """The requests of a router, and what they take of its workers.
 
@@ -55,6 +61,7 @@ class OpenRequests:
         config: RouterConfig,
         placement: Placement,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        learned: LearnedWork | None = None,
     ) -> None:
         self.config = config
         self.placement = placement
@@ -64,9 +71,9 @@ class OpenRequests:
         self.homes = Homes(self.workers, config.max_stored_ids)
         self.hedges = Hedges(config.hedge_share)
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
-        engine = Engine("router", "llm", policy=config.order)
+        engine = queue_engine("router", config)
         self.yields_s = engine.age_limit_s
-        self.account = ProgramAccount(*prices_s(engine, profile), tenant_weights)
+        self.account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
         self.waiting = Waiting(engine, profile, self.account, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
         self.clients: dict[Ticket, Client] = {}

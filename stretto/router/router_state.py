@@ -46,6 +46,7 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.loading import loading_shares
 from stretto.cluster.placement import Placement, PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import BYTES
+from stretto.costs.learned_work import LearnedWork
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
@@ -77,6 +78,7 @@ class RouterState:
     Args:
         placement: policy that chooses the worker of a request.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
+        learned: what programs of earlier runs have asked for; None for nothing. It learns on here.
     """
 
     def __init__(
@@ -84,11 +86,12 @@ class RouterState:
         config: RouterConfig,
         placement: Placement,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        learned: LearnedWork | None = None,
     ) -> None:
         self._config = config
         self._caches = HeldByWorkers()
         self._deadlines = ProgramDeadlines()
-        self._open = requests = OpenRequests(config, placement, tenant_weights)
+        self._open = requests = OpenRequests(config, placement, tenant_weights, learned)
         self._turns = Turns(requests)
         self._workers, self._eligible, self._homes = requests.workers, requests.eligible, requests.homes
         self._loads, self._room, self._waiting = requests.loads, requests.room, requests.waiting

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from stretto.costs.learned_work import LearnedWork
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.extras import imports_of
 from stretto.router.config import RouterConfig
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 _SWEEP_S = 1.0
 _GRACE_S = 25.0
+"""Seconds that requests may still take after an interrupt; Kubernetes kills after 30 s."""
 _LAST_S = 1.0
 """Seconds in which clients may take what ends their requests, when the router ends."""
-"""Seconds that requests may still take after an interrupt; Kubernetes kills after 30 s."""
 
 
 class RunningRouter:
@@ -39,6 +40,9 @@ class RunningRouter:
         say: called with what a user should know of the workers.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
         has_port: whether it listens; else requests come in this process alone, through its `front`.
+
+    Attributes:
+        learned: what programs have asked for. One of an earlier run may be put there before this one begins.
 
     Raises:
         ConfigError: the port is in use, a worker does not speak HTTP, `record` cannot be written, or the file
@@ -59,6 +63,7 @@ class RunningRouter:
         self._say = say
         self._tenant_weights = tenant_weights
         self._has_port = has_port
+        self.learned = LearnedWork()
 
     @property
     def port(self) -> int:
@@ -72,7 +77,7 @@ class RunningRouter:
 
     async def __aenter__(self) -> RunningRouter:
         self._log = RequestLog(self._record) if self._record is not None else None
-        self.front = Front(self._config, self._log, self._tenant_weights)
+        self.front = Front(self._config, self._log, self._tenant_weights, self.learned)
         self._checks = HealthChecks(self.front)
         self._load_checks = LoadChecks(self.front)
         self.front.own_route = OwnRoutes(self.front, self._checks)

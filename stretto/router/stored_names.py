@@ -13,12 +13,11 @@ from typing import Any
 
 _COLLECTIONS = (
     *("responses", "files", "conversations", "batches", "uploads", "vector_stores", "videos", "containers"),
-    "chat/completions",
+    *("assistants", "threads", "evals", "fine_tuning/jobs", "chat/completions"),
 )
 """Paths behind `/v1/` whose members a server keeps."""
 _MADE = frozenset(f"/v1/{name}" for name in _COLLECTIONS if name != "chat/completions")
 """Paths at which a POST makes a member; its answer has the id."""
-_LISTS = frozenset(f"/v1/{name}" for name in _COLLECTIONS)
 _MEMBER = re.compile(rf"/v1/(?:{'|'.join(_COLLECTIONS)})/([^/]+)(?:/.*)?")
 _NO_IDS = frozenset(("input_tokens", "compact"))
 """Names behind a collection that are no ids."""
@@ -56,9 +55,11 @@ def id_named(path: str, fields: Mapping[str, Any], body: bytes) -> str:
     return "" if file is None else file[1].decode("utf-8", "replace")
 
 
-def is_list(method: bytes, path: str) -> bool:
-    """Return whether a request asks for a list of all that a server keeps."""
-    return method in (b"GET", b"HEAD") and path in _LISTS
+def is_of_all(method: bytes, path: str) -> bool:
+    """Return whether a request asks for what all clients of a server have stored, such as a list, and not for
+    what it names by an id.
+    """
+    return method != b"POST" and not id_in_path(path)
 
 
 class MadeId:

@@ -20,7 +20,7 @@ class Limits:
     """The limits of a tenant. What is beyond one is refused with status 429, or 422 where it can never fit.
 
     Attributes:
-        sessions: number of open sessions.
+        sessions: number of open sessions, and of requests of OpenAI's API that run or wait at once.
         variables: number of variables of one session.
         bytes: number of bytes of the values that clients set in one session and have not given up.
         depth: number of calls on the longest way through the calls of one session.

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 from stretto.cluster.machine import Machine
+from stretto.costs.learned_work import LearnedWork
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import StrettoError
@@ -37,7 +38,10 @@ def spare_collector() -> None:
 
 @asynccontextmanager
 async def _kept(
-    runtime: Runtime, deployments: Sequence[Deployment], file: LearnedFile | None, say: Callable[[str], None]
+    learners: Sequence[Deployment],
+    learned: Callable[[], Mapping[str, LearnedWork]],
+    file: LearnedFile | None,
+    say: Callable[[str], None],
 ) -> AsyncIterator[None]:
     """Write what is learned of programs to a file, now and then and in the end. A failure is said once."""
     fails = file is None
@@ -46,9 +50,9 @@ async def _kept(
         nonlocal fails
         if file is None or fails:
             return
-        states = {name: learned.state() for name, learned in runtime.learned().items()}
+        states = {name: work.state() for name, work in learned().items()}
         try:
-            await asyncio.to_thread(file.write, deployments, states)
+            await asyncio.to_thread(file.write, learners, states)
         except StrettoError as error:
             fails = True
             say(f"what was learned of programs is not kept: {error}")
@@ -92,10 +96,14 @@ def run_service(
         StrettoError: an engine cannot be started, the port is in use, or the file `learned` is damaged.
     """
     given = tuple(deployments)
-    known = {} if learned is None else learned.read(given)
+    learners = given if pool is None else [pool.learner if one is pool.deployment else one for one in given]
+    known = {} if learned is None else learned.read(learners)
+    if pool is not None and pool.engine in known:  # the workers' queue decides for this engine
+        pool.go_on_from(known.pop(pool.engine))
 
     async def serve() -> None:
         places = LastInstances()
+        of_workers = {} if pool is None else {pool.engine: pool.learned}
         async with (
             Runtime(
                 given,
@@ -105,7 +113,7 @@ def run_service(
                 tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
                 learned=known,
             ) as runtime,
-            _kept(runtime, given, learned, say),
+            _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
             nullcontext() if pool is None else pool,
             Service(runtime, config, apps, places, documents, spares, pool) as service,
         ):

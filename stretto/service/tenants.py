@@ -13,6 +13,7 @@ from stretto.service.idempotency import AnsweredKeys
 from stretto.service.refusals import unauthorized
 
 _MINUTE_S = 60.0
+_RETRY_S = 1.0
 
 
 class Tenant:
@@ -23,6 +24,7 @@ class Tenant:
         budget: budget of the bytes that its requests hold.
         values: values that its requests keep alive.
         num_sessions: number of its open sessions.
+        num_requests: number of its chats, completions and requests to workers that run or wait.
         answered: answers to requests that carried an idempotency key.
     """
 
@@ -32,6 +34,7 @@ class Tenant:
         self.budget = budget
         self.values = HeldValues(budget)
         self.num_sessions = 0
+        self.num_requests = 0
         self.answered = AnsweredKeys()
         self._num_tokens = limits.tokens_per_minute
         self._counted_s: float | None = None
@@ -40,6 +43,23 @@ class Tenant:
         """Check that the tenant may open another session. Raises Refused if not."""
         if self.num_sessions >= self.limits.sessions:
             raise over_limit(f"{self.num_sessions} sessions are open, and no more are allowed", _MINUTE_S)
+
+    def take_request(self, num_tokens: float, now_s: float) -> None:
+        """Count a request as running, and spend the tokens that it may take. `end_request` ends it.
+
+        Raises:
+            Refused: the tenant has as much running as it may, or has spent its tokens.
+        """
+        if self.num_requests >= self.limits.sessions:
+            running = f"{self.num_requests} requests are running, and no more are allowed"
+            raise over_limit(running, _RETRY_S)
+        self.check_tokens(num_tokens, now_s)
+        self.spend_tokens(num_tokens)
+        self.num_requests += 1
+
+    def end_request(self) -> None:
+        """Count a request as running no more."""
+        self.num_requests -= 1
 
     def check_output_tokens(self, max_tokens: int) -> None:
         """Check that one output may have so many tokens. Raises Refused if not."""

@@ -525,11 +525,42 @@ def test_an_alias_is_a_model_of_the_door() -> None:
 
 def test_a_tenant_gets_no_list_of_what_all_have_stored() -> None:
     with door(num_slots=8, config=TENANTS) as at:
-        for path in ("/v1/files", "/v1//batches", "/v1/conversations/"):
-            answer = at.http.get(path, headers={"authorization": "Bearer a"})
-            assert answer.status_code == 403
+        known = ("/v1/files", "/v1//batches", "/v1/conversations/", "/v1/assistants", "/v1/threads/")
+        others = ("/v1/audio/voices", "/v1/what_is_to_come", "/v1/responses/input_tokens", "/rerank")
+        for path in (*known, *others):
+            for method in ("GET", "HEAD", "DELETE"):
+                answer = at.http.request(method, path, headers={"authorization": "Bearer a"})
+                assert answer.status_code == 403, (method, path)
+        assert all(not worker.asked for worker in at.workers)
     with door(num_slots=8) as at:
-        assert at.http.get("/v1/files").status_code != 403
+        for path in ("/v1/files", "/v1/assistants", "/v1/audio/voices"):
+            assert at.http.get(path).status_code != 403
+
+
+def test_a_tenant_has_so_many_requests_at_the_workers_and_no_more() -> None:
+    limits = Limits(sessions=2, tokens_per_minute=100_000)
+    config = ServiceConfig(
+        port=0,
+        tenant=(
+            TenantConfig(name="one", keys=("a",), limits=limits),
+            TenantConfig(name="two", keys=("b",), limits=limits),
+        ),
+    )
+    with door(num_slots=2, config=config) as at:
+        (worker,) = at.workers
+        running = [at.post(path, chat(str(path)), "a") for path in (CHAT, "/v1/responses")]
+        worker.wait_until_asked(2)
+        for path in (CHAT, "/v1/responses", "/v1/files/one"):
+            over = at.post(path, chat("more"), "a").result()
+            assert (over.status_code, over.json()["error"]["code"]) == (429, "over_limit"), path
+            assert int(over.headers["retry-after"]) >= 1
+        for _ in range(2):
+            with httpx.Client(base_url=at.url) as leaving, pytest.raises(httpx.ReadTimeout):
+                leaving.post(CHAT, json=chat("hi"), headers={"authorization": "Bearer b"}, timeout=0.2)
+        worker.is_open = True
+        assert {one.result().status_code for one in running} == {200}
+        for key in "abab":  # what was answered, refused, or left by its client counts no more
+            assert at.post(CHAT, chat("now"), key).result().status_code == 200
 
 
 def test_tenants_have_shares_across_the_doors() -> None:

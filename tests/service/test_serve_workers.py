@@ -18,6 +18,7 @@ from support.gated_worker import MODEL, PATIENCE_S, GatedWorker
 from stretto.cli.served_workers import pool_of, with_pool
 from stretto.engines.catalogue import llm_engine
 from stretto.model.errors import ConfigError
+from stretto.runtime.learned_file import LearnedFile
 from stretto.schema.tables import Tables
 from stretto.service.config import ServiceConfig
 
@@ -84,6 +85,25 @@ def test_an_interrupt_lets_passing_requests_end() -> None:
         process.send_signal(signal.SIGTERM)
         worker.release()
         assert asked.result().status_code == 200
+
+
+def test_what_the_workers_queue_learns_of_programs_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = LearnedFile(tmp_path / "stretto" / "learned.json")
+    pool = pool_of(["http://127.0.0.1:9"], None, ServiceConfig(), print, None)
+    assert pool is not None
+    for seen in (2, 4):
+        with GatedWorker() as worker, serving("--worker", worker.url) as (_, http):
+            worker.is_open = True
+            for number in range(2):
+                program = {"x-stretto-program": f"agent {number}"}
+                http.post("/v1/chat/completions", json=CHAT, headers=program).raise_for_status()
+                program["x-stretto-program-final"] = "true"
+                http.post("/v1/chat/completions", json=CHAT, headers=program).raise_for_status()
+        rows = [row for row in file.read([pool.learner])["llm"].rows() if row.kind == MODEL]
+        assert sum(row.num for row in rows) == 2 * seen, "a sample for each call of a plain program"
 
 
 def test_bad_settings_are_refused() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.http import ClientLeft
 from stretto.http.client.headers import Headers
-from stretto.http.refusals import over_limit
 from stretto.model.errors import ConfigError
 from stretto.model.values import Document
 from stretto.router.programs import RoutedProgram, asked_program
@@ -34,7 +32,6 @@ from stretto.wire.requests import ChatRequest, CompletionRequest
 
 _CHARS_PER_TOKEN = 4
 _MAX_CHARS = 500
-_RETRY_S = 1.0
 
 
 class TextRoutes:
@@ -59,7 +56,6 @@ class TextRoutes:
         self._apps = apps
         self._documents = documents
         self._generator = Generator(runtime)
-        self._num_running: Counter[str] = Counter()
 
     async def chat(self, request: ServiceRequest) -> None:
         """Answer a chat."""
@@ -130,19 +126,14 @@ class TextRoutes:
         Raises:
             Refused: the tenant has too much running, or has spent its tokens.
         """
-        num = self._num_running[tenant.name]
-        if num >= tenant.limits.sessions:
-            raise over_limit(f"{num} requests are running, and no more are allowed", _RETRY_S)
         num_tokens = (
             wanted.num_choices * wanted.max_tokens + num_prompt_chars(wanted.prompts) / _CHARS_PER_TOKEN
         )
-        tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
-        tenant.spend_tokens(num_tokens)
-        self._num_running[tenant.name] += 1
+        tenant.take_request(num_tokens, asyncio.get_running_loop().time())
         try:
             yield
         finally:
-            self._num_running[tenant.name] -= 1
+            tenant.end_request()
 
     async def _answer_by_app(
         self,

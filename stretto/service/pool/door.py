@@ -141,23 +141,23 @@ class PoolDoor:
             asked: what was read of it already.
 
         Raises:
-            Refused: the service is being ended, the tenant has spent its tokens, or an answer may be longer
-                than the tenant's may.
+            Refused: the service is being ended, the tenant has as much running as it may or has spent its
+                tokens, or an answer may be longer than the tenant's may.
             ClientLeft: the client has left.
         """
         if self._is_draining():
             raise draining()
-        tenant = request.tenant
+        tenant, num_tokens = request.tenant, 0.0
         if request.method == "POST":
             asked = asked or await self.read_asked(request)
             tenant.check_output_tokens(asked.limit)
             num_output = (asked.limit or _USUAL_TOKENS.get(request.path, 0)) * asked.num_answers
             num_tokens = request.num_body / _BYTES_PER_TOKEN + num_output
-            tenant.check_tokens(num_tokens, asyncio.get_running_loop().time())
-            tenant.spend_tokens(num_tokens)
         named = await self._named(request, asked)
 
         def serve(connection: ClientConnection, received: ClientRequest) -> Served | None:
+            tenant.take_request(num_tokens, asyncio.get_running_loop().time())
+            received.on_end = tenant.end_request
             if named is not None:
                 received.replace_body(named)
             received.found = Sender(tenant.name)

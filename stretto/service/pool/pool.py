@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 
+from stretto.costs.learned_work import LearnedWork
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.messages import NamedProgram, Sender
+from stretto.router.open_requests import queue_engine
 from stretto.router.serve import RunningRouter
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Reply
@@ -35,6 +38,8 @@ class WorkerPool(Observer):
     Attributes:
         engine: name of the engine that the workers are.
         deployment: declaration of that engine.
+        learner: declaration of the same engine as the workers' queue prices it, by which what is learned of
+            programs is kept.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class WorkerPool(Observer):
         self.deployment: Deployment = pooled_deployment(
             engine, model, profile, lambda: self.front, self._sender_of
         )
+        self.learner = replace(self.deployment, engine=queue_engine(engine, config))
 
     @property
     def front(self) -> Front:
@@ -64,6 +70,15 @@ class WorkerPool(Observer):
         if not self._is_open:
             raise ConfigError("the workers are not watched yet")
         return self._router.front
+
+    @property
+    def learned(self) -> LearnedWork:
+        """What programs have asked of the workers."""
+        return self._router.learned
+
+    def go_on_from(self, learned: LearnedWork) -> None:
+        """Order programs by what those of an earlier run have asked for. Call it before the pool's block."""
+        self._router.learned = learned
 
     @property
     def model(self) -> str:
