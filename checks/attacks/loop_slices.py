@@ -61,4 +61,4 @@ def loop_slices(loop: asyncio.AbstractEventLoop) -> Iterator[Slices]:
     finally:
         if is_collecting:
             gc.enable()
-        Handle._run = run  # type: ignore[method-assign]
+        Handle._run = run  # type: ignore[assignment, method-assign]

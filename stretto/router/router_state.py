@@ -24,9 +24,10 @@ come. Rules:
 - A worker that refuses a request (status 401 or 403) for which neither the client nor the settings have a key
   is left for another one; no attempt is counted. Requests without a key that have failed somewhere are not
   sent there, until it has answered one. When no other worker is left, its answer is passed on.
-- At most `max_waiting` requests wait or are held; others are refused at once with 429. Each waits at most
-  `max_wait_s`, after it was held for at most `max_hold_s`. Requests of an app's query in this process do not
-  count: their door has limits of its own. They are refused after `max_wait_s` if no worker serves then.
+- At most `max_waiting` requests wait or are held, which clients share (`waiting_limit.py`); others are
+  refused with 429. Each waits at most `max_wait_s`, after it was held for at most `max_hold_s`. Requests of
+  an app's query in this process do not count: their door has limits of its own. They are refused after
+  `max_wait_s` if no worker serves then, and go on elsewhere from a worker that refuses whoever asks.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
   an answer with status 5xx is passed on.
@@ -69,6 +70,7 @@ from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
 from stretto.router.workers import Worker
 from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.wire.errors import REFUSING_ALL
 
 
 class RouterState:
@@ -114,6 +116,7 @@ class RouterState:
         deadline_s = self._deadlines.of(request, now_s)
         self._clients[ticket] = client = Client(request, placed, now_s, now_s, deadline_s)
         client.tried.update(request.failed_at)
+        client.again_at.update(request.failed_at)
         client.home = self._homes.of(request)
         if client.home.problem:
             return ticket, [self._open.refuse(ticket, 404, client.home.problem, None, now_s)]
@@ -138,11 +141,13 @@ class RouterState:
             return []
         if (rest_s := self._eligible.rest_s(self._clients[ticket], now_s)) is not None:
             return [self._open.refuse(ticket, 429, PAUSE, rest_s, now_s)]
-        if self._waiting.num_plain + self._room.num_plain > self._config.max_waiting:
-            message = f"{self._config.max_waiting} requests wait already"
-            wait_s = self._open.retry_after_s(ticket, now_s)
-            return [self._open.refuse(ticket, 429, message, wait_s, now_s)]
-        return []
+        self._open.note_waiting(ticket)
+        if (excess := self._open.limit.excess(ticket)) is None:
+            return []
+        others = "" if excess == ticket else ", and others have fewer of them"
+        message = f"{self._config.max_waiting} requests wait already{others}"
+        wait_s = self._open.retry_after_s(excess, now_s)
+        return [self._open.refuse(excess, 429, message, wait_s, now_s)]
 
     def head_came(self, ticket: Ticket) -> None:
         """Note that the head of an answer has come that is kept until it is whole."""
@@ -233,9 +238,12 @@ class RouterState:
 
     def may_be_elsewhere(self, ticket: Ticket, status: int) -> bool:
         """Return whether an answer says that the worker lacks what its request names, which another one may
-        keep.
+        keep; or that it refuses whoever asks, where the request is of an app of this process.
         """
-        return status == 404 and (client := self._clients.get(ticket)) is not None and client.home.is_sought
+        if (client := self._clients.get(ticket)) is None:
+            return False
+        is_of_app = client.request.step is not None
+        return (status == 404 and client.home.is_sought) or (is_of_app and status in REFUSING_ALL)
 
     def _look_elsewhere(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Ask the next worker that serves for what a request names, as this one has not begun the request."""
@@ -244,10 +252,11 @@ class RouterState:
         worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
         if worker is not None:
             self._workers.answered(worker, status, now_s)
-        reason = unknown(client.request)
+        is_sought = client.home.is_sought
+        reason = unknown(client.request) if is_sought else f"all workers refuse it (status {status})"
         serving = [one.id for one in self._eligible.able(client)[0] if one.state == "serving"]
-        if client.hedge is None and client.tried.issuperset(serving):
-            actions: list[RouterAction] = [self._open.refuse(ticket, 404, reason, None, now_s)]
+        if client.hedge is None and client.has_tried(serving):
+            actions: list[RouterAction] = [self._open.refuse(ticket, status, reason, None, now_s)]
         else:
             actions = self._open.again(ticket, reason, now_s, may_return=False, was_sent=False)
         return actions + self._after(worker, now_s)
@@ -591,6 +600,8 @@ class RouterState:
         num_running = sum(client.running is not None for client in self._clients.values())
         assert sum(map(len, self._by_worker.values())) == num_running
         waiting = self._waiting.queues()
+        plain = [one for one, client in self._clients.items() if client.request.step is None]
+        assert sorted(self._open.limit) == [one for one in plain if self._clients[one].running is None]
         assert self._open.waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
         assert self.num_waiting == sum(one.running is None for one in self._clients.values())
 
