@@ -14,10 +14,16 @@ from stretto.model.errors import ConfigError, DocumentError
 def main() -> None:
     """Answer until the input ends. Arguments: bytes of memory beyond those in use now, and pages of a PDF."""
     memory_bytes, max_pages = int(sys.argv[1]), int(sys.argv[2])
-    serve_parent(lambda path, _: json.dumps(_answer(json.loads(path), max_pages)).encode(), memory_bytes)
+
+    def answer(path: bytes, _: bytes) -> bytes:
+        return json.dumps(_parsed(json.loads(path), max_pages), ensure_ascii=False).encode(
+            "utf-8", "surrogatepass"
+        )
+
+    serve_parent(answer, memory_bytes)
 
 
-def _answer(path: str, max_pages: int) -> Mapping[str, object]:
+def _parsed(path: str, max_pages: int) -> Mapping[str, object]:
     try:
         document = parse_file(path, max_pages)
     except DocumentError as error:
