@@ -40,6 +40,8 @@ _USUAL_TOKENS = {
     "/v1/completions": DEFAULT_COMPLETION_TOKENS,
 }
 """Tokens of an answer to a request that names no limit, by its path; of others none."""
+_MOST_COUNT = 10**12
+"""Largest number of tokens or answers that a request is taken to ask for."""
 _UNREAD = object()
 _NO_PROMPT = msgspec.Raw()
 _END = re.compile(rb"\s*\}")
@@ -246,4 +248,4 @@ def _count(value: Any) -> int:
             return 0
     if isinstance(value, float):
         value = math.ceil(value) if math.isfinite(value) else 0
-    return value if type(value) is int and value > 0 else 0
+    return min(value, _MOST_COUNT) if type(value) is int and value > 0 else 0
