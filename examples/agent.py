@@ -61,7 +61,9 @@ def write_by_rule(task: LLMTask, decode: Decode) -> str:
         calls = [{"name": "calculate", "arguments": {"expression": one}} for one in sums]
         calls.append({"name": "search", "arguments": {"words": question}})
         return json.dumps([] if "results1" in known else calls)
-    *calculated, found = known["results1"].calls
+    results = known["results1"].tools
+    assert results is not None
+    *calculated, found = results.calls
     values = [f"{json.loads(one.arguments)['expression']} = {one.text}." for one in calculated]
     return " ".join([*values, quote(question, found.text, "")])
 

@@ -162,14 +162,18 @@ class ServiceRequest(HttpRequest):
         status, headers, body = refusal_answer(error, self.id)
         await super().answer(body, status, headers=headers)
 
-    async def send_event(self, event: object) -> bytes:
+    async def send_event(self, event: object, kind: str = "") -> bytes:
         """Send an event of a stream (server-sent events), which the first one begins; return its bytes.
+
+        Args:
+            kind: type of the event; "" for none.
 
         Raises:
             ClientLeft: the client does not read what has been sent, or has asked for the head alone.
         """
         self._begin_events()
-        written = b"data: " + encode_json(event) + b"\n\n"
+        head = b"event: %b\n" % kind.encode() if kind else b""
+        written = head + b"data: " + encode_json(event) + b"\n\n"
         await self.send(written)
         return written
 
@@ -188,10 +192,10 @@ class ServiceRequest(HttpRequest):
         await self._send_parts(parts)
         await self.send(b"\n\n")
 
-    async def end_events(self) -> None:
-        """End a stream of events."""
+    async def end_events(self, last: bytes = DONE) -> None:
+        """End a stream of events; `last` stands behind them."""
         self._begin_events()
-        self.end(DONE)
+        self.end(last)
 
     def _begin_events(self) -> None:
         if not self.has_begun:

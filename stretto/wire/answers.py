@@ -74,8 +74,13 @@ class CitedSource:
         """Return the source as the JSON of a message's field `annotations`, for a text of so many
         characters.
         """
+        kind, cited = "url_citation", self.to_flat_json(num_chars)
+        return {"type": kind, kind: {name: value for name, value in cited.items() if name != "type"}}
+
+    def to_flat_json(self, num_chars: int) -> dict[str, object]:
+        """Return the source as `to_json` does, in the form of OpenAI's newer API."""
         span = {"start_index": 0, "end_index": num_chars}
-        return {"type": "url_citation", "url_citation": {**span, "url": self.url, "title": self.title}}
+        return {"type": "url_citation", **span, "url": self.url, "title": self.title}
 
 
 @record(kw_only=True)

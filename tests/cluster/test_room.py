@@ -58,6 +58,13 @@ class Machine:
         self.call(program, num_blocks, **settings)  # type: ignore[arg-type]
         return self.send([*([self.entered] if self.entered else []), *self.room.admit(self.now_s)])
 
+    def room_for(self, program: str, num_blocks: int) -> list[Entered]:
+        """Let a request arrive; return what goes out then, and where."""
+        self.call(program, num_blocks)
+        entered = [*([self.entered] if self.entered else []), *self.room.admit(self.now_s)]
+        self.send(entered)
+        return entered
+
     def send(self, entered: Sequence[Entered]) -> list[str]:
         """Send requests where they should go; return their keys."""
         for one in entered:
@@ -177,6 +184,25 @@ def test_small_requests_do_not_wait_behind_large_ones() -> None:
     assert machine.calls("chat", 2) == ["chat2"]
     assert machine.calls("chat", 2) == [], "the lane is full"
     assert machine.end("chat1") == ["chat3"]
+
+
+def test_the_lane_leads_a_context_to_the_instance_that_has_it() -> None:
+    """Small agents hopped between instances, whose lanes were empty by turns, and computed their prompts
+    anew: four servers did 6 % less.
+    """
+    machine = Machine(instances=2)
+    for name in "ab":
+        machine.calls(name, 90)
+    assert all(one.inside for one in machine.room.instances.values())
+    machine.calls("c", 60)
+    (first,) = machine.room_for("chat", 1)
+    (other,) = machine.room_for("other", 1)
+    assert {first.instance, other.instance} == {0, 1}
+    for key in (first.key, other.key):
+        machine.room.ended(key, machine.now_s, Usage(100, 0, 10))
+    (later,) = machine.room_for("other", 1)
+    (again,) = machine.room_for("chat", 1)
+    assert (again.instance, later.instance) == (first.instance, other.instance)
 
 
 def test_nobody_overtakes_a_large_program_that_is_next() -> None:

@@ -60,6 +60,7 @@ class SilentContexts:
         there are too many.
         """
         context.last_s, context.bin = now_s, 0
+        context.silences.begin()
         context.program.silent[context] = None
         if context.is_inside:
             self._inside[context] = None

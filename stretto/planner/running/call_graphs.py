@@ -22,20 +22,26 @@ class CallGraphs:
     def of(self, engine: str, messages: Sequence[PromptMessage], decode: Mapping[str, Any]) -> ExecutionGraph:
         """Return the graph of a call, whose inputs `inputs_of` makes."""
         roles = tuple(message.role for message in messages)
-        key = engine, roles, tuple(decode.items())
+        types = tuple("text" if message.tools is None else "any" for message in messages)
+        key = engine, roles, types, tuple(decode.items())
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.pop(next(iter(self._known)), None)  # another thread may have been first
-            self._known[key] = compile_graph(_graph(engine, roles, decode), {})
+            self._known[key] = compile_graph(_graph(engine, roles, types, decode), {})
         return self._known[key]
 
 
 def inputs_of(messages: Sequence[PromptMessage]) -> dict[str, object]:
     """Return the inputs of the graph of a call with these messages."""
-    return {f"message{at}": message.text for at, message in enumerate(messages)}
+    return {
+        f"message{at}": message.text if message.tools is None else message.tools
+        for at, message in enumerate(messages)
+    }
 
 
-def _graph(engine: str, roles: Sequence[str | None], decode: Mapping[str, Any]) -> Graph:
+def _graph(
+    engine: str, roles: Sequence[str | None], types: Sequence[str], decode: Mapping[str, Any]
+) -> Graph:
     names = [f"message{at}" for at in range(len(roles))]
     parts: list[Constant | Slot] = []
     for name, role in zip(names, roles, strict=True):
@@ -45,5 +51,5 @@ def _graph(engine: str, roles: Sequence[str | None], decode: Mapping[str, Any]) 
     args = tuple(Arg(name, Ref(name)) for name in names)
     prefill = Primitive("kv", "prefill", args, tuple(parts), engine=engine)
     answer = Primitive("answer", "decode", (Arg("kv", Ref("kv")),), (), config_items(decode), engine)
-    inputs = tuple((name, "text") for name in names)
+    inputs = tuple(zip(names, types, strict=True))
     return Graph("call", inputs, (prefill, answer), (), (("answer", Ref("answer")),))

@@ -58,18 +58,22 @@ class _Group:
 
 @dataclass(slots=True)
 class _Open:
-    """Items of one request that have arrived and not ended, and the expected seconds of each.
+    """Items of one request that have arrived and not ended, those of them that were not sent to an instance
+    yet, and the expected seconds of each.
 
     Attributes:
         fresh_source: source by which it is learned how much of a prompt is not cached.
+        num_known: units of work of each item, for an LLM the tokens of its prompt.
         fresh: share of the prompt that was expected not to be.
     """
 
     group: _Group
     fresh_source: Source
+    num_known: float
     fresh: float
     item_s: float
     num_left: int
+    num_unsent: int
     hi: int
 
 
@@ -83,6 +87,7 @@ class Program:
         queries: queries that have not ended, of a program of several.
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
+        waiting_s: expected seconds of what was not sent to an instance yet.
         done_s: `asked_s` at its last arrival.
         source: source of its last arrival, until `left` is looked up.
         left: what programs like it asked for after such an arrival; None if nothing is known of its kind.
@@ -93,6 +98,7 @@ class Program:
     is_open_ended: bool
     is_over: bool = False
     asked_s: float = 0.0
+    waiting_s: float = 0.0
     done_s: float = 0.0
     source: Source | None = None
     left: WorkLeft | None = None
@@ -134,6 +140,7 @@ class ProgramAccount:
                 )
         self._weights = weights
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
+        self._silent: dict[ProgramKey, None] = {}  # of several queries, the longest silence first
         self._of_query: dict[str, ProgramKey] = {}  # of programs of several queries
         self._served: dict[str, float] = {}
         self._forgotten_s = 0.0  # virtual time at least of tenants that are not in `_served`
@@ -149,7 +156,7 @@ class ProgramAccount:
         if record.arrival_s == math.inf:
             return 1.0
         name = request.program_key
-        if self._programs:
+        if self._silent:
             self._end_silent(now_s)
         program = self._programs.get(name)
         if program is None:
@@ -159,6 +166,7 @@ class ProgramAccount:
         else:
             self._programs.move_to_end(name)
             if not program.open and record.program:
+                self._silent.pop(name, None)
                 self._note_silence(now_s - program.heard_s)
         if record.program:
             self._of_query[request.query] = name
@@ -170,7 +178,7 @@ class ProgramAccount:
         elif (part := of_node.get(request.lo)) is not None:  # it is tried again
             return part.fresh
         num_items = request.hi - request.lo
-        num_known = _num_units(request) / num_items
+        num_known = (num_items if request.units is None else sum(request.units)) / num_items
         group = program.groups[-1] if program.groups else None
         is_first = group is None or (group.at_s == now_s and len(program.groups) == 1)
         fresh_source = request.source if is_first else (*request.source, _LATER)
@@ -178,6 +186,7 @@ class ProgramAccount:
         seconds = (self._unit_s * fresh * num_known + self._output_s * num_output) * num_items
         source = (*request.source, str(request.node.depth))
         program.asked_s += seconds
+        program.waiting_s += seconds
         program.done_s, program.heard_s = program.asked_s, now_s
         program.source = source
         if group is None or (group.at_s != now_s and len(program.groups) < _MAX_GROUPS):
@@ -185,7 +194,9 @@ class ProgramAccount:
             program.groups.append(group)
         elif group.at_s == now_s:
             group.source, group.done_s = source, program.asked_s
-        of_node[request.lo] = _Open(group, fresh_source, fresh, seconds / num_items, num_items, request.hi)
+        of_node[request.lo] = _Open(
+            group, fresh_source, num_known, fresh, seconds / num_items, num_items, num_items, request.hi
+        )
         return fresh
 
     def sent(self, request: StepRequest, now_s: float, num_items: int = 1) -> None:
@@ -193,12 +204,11 @@ class ProgramAccount:
         found = self._find(request)
         if found is None:
             return
-        part = found[1]
+        program, part = found
         if part.group.sent_s is None:
             part.group.sent_s = now_s
-        tenant = request.record.tenant
-        self.virtual_s = self.served_s(tenant)
-        self._charge(tenant, self.virtual_s, part.item_s * num_items)
+        _keep_unsent(program, part, part.num_unsent - num_items)
+        self.virtual_s = self._charge(request.record.tenant, part.item_s * num_items)
 
     def ended(
         self, request: StepRequest, now_s: float, num_items: int = 1, took_s: float | None = None
@@ -216,7 +226,7 @@ class ProgramAccount:
         if found is None:
             return
         part = found[1]
-        num_known = _num_units(request) / (request.hi - request.lo)
+        num_known = part.num_known
         num_fresh = part.fresh * num_known
         if usage.num_prompt_tokens:
             num_fresh = max(0, usage.num_prompt_tokens - usage.num_cached_tokens)
@@ -237,8 +247,9 @@ class ProgramAccount:
                 num_gone = min(num_gone, sum(lo <= item < part.hi for item in items))
             program.asked_s -= part.item_s * num_gone
             part.num_left -= num_gone
+            _keep_unsent(program, part, min(part.num_unsent, part.num_left))
             if part.num_left == 0:
-                _close(program, (query, node), lo)
+                self._close(program, (query, node), lo)
 
     def query_ended(self, query: str) -> None:
         """Note that a query has ended. If it was a program by itself, the account learns from it now, unless
@@ -255,8 +266,12 @@ class ProgramAccount:
                 self._conclude(query)
             return
         for key in cut_short:
-            program.asked_s -= sum(part.item_s * part.num_left for part in program.open.pop(key).values())
+            for part in program.open.pop(key).values():
+                program.asked_s -= part.item_s * part.num_left
+                _keep_unsent(program, part, 0)
         program.queries.discard(query)
+        if cut_short and not program.open:
+            self._silent[program.name] = None
         if program.is_over and not program.queries:
             self._conclude(program.name)
 
@@ -277,8 +292,10 @@ class ProgramAccount:
         return self._programs.get(name)
 
     def index_s(self, name: ProgramKey, waiting_s: float) -> float:
-        """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait; as
-        much as waits if nothing is known of the program, as of the jobs of a session.
+        """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait in
+        one queue; as much as waits if nothing is known of the program, as of the jobs of a session. What
+        waits in the queues of several instances counts in each of them: else wide programs, which are spread
+        over all instances, would pass for narrow ones.
 
         Where nothing is known of its kind, it is the work that it has asked for: the least attained service
         goes first. It is at least that for a program of several queries, which may go on after each of them.
@@ -287,6 +304,8 @@ class ProgramAccount:
         program = self._programs.get(name)
         if program is None:
             return waiting_s
+        if program.waiting_s > waiting_s:
+            waiting_s = program.waiting_s
         if program.source is not None:
             program.left, program.source = self.learned.find(program.source, program.done_s), None
         if program.left is None:
@@ -315,14 +334,19 @@ class ProgramAccount:
         """Check that sums of open work agree and that all tables keep within their limits. For tests."""
         assert len(self._programs) <= _MAX_PROGRAMS
         assert len(self._served) <= _MAX_TENANTS
+        assert self._silent.keys() <= self._programs.keys()
         for name, program in self._programs.items():
             assert program.name == name
             assert len(program.groups) <= _MAX_GROUPS
+            assert (name in self._silent) == (program.is_open_ended and not program.open)
             parts = [part for of_node in program.open.values() for part in of_node.values()]
             assert all(part.num_left > 0 for part in parts)
             open_s = sum(part.item_s * part.num_left for part in parts)
             took_s = sum(group.took_s for group in program.groups)
             assert math.isclose(program.asked_s, open_s + took_s, rel_tol=1e-6, abs_tol=1e-6)
+            assert all(0 <= part.num_unsent <= part.num_left for part in parts)
+            waiting_s = sum(part.item_s * part.num_unsent for part in parts)
+            assert math.isclose(program.waiting_s, waiting_s, rel_tol=1e-6, abs_tol=1e-6)
         self.learned.check_invariants()
 
     # --- inside
@@ -348,27 +372,31 @@ class ProgramAccount:
             took_s = expected_s
         else:
             program.asked_s += took_s - expected_s
-            tenant = request.record.tenant
-            self._charge(tenant, self.served_s(tenant), took_s - expected_s)
+            self._charge(request.record.tenant, took_s - expected_s)
         part.group.took_s += took_s
         program.heard_s = now_s
         part.num_left -= num_items
+        if part.num_unsent > part.num_left:
+            _keep_unsent(program, part, part.num_left)
         if part.num_left <= 0:
-            _close(program, (request.query, request.node.id), request.lo)
+            self._close(program, (request.query, request.node.id), request.lo)
 
-    def _charge(self, tenant: str, before_s: float, seconds: float) -> None:
-        """Add service to that of a tenant, which had `before_s`."""
+    def _charge(self, tenant: str, seconds: float) -> float:
+        """Add service to that of a tenant; return its virtual time before that."""
         served = self._served
+        before_s = served.get(tenant, self._forgotten_s)
         served[tenant] = before_s + (seconds / self._weights.get(tenant, 1.0) if self._weights else seconds)
         if len(served) > _MAX_TENANTS:
             least = sorted(served, key=served.__getitem__)[: len(served) - _MAX_TENANTS // 2]
             self._forgotten_s = served[least[-1]]
             for one in least:
                 del served[one]
+        return before_s
 
     def _conclude(self, name: ProgramKey) -> None:
         """Learn from a program that has ended, and forget it."""
         program = self._programs.pop(name)
+        self._silent.pop(name, None)
         later_s = waited_s = 0.0
         for group in reversed(program.groups):
             way_s = None
@@ -397,22 +425,23 @@ class ProgramAccount:
         self._longest_s = max(seconds, self._longest_s * _FORGETS)
 
     def _end_silent(self, now_s: float) -> None:
-        """Conclude the program that was heard of longest ago, if it has been silent for too long."""
-        name = next(iter(self._programs))
-        program = self._programs[name]
-        if program.open:
-            self._programs.move_to_end(name)
-        elif now_s - program.heard_s > max(_SILENCE_S, _SILENCES * self._longest_s):
+        """Conclude the program that has been silent for longest, if that is too long."""
+        name = next(iter(self._silent))
+        if now_s - self._programs[name].heard_s > max(_SILENCE_S, _SILENCES * self._longest_s):
             self._conclude(name)
 
+    def _close(self, program: Program, key: tuple[str, int], lo: int) -> None:
+        """Forget a request that has ended."""
+        of_node = program.open[key]
+        del of_node[lo]
+        if not of_node:
+            del program.open[key]
+            if program.is_open_ended and not program.open:
+                self._silent[program.name] = None
 
-def _close(program: Program, key: tuple[str, int], lo: int) -> None:
-    """Forget a request that has ended."""
-    of_node = program.open[key]
-    del of_node[lo]
-    if not of_node:
-        del program.open[key]
 
-
-def _num_units(request: StepRequest) -> int:
-    return request.hi - request.lo if request.units is None else sum(request.units)
+def _keep_unsent(program: Program, part: _Open, num_unsent: int) -> None:
+    """Count all but so many items of a request as sent to an instance, or not wanted any more."""
+    num_unsent = max(0, num_unsent)
+    program.waiting_s -= part.item_s * (part.num_unsent - num_unsent)
+    part.num_unsent = num_unsent

@@ -1,6 +1,7 @@
 """The routes of OpenAI's API.
 
 POST   /v1/chat/completions      an answer to a chat, by an LLM or an app
+POST   /v1/responses             the same in OpenAI's newer API; nothing is kept
 POST   /v1/completions           texts that go on from prompts
 POST   /v1/embeddings            vectors of texts
 POST   /v1/rerank                scores of documents for a query
@@ -57,6 +58,7 @@ class OpenAIRoutes:
         vectors = VectorRoutes(runtime, self._models, programs, spares)
         self.routes = (
             Route("POST", "/v1/chat/completions", self._working(texts.chat, "messages", "chat")),
+            Route("POST", "/v1/responses", self._working(texts.respond, "input", "chat")),
             Route("POST", "/v1/completions", self._working(texts.complete, "prompt", "text")),
             Route("POST", "/v1/embeddings", self._working(vectors.embed, "input", EMBEDDING)),
             Route("POST", "/v1/rerank", self._working(vectors.rerank, "documents", RERANKING)),

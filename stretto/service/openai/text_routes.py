@@ -1,11 +1,13 @@
-"""Chats and completions: by an LLM engine, or a chat by an app."""
+"""Chats, completions and responses: by an LLM engine, or a chat or response by an app."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.http import ClientLeft
@@ -15,13 +17,14 @@ from stretto.model.values import Document
 from stretto.router.programs import RoutedProgram, asked_program
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
+from stretto.service.apps.query_request import CheckedRequest
 from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import read_json
 from stretto.service.openai.app_chat import AppChat, AskedOfApp, asked_of_app
-from stretto.service.openai.errors import unsupported
+from stretto.service.openai.errors import naming_as_sent, unsupported
 from stretto.service.openai.generation import Caller, Generator, finish_of
 from stretto.service.openai.programs import ServedPrograms, name_of
-from stretto.service.openai.replies import Reply, TextReply
+from stretto.service.openai.replies import Form, Reply, TextReply
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
 from stretto.service.request import ServiceRequest, encode_json
@@ -29,13 +32,15 @@ from stretto.service.tenants import Tenant
 from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
 from stretto.wire.requests import ChatRequest, CompletionRequest
+from stretto.wire.response_replies import ECHOED, ResponseReply
+from stretto.wire.response_requests import chat_of
 
 _CHARS_PER_TOKEN = 4
 _MAX_CHARS = 500
 
 
 class TextRoutes:
-    """The handlers of chats and completions.
+    """The handlers of chats, completions and responses.
 
     Args:
         programs: recognises which programs requests belong to.
@@ -59,34 +64,54 @@ class TextRoutes:
 
     async def chat(self, request: ServiceRequest) -> None:
         """Answer a chat."""
-        read = partial(read_chat, request.path, request.headers, request.tenant.name, self._models.app_names)
-        model, wanted, asked = await request.read(read)
-        if isinstance(wanted, WantedText):
-            engine = self._models.llm(model)
-            await self._answer(request, engine, wanted, model or engine, asked)
-            return
-        app = self._models.app(model)
-        assert app is not None, "its name is that of an app"
-        with self._programs.of(request, asked) as program:
-            await self._answer_by_app(request, app, model, wanted, program)
+        await self._converse(request, is_response=False)
+
+    async def respond(self, request: ServiceRequest) -> None:
+        """Answer a request for a response, as the chat that asks for the same."""
+        await self._converse(request, is_response=True)
+
+    async def _converse(self, request: ServiceRequest, *, is_response: bool) -> None:
+        headers, tenant = request.headers, request.tenant.name
+        read = partial(read_chat, request.path, headers, tenant, self._models.app_names, is_response)
+        chat = await request.read(read)
+        wanted = chat.wanted
+
+        def form(model: str, tier: str | None = None) -> Form:
+            if is_response:
+                return ResponseReply(request.id, model, chat.echoed)
+            return Reply("chat", request.id, model, tier, has_usage=wanted.include_usage)
+
+        with naming_as_sent() if is_response else contextlib.nullcontext():
+            if isinstance(wanted, WantedText):
+                engine = self._models.llm(chat.model)
+                answer_form = form(chat.model or engine, wanted.tier)
+                await self._answer(request, engine, wanted, answer_form, chat.asked)
+                return
+            app = self._models.app(chat.model)
+            assert app is not None, "its name is that of an app"
+            with self._programs.of(request, chat.asked) as program:
+                checked = app.checked(wanted, self._documents, name_of(program))
+                await self._answer_by_app(request, app, checked, form(chat.model), program)
 
     async def complete(self, request: ServiceRequest) -> None:
         """Answer a completion."""
         read = partial(read_completion, request.path, request.headers, request.tenant.name)
         model, wanted, asked = await request.read(read)
         engine = self._models.llm(model)
-        await self._answer(request, engine, wanted, model or engine, asked)
+        named, has_usage = model or engine, wanted.include_usage
+        form = Reply("completions", request.id, named, wanted.tier, has_usage=has_usage)
+        await self._answer(request, engine, wanted, form, asked)
 
     async def _answer(
         self,
         request: ServiceRequest,
         engine: str,
         wanted: WantedText,
-        model: str,
+        form: Form,
         asked: AskedProgram | None,
     ) -> None:
         wanted = wanted.limited(request.tenant.limits.output_tokens)
-        reply = TextReply(wanted, request.id, model)
+        reply = TextReply(wanted, form, request.id)
         with (
             self._claimed(request.tenant, wanted),
             _naming(wanted.form_field),
@@ -115,9 +140,9 @@ class TextRoutes:
             async for index, piece in pieces:
                 for event in reply.events(index, piece):
                     await _send(request, event, program)
-        for event in reply.usage():
-            await request.send_event(event)
-        await request.end_events()
+        for event in reply.ended():
+            await _send(request, event, program)
+        await request.end_events(reply.form.last)
 
     @contextlib.contextmanager
     def _claimed(self, tenant: Tenant, wanted: WantedText) -> Iterator[None]:
@@ -139,25 +164,21 @@ class TextRoutes:
         self,
         request: ServiceRequest,
         app: AppChat,
-        model: str,
-        asked: AskedOfApp,
+        checked: CheckedRequest,
+        form: Form,
         program: RoutedProgram | None,
     ) -> None:
-        checked = app.checked(asked, self._documents, name_of(program))
         started = await request.unless_left(self._apps.start(app.app, checked, request.tenant))
-        reply = Reply("chat", request.id, model)
         try:
-            if asked.stream:
-                await request.unless_left(
-                    self._stream_app(request, app, started, reply, program, asked.include_usage)
-                )
+            if checked.asked.stream:
+                await request.unless_left(self._stream_app(request, app, started, form, program))
                 return
             await request.unless_left(self._apps.wait(started))
         except ClientLeft:
             started.query.cancel()
             raise
         choice = await _app_choice(app, started)
-        answer = encode_json(reply.whole([choice], _counts(started)))
+        answer = encode_json(form.whole([choice], _counts(started)))
         if program is not None:
             program.answer.take_whole(answer)
         await request.answer(answer)
@@ -167,29 +188,24 @@ class TextRoutes:
         request: ServiceRequest,
         app: AppChat,
         started: AppQuery,
-        reply: Reply,
+        form: Form,
         program: RoutedProgram | None,
-        has_usage: bool,
     ) -> None:
         """Send the answer of an app as it is generated, and at its end the sources."""
-        has_begun = False
+        opening = form.opened(0)
         async for piece in started.query.stream(app.answer):
-            if not has_begun:
-                has_begun = True
-                for event in reply.opened(0):
-                    await request.send_event(event)
-            await _send(request, reply.chunk(AnswerChoice(text=piece)), program)
+            for event in [*opening, *form.chunk(AnswerChoice(text=piece))]:
+                await _send(request, event, program)
+            opening = []
         await self._apps.wait(started)
-        for event in () if has_begun else reply.opened(0):
-            await request.send_event(event)
         choice = await _app_choice(app, started)
         if choice.sources:
             cited = AnswerChoice(sources=choice.sources, text_offset=len(choice.text))
-            await request.send_event(reply.chunk(cited))
-        await request.send_event(reply.chunk(AnswerChoice(finish=choice.finish)))
-        if has_usage:
-            await request.send_event(reply.usage(_counts(started)))
-        await request.end_events()
+            opening += form.chunk(cited)
+        ending = form.chunk(AnswerChoice(finish=choice.finish))
+        for event in [*opening, *ending, *form.ended(_counts(started))]:
+            await _send(request, event, program)
+        await request.end_events(form.last)
 
 
 @contextlib.contextmanager
@@ -203,10 +219,26 @@ def _naming(field: str | None) -> Iterator[None]:
         raise unsupported(field, error.message[:_MAX_CHARS]) from error
 
 
+@dataclass(frozen=True, slots=True)
+class ReadChat:
+    """What the body of a chat says.
+
+    Attributes:
+        wanted: what it asks of an LLM, or of an app.
+        asked: by what its program is recognised; None if it has nothing of that.
+        echoed: fields of a request for a response that stand in the response.
+    """
+
+    model: str
+    wanted: WantedText | AskedOfApp
+    asked: AskedProgram | None
+    echoed: Mapping[str, Any]
+
+
 def read_chat(
-    path: str, headers: Headers, tenant: str, apps: Collection[str], content: bytes
-) -> tuple[str, WantedText | AskedOfApp, AskedProgram | None]:
-    """Read the body of a chat; return its model, what it asks for, and by what its program is recognised.
+    path: str, headers: Headers, tenant: str, apps: Collection[str], is_response: bool, content: bytes
+) -> ReadChat:
+    """Read the body of a chat, or of a request for a response that is read as one.
 
     Args:
         apps: names of models that are apps.
@@ -215,15 +247,22 @@ def read_chat(
         Refused, RequestRefused: something in it is wrong, or cannot be honoured.
     """
     body = mapping("", read_json(content, "the body"))
-    chat = ChatRequest.from_json(body)
-    wanted = asked_of_app(chat, body) if chat.model in apps else wanted_chat(chat, body)
-    return chat.model, wanted, asked_program(path, headers, body, tenant)
+    sent = chat_of(body) if is_response else body
+    with naming_as_sent() if is_response else contextlib.nullcontext():
+        chat = ChatRequest.from_json(sent)
+        wanted = asked_of_app(chat, sent) if chat.model in apps else wanted_chat(chat, sent)
+    echoed = {name: body[name] for name in ECHOED if is_response and name in body}
+    return ReadChat(chat.model, wanted, asked_program(path, headers, body, tenant), echoed)
 
 
 def read_completion(
     path: str, headers: Headers, tenant: str, content: bytes
 ) -> tuple[str, WantedText, AskedProgram | None]:
-    """Read the body of a completion. Returns and raises as `read_chat`."""
+    """Read the body of a completion: its model, what it asks for, and by what its program is recognised.
+
+    Raises:
+        Refused, RequestRefused: as `read_chat`.
+    """
     body = mapping("", read_json(content, "the body"))
     completion = CompletionRequest.from_json(body)
     wanted = wanted_completion(completion, body)
@@ -232,7 +271,7 @@ def read_completion(
 
 async def _send(request: ServiceRequest, event: dict[str, object], program: RoutedProgram | None) -> None:
     """Send an event of an answer, by which its program is recognised later."""
-    sent = await request.send_event(event)
+    sent = await request.send_event(event, str(event.get("type", "")))
     if program is not None:
         program.answer.feed(sent)
 
