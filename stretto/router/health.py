@@ -129,14 +129,17 @@ class HealthChecks:
         found = self._front.router_state.worker(worker)
         if found is None:
             return {}, "it is gone"
-        if found.config.models:
-            return {name: {"id": name, "object": "model"} for name in found.config.models}, ""
+        known = {name: {"id": name, "object": "model"} for name in found.config.models}
+        if known and not link.url.is_guess:
+            return known, ""
         status, body = await self._ask(link, paths.MODELS)
         if status == 404 and link.url.is_guess:
             guessed, link.url = link.url, link.url.without_version()
             status, body = await self._ask(link, paths.MODELS)
             if status == 404:
                 link.url = guessed
+        if known:
+            return known, ""
         has_key = found.config.has_key
         models, problem = await self._front.readers.run_if_large(
             len(body), partial(_listed, status, body, has_key)
