@@ -101,8 +101,9 @@ def _estimated(problem: Problem) -> str:
     """Return which models have step times or lengths that were not measured; empty if there are none."""
     names = {
         problem.workload.models[node].name
-        for node, costs in problem.costs.items()
-        if node in problem.workload.estimated or any(cost.is_estimated for cost in costs.values())
+        for node in problem.names
+        if node in problem.workload.estimated
+        or any(cost.is_estimated for cost in problem.costs[problem.app.node(node).model].values())
     }
     return f"estimated: {', '.join(sorted(names))}" if names else ""
 
@@ -125,7 +126,7 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
         begin_s = time.process_time()
         times = RunTimes(problem.knowing(*unseen) if case.knows_lengths else problem)
         table_s = time.process_time() - begin_s
-        bound_s = lower_bound_s(times if case.knows_lengths else RunTimes(problem.knowing(*unseen)))
+        bound_s = mean(lower_bound_s(problem, drawn) for drawn in unseen)
         num_devices = problem.machine.num_devices
         found: dict[str, dict[str, Value]] = {}
         seconds: dict[str, float] = {}
@@ -186,8 +187,8 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
         (
             "Plans are made with five draws of the lengths of answers, and carried out with three others; "
             "known lengths are one draw. Times are means.",
-            "The bound is that of the table of run times with the draws carried out: area on all devices, "
-            "with the loads that no plan can avoid, and the longest path.",
+            "The bound is one of the draws carried out: least work on all devices, with the loads that no "
+            "plan can avoid, and the longest path.",
             "first plan: lengths are drawn once, and 1,024 requests of each node simulated in plain "
             "Python; its CPU seconds begin with the reading of the requests into arrays.",
             "idle_gpu_s: seconds in which GPUs do not compute, loading included.",
@@ -225,14 +226,14 @@ def schedule_rows(table: str, planner: str, done: Execution) -> list[Row]:
     """Return a row for each set of equal replicas that begin and end at about the same time, by start."""
     groups: dict[tuple[str, int, int, int], int] = {}
     for span in sorted(done.spans, key=lambda span: (span.start_s, span.replica.devices)):
-        key = span.replica.node, span.replica.tp, round(span.start_s), round(span.end_s)
+        key = span.replica.model, span.replica.tp, round(span.start_s), round(span.end_s)
         groups[key] = groups.get(key, 0) + 1
     return [
         Row(
             table,
-            f"{planner}: {node}",
+            f"{planner}: {model}",
             {"from_s": start_s, "to_s": end_s, "replicas": count, "gpus_each": tp},
             "simulated",
         )
-        for (node, tp, start_s, end_s), count in groups.items()
+        for (model, tp, start_s, end_s), count in groups.items()
     ]

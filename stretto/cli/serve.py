@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -81,6 +82,15 @@ def serve(
             metavar="APP",
         ),
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            help="Folder in which OpenAI's files and batches are kept. Batches run with what other requests "
+            "leave of the engines, and go on when the service is started again.",
+            metavar="DIR",
+        ),
+    ] = None,
     host: options.Host = None,
     port: options.Port = None,
 ) -> None:
@@ -91,6 +101,7 @@ def serve(
     from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
     from stretto.cli.progress import spinner
+    from stretto.cli.reachable import out_of_reach
     from stretto.cli.saved import learned_file
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
     from stretto.cli.served_workers import pool_of, with_pool
@@ -118,6 +129,8 @@ def serve(
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
     deployments, spares = with_vector_engines(deployments)
+    for away in asyncio.run(out_of_reach(deployments)):
+        say(f"{away}; started without it")
     beside = None if offline is None else _beside(offline, offline_app, deployments)
     with imports_of("service", "the service"):
         from stretto.service.serve import run_service
@@ -129,7 +142,17 @@ def serve(
             say(line)
 
         run_service(
-            deployments, config, say_ready, machine, apps, beside, documents, spares, learned_file(), pool
+            deployments,
+            config,
+            say_ready,
+            machine,
+            apps,
+            beside,
+            documents,
+            spares,
+            learned_file(),
+            pool,
+            state,
         )
 
 

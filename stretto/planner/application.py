@@ -1,13 +1,14 @@
 """An application of several LLMs, and the calls that a set of requests makes of it.
 
-A *node* is an LLM with a task. It calls its model once for each request, or several times, or once for each
+A *node* is a task for a model. It calls its model once for each request, or several times, or once for each
 chunk of the request's document: all at once, or in a chain, where each prompt has the next chunk and the
-answer so far. The answers of a node's inputs become part of its prompts, as `feed.py` says.
+answer so far. The answers of a node's inputs become part of its prompts, as `feed.py` says. Several nodes may
+have the same model; its servers then answer the calls of all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
@@ -74,6 +75,9 @@ class AppRequest:
 class Application:
     """A checked application: its nodes in topological order.
 
+    Attributes:
+        models: nodes of each model, in this order.
+
     Raises:
         ConfigError: a name is used twice or unknown, or inputs form a cycle.
     """
@@ -82,10 +86,29 @@ class Application:
         self.name = name
         self.nodes = tuple(_sorted(nodes))
         self._by_name = {node.name: node for node in self.nodes}
+        self.models: dict[str, list[ModelNode]] = {}
+        for node in self.nodes:
+            self.models.setdefault(node.model, []).append(node)
 
     def node(self, name: str) -> ModelNode:
         """Return the node of this name. Raises KeyError if there is none."""
         return self._by_name[name]
+
+    def sources(self, nodes: Collection[str]) -> dict[str, frozenset[str]]:
+        """Return the models that each model of some nodes waits for, directly or through others; itself too.
+
+        Models with equal sources wait for each other: they can only run together. A model with more sources
+        than another is none of that one's.
+        """
+        taken = {node.model: {node.model} for node in self.nodes if node.name in nodes}
+        for node in self.nodes:
+            if node.name in nodes:
+                taken[node.model].update(self.node(name).model for name in node.inputs if name in nodes)
+        for between in taken:
+            for sources in taken.values():
+                if between in sources:
+                    sources |= taken[between]
+        return {model: frozenset(sources) for model, sources in taken.items()}
 
 
 def _sorted(nodes: Sequence[ModelNode]) -> list[ModelNode]:

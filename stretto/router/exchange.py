@@ -11,7 +11,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from time import monotonic
 
 from stretto.http.body_readers import LARGE_BYTES, BodyReaders
@@ -21,7 +20,7 @@ from stretto.http.client_request import ClientRequest
 from stretto.http.head import answer_head
 from stretto.http.served import Answering
 from stretto.model.errors import EngineFailure, EngineTimeout
-from stretto.router.answers import EventParts, UsageReader
+from stretto.router.answers import EventParts, UsageReader, has_token
 from stretto.router.attempt import Attempt
 from stretto.router.body_edits import Span, edited
 from stretto.router.head import REQUEST_ID, with_ids
@@ -29,11 +28,11 @@ from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.programs import HEADER, RoutedProgram
 from stretto.router.replies import error_body, error_event, error_headers, json_body
-from stretto.router.request_log import RequestTrace
 from stretto.router.resumption import Resumption, resumable
 from stretto.router.router_state import RouterState
 from stretto.router.stored_names import made_id
 from stretto.router.worker_link import WorkerLink
+from stretto.sched.request_trace import RequestTrace
 from stretto.wire.errors import ApiError, read_retry_after
 
 _MAX_WHOLE_BYTES = 1_000_000
@@ -108,6 +107,7 @@ class RoutedExchange:
         self._made = made_id(request.method, request.path)
         self._failure: tuple[int, Headers, bytes] | None = None
         self._is_paused = self._was_paused = False
+        self._paused_since_s = 0.0
 
     @property
     def has_ended(self) -> bool:
@@ -130,11 +130,23 @@ class RoutedExchange:
         if routed.alias_at:
             name = routed.model.encode() if routed.is_form else json_body(routed.model)
             self._renaming = [(span, name) for span in routed.alias_at]
-        self.trace.model, self.trace.num_prompt = routed.model, routed.num_tokens
-        self.ticket, actions = self._router_state.arrive(routed, monotonic())
+        self.trace.placed_s = placed_s = monotonic()
+        self._describe(routed)
+        self.ticket, actions = self._router_state.arrive(routed, placed_s)
         self.trace.decided_s = monotonic()
         register(self)
         self._act(actions)
+
+    def _describe(self, routed: RoutedRequest) -> None:
+        """Note in the trace what was read of the request."""
+        trace = self.trace
+        trace.model, trace.estimated_tokens = routed.model, routed.num_tokens
+        trace.is_listed = self._router_state.is_listed(routed.model)
+        trace.tenant, trace.door = routed.tenant or "", routed.door
+        if (step := routed.step) is not None:
+            trace.program, trace.step = step.record.program or step.query, step.step
+        elif self.program is not None:
+            trace.program = self.program.told_as
 
     def fail(self, message: str, status: int = 500) -> None:
         """End everything with an error of the router. Nothing happens if it has ended."""
@@ -149,9 +161,12 @@ class RoutedExchange:
     def send(self, action: Send, link: WorkerLink) -> None:
         """Begin an attempt at a worker."""
         now_s = monotonic()
-        self.trace.sent(action, now_s)
+        self.trace.tries.append(action.begun(link.name, now_s))
+        self.trace.deadline_s = action.deadline_s
         data = self._data_for(link)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
+        if self.request.on_sent is not None:
+            self.request.on_sent()
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
 
@@ -258,11 +273,14 @@ class RoutedExchange:
     def pause(self) -> None:
         """Read no more of the answer: the client does not take it."""
         self._is_paused = self._was_paused = True
+        self._paused_since_s = monotonic()
         if self.attempt is not None:
             self.attempt.pause()
 
     def resume(self) -> None:
         """Go on reading the answer."""
+        if self._is_paused:
+            self.trace.paused_s += monotonic() - self._paused_since_s
         self._is_paused = False
         if self.attempt is not None:
             self.attempt.resume()
@@ -414,8 +432,9 @@ class RoutedExchange:
         """Go on with the second attempt in place of the first, which is over."""
         hedge, self._hedge = self._hedge, None
         assert hedge is not None, "there is one"
-        waited_s, why = self.trace.waited_s, self.trace.why  # in the router, before the first attempt
-        self.trace.sent(replace(hedge.action, waited_s=waited_s, why=why), monotonic())
+        first, begun = self.trace.tries[-1], hedge.action.begun(hedge.link.name, monotonic())
+        begun.waited_s, begun.held_s, begun.why = first.waited_s, first.held_s, first.why
+        self.trace.tries.append(begun)
         self.attempt = hedge.hand_over()
         if self._is_paused:
             self.attempt.pause()
@@ -482,6 +501,8 @@ class RoutedExchange:
 
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""
+        if self.trace.first_token_s is None and has_token(events):
+            self.trace.first_token_s = monotonic()
         if self._resumption is not None:
             self._resumption.feed(events)
             if self._rest_request is not None:
@@ -542,11 +563,13 @@ class RoutedExchange:
         return told
 
     def _finish(self, answer: AnswerParser, now_s: float) -> None:
-        self.trace.usage = self._usage.usage()
+        trace, usage = self.trace, self._usage.usage()
+        trace.prompt_tokens, trace.cached_tokens = usage.num_prompt, usage.num_cached
+        trace.output_tokens = usage.num_output
         actions = self._router_state.answered(
             self.ticket,
             answer.status,
-            self.trace.usage,
+            usage,
             now_s,
             was_paused=self._was_paused,
             retry_after_s=_retry_after_s(answer),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
+from typing import NamedTuple, TypeAlias
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.recognition.messages import AskedProgram
@@ -20,9 +21,9 @@ from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.refusals import Refused
 from stretto.http.served import Answering, Served, WholeAnswer
 from stretto.http.server import HttpServer
+from stretto.operate.watch import Watch
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
-from stretto.router.counters import Counters
 from stretto.router.exchange import RoutedExchange
 from stretto.router.fallback_placement import FallbackPlacement
 from stretto.router.hedge_attempt import HedgeAttempt
@@ -45,7 +46,6 @@ from stretto.router.messages import (
 from stretto.router.programs import RoutedProgram
 from stretto.router.prompts import read_request
 from stretto.router.replies import api_error_of, error_body, error_headers
-from stretto.router.request_log import RequestLog
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
 from stretto.router.stored_names import id_in_path, is_of_all
@@ -59,7 +59,16 @@ _log = logging.getLogger(__name__)
 
 LateAnswer = Callable[[], WholeAnswer]
 """Writes an answer of the router that is so long that it is written in a thread."""
-OwnRoute = Callable[[ClientRequest, bool], WholeAnswer | LateAnswer | None]
+
+
+class StreamedAnswer(NamedTuple):
+    """An answer of the router that is a stream: `serve` begins it."""
+
+    serve: Callable[[Answering], Served]
+
+
+OwnAnswer: TypeAlias = WholeAnswer | LateAnswer | StreamedAnswer | None
+OwnRoute = Callable[[ClientRequest, bool], OwnAnswer]
 """Answers requests to the router's own paths, given whether the client is local; None for other paths."""
 
 
@@ -67,11 +76,12 @@ class Front:
     """The driver of the state machine that decides for a router.
 
     Args:
-        log: file of all requests; None for none.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
+        watch: what sees all requests; None for one of its own.
         learned: what programs of earlier runs have asked for; None for nothing. It learns on here.
 
     Attributes:
+        watch: what sees all requests.
         placement: the policy that chooses workers.
         router_state: the state machine.
         links: the way to each worker.
@@ -90,8 +100,8 @@ class Front:
     def __init__(
         self,
         config: RouterConfig,
-        log: RequestLog | None = None,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        watch: Watch | None = None,
         learned: LearnedWork | None = None,
     ) -> None:
         self.config = config
@@ -101,7 +111,7 @@ class Front:
         self.budget = ByteBudget(config.max_held_bytes)
         self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, self.budget)
         self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s)
-        self.counters = Counters()
+        self.watch = Watch() if watch is None else watch
         self.programs = Recogniser(config.max_programs)
         self.aliases = Aliases(config.alias)
         self.own_route: OwnRoute = lambda request, is_local: None
@@ -110,7 +120,6 @@ class Front:
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
         self.readers = BodyReaders()
-        self._log = log
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -123,7 +132,7 @@ class Front:
 
     def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer:
         """Return the answer to a request that is refused before it is read to its end."""
-        self.counters.count_refusal(error.status)
+        self.watch.metrics.count_refusal("openai", error.status)
         answer = api_error_of(error)
         return answer.status, error_headers(answer), error_body(answer)
 
@@ -147,7 +156,9 @@ class Front:
                 case Check(worker, at_s):
                     self.check(worker, at_s)
                 case WorkerGone(worker):
-                    self.links.pop(worker).connections.close()
+                    link = self.links.pop(worker)
+                    link.connections.close()
+                    self.watch.metrics.forget_worker(link.name)
                     for tell in self.on_worker_gone:
                         tell(worker)
         due_s = self.router_state.next_due_s
@@ -189,8 +200,6 @@ class Front:
         config = self.config
         for exchange in list(self._exchanges.values()):
             exchange.time_out(now_s, config.first_byte_timeout_s, config.idle_timeout_s)
-        if self._log is not None:
-            self._log.flush()
 
     def _expire(self) -> None:
         self._expiry, self._expiry_s = None, math.inf
@@ -203,6 +212,8 @@ class Front:
             route = read_target(request.target)
             request.path, request.target = route.path, route.target
             if (own := self.own_route(request, client.is_local)) is not None:
+                if isinstance(own, StreamedAnswer):
+                    return own.serve(client)
                 self._answer(client, request, own)
                 return None
             read = self._reader(request)
@@ -253,15 +264,7 @@ class Front:
 
     def _look_up(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Place a request; if workers report what they hold, after its prompt has become token ids."""
-        sender = exchange.request.found
-        if isinstance(sender, Sender) and sender.step is not None:
-            routed = replace(
-                routed,
-                step=sender.step,
-                program=sender.program,
-                objective=sender.step.record.criteria,
-                failed_at=sender.failed_at,
-            )
+        routed = _in_name_of(exchange.request.found, routed)
         if routed.text and self.tokens is not None:
 
             def begin(ids: Sequence[int]) -> None:
@@ -296,7 +299,7 @@ class Front:
         return replace(routed, asked=None, program=program.named)
 
     def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
-        self.counters.count_refusal(error.status)
+        self.watch.metrics.count_refusal("openai", error.status)
         headers, body = error_headers(error), error_body(error)
         client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 
@@ -322,7 +325,7 @@ class Front:
                 RoutedRequest(is_repeatable=may_repeat, client_key=key, tenant=tenant, stored_id=stored_id),
             )
         router_state = self.router_state
-        is_step = sender is not None and sender.step is not None
+        is_alone = sender is not None and (sender.step is not None or sender.objective is not None)
         return partial(
             read_request,
             path,
@@ -335,11 +338,14 @@ class Front:
             deadline_s=read_deadline(request.headers),
             aliases=self.aliases,
             cuts_priority=router_state.cuts_priority,
-            headers=request.headers if self.config.max_programs and not is_step else None,
+            headers=request.headers if self.config.max_programs and not is_alone else None,
         )
 
     def _register(self, exchange: RoutedExchange) -> None:
         self._exchanges[exchange.ticket] = exchange
+        trace = exchange.trace
+        assert trace.placed_s is not None, "it was brought to the state machine"
+        self.watch.observers.on_request_arrived(trace, trace.placed_s)
 
     def _ended(self, exchange: RoutedExchange) -> None:
         self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
@@ -347,9 +353,25 @@ class Front:
             was_answered = exchange.trace.status == 200 or exchange.has_begun
             # later, for the last bytes of the answer may not have been written yet
             self._loop.call_soon(partial(program.end, was_answered=was_answered))
-        self.counters.count(exchange.trace)
-        if self._log is not None:
-            self._log.write(exchange.trace)
+        ended_s = exchange.trace.ended_s
+        assert ended_s is not None, "it has ended"
+        self.watch.observers.on_request_ended(exchange.trace, ended_s)
+
+
+def _in_name_of(sender: object, routed: RoutedRequest) -> RoutedRequest:
+    """Return a request with what the door before the router knows of it, if there is one."""
+    if not isinstance(sender, Sender):
+        return routed
+    if sender.step is None:
+        return routed if sender.objective is None else replace(routed, objective=sender.objective)
+    return replace(
+        routed,
+        step=sender.step,
+        program=sender.program,
+        door=sender.door,
+        objective=sender.step.record.criteria,
+        failed_at=sender.failed_at,
+    )
 
 
 def _unread(routed: RoutedRequest, body: bytes) -> RoutedRequest:

@@ -159,7 +159,8 @@ class OpenRequests:
             self.turn_rate.note(client.placed.all_tokens, now_s)
         choice = explained(client, choice)
         waited_s = now_s - client.arrived_s if client.why else 0.0
-        return Send(ticket, choice.instance, choice, waited_s, client.why)
+        held_s = client.since_s - client.arrived_s  # since then it has waited for its turn
+        return Send(ticket, choice.instance, choice, waited_s, held_s, client.why, client.deadline_s)
 
     def bind(self, ticket: Ticket, choice: Choice) -> None:
         """Put a request into the queue of the worker that was chosen for it."""

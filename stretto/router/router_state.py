@@ -531,6 +531,11 @@ class RouterState:
         """Number of requests that wait in the router, for room or for their turn."""
         return len(self._waiting) + len(self._room)
 
+    @property
+    def num_held(self) -> int:
+        """Number of those that wait for room."""
+        return len(self._room)
+
     def claimed(self, worker: WorkerId, now_s: float) -> tuple[int, int | None]:
         """Return how many tokens programs take of a worker's KV memory, and how many it is believed to hold;
         None if that is not known.

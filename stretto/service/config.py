@@ -91,6 +91,8 @@ class ServiceConfig:
         max_unread_s: seconds for which a client may leave an answer unread; its connection is closed then.
         max_wait_s: seconds that one request may wait for a variable, before status 408.
         session_idle_s: seconds without a request after which a session expires.
+        admin_key_env: environment variable with the key of the admin, who may see metrics and programs of all
+            tenants; None leaves that to clients on the same machine.
         max_queries: number of sessions with work, and of apps' queries, that run at once.
         grace_s: seconds that requests may still take after an interrupt.
     """
@@ -106,6 +108,7 @@ class ServiceConfig:
     max_unread_s: float = 60.0
     max_wait_s: float = 60.0
     session_idle_s: float = 600.0
+    admin_key_env: str | None = None
     max_queries: int = 4096
     grace_s: float = 25.0
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from stretto.cluster.machine import Machine
@@ -14,6 +15,8 @@ from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import StrettoError
 from stretto.model.values import Document
+from stretto.operate.step_requests import StepRequests
+from stretto.operate.watch import Watch
 from stretto.runtime.learned_file import LearnedFile
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import DeployedApp
@@ -83,10 +86,11 @@ def run_service(
     spares: Mapping[str, Replica] | None = None,
     learned: LearnedFile | None = None,
     pool: WorkerPool | None = None,
+    state: Path | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    `documents`, `spares` and `pool` are those of `Service`. What `beside` does with the runtime runs
+    `documents`, `spares`, `pool` and `state` are those of `Service`. What `beside` does with the runtime runs
     meanwhile, and is cancelled in the end. What is learned of programs is read from the file `learned`, and
     written there now and then and in the end.
 
@@ -103,11 +107,13 @@ def run_service(
 
     async def serve() -> None:
         places = LastInstances()
+        watch = Watch() if pool is None else pool.watch
+        steps = StepRequests(watch.observers, () if pool is None else (pool.engine,))
         of_workers = {} if pool is None else {pool.engine: pool.learned}
         async with (
             Runtime(
                 given,
-                observers=[places] if pool is None else [places, pool],
+                observers=[places, steps] if pool is None else [places, steps, pool],
                 max_queries=config.max_queries,
                 machine=machine,
                 tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
@@ -115,7 +121,7 @@ def run_service(
             ) as runtime,
             _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
             nullcontext() if pool is None else pool,
-            Service(runtime, config, apps, places, documents, spares, pool) as service,
+            Service(runtime, config, apps, places, documents, spares, pool, watch, state) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""

@@ -108,11 +108,19 @@ class Tenants:
         self.budget = ByteBudget(config.max_held_bytes)
         self._anybody = None if config.tenant else Tenant("", config.limits, self.budget)
         self._by_key: dict[bytes, Tenant] = {}
+        self._by_name: dict[str, Tenant] = {}
         for one in config.tenant:
             budget = BudgetPart(self.budget) if len(config.tenant) > 1 else self.budget
             tenant = Tenant(one.name, one.limits or config.limits, budget)
+            self._by_name[one.name] = tenant
             for key in one.keys:
                 self._by_key[_hash(key)] = tenant
+
+    def named(self, name: str) -> Tenant | None:
+        """Return the tenant of a name; None if there is none. The only tenant of a service without tenants
+        has an empty name.
+        """
+        return self._anybody if self._anybody is not None and not name else self._by_name.get(name)
 
     def find(self, authorization: str) -> Tenant:
         """Return the tenant of a request by its header `Authorization`.

@@ -301,8 +301,8 @@ profile = {{ max_efficient_batch = 5 }}
 """
     )
     assert json.loads(stretto("profile", "llm", "--engines", file, "--json").out)["engine"] == "llm"
-    assert "each~5 " in stretto("explain", "--engines", file).out
-    assert "each~5 " not in stretto("explain").out
+    assert "(5 at a time)" in stretto("explain", "--engines", file).out
+    assert "(5 at a time)" not in stretto("explain").out
 
 
 # --- what is refused

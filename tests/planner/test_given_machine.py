@@ -227,7 +227,7 @@ def test_a_model_may_be_a_directory(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(LLAMA_3_8B), "utf-8")
     found = problem(MACHINES["8xA100-80G"], str(folder))
     assert found.workload.models["chat"].name == "llama3"
-    assert all(cost.is_estimated for cost in found.costs["chat"].values())
+    assert all(cost.is_estimated for cost in found.costs[str(folder)].values())
     assert "llama3 were not measured on A100-80G; those of other models stand in" in found.estimates
 
 
@@ -249,7 +249,7 @@ def test_a_directory_with_the_name_of_a_measured_model_has_its_numbers_if_sizes_
     for layers, is_estimated in ((measured.num_layers, False), (4, True)):
         (folder / "config.json").write_text(json.dumps(sizes | {"num_hidden_layers": layers}), "utf-8")
         found = problem(MACHINES["8xA100-80G"], str(folder))
-        assert found.costs["chat"][1].is_estimated is is_estimated
+        assert found.costs[str(folder)][1].is_estimated is is_estimated
         assert found.workload.models["chat"].num_layers == layers
 
 

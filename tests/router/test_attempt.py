@@ -47,6 +47,7 @@ def test_the_time_of_a_stream_counts_from_its_head_and_not_while_it_is_paused() 
 class Connections:
     """Stands for a worker's connections, of which one waits or is opened, and for that connection."""
 
+    name = ""
     address = Address("w", 80, is_tls=False, authority="w")
 
     def __init__(self, *, is_open: bool) -> None:

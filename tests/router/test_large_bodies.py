@@ -73,8 +73,7 @@ def test_a_large_body_that_is_wrong_is_refused_and_the_connection_goes_on(body: 
             assert reply.status_code == status
             assert not at.servers[0].asked
             assert (await at.ask()).content == WHOLE
-            samples = await at.samples()
-            assert samples[f'stretto_router_requests_total{{status="{status}"}}'] == 1
+            assert await at.total("stretto_refused_total", status=str(status)) == 1
             await until(lambda: at.router.front.budget.num_held == 0)
 
     run(main())

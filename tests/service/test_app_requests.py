@@ -213,7 +213,7 @@ def test_files_come_beside_the_query_in_a_multipart_body() -> None:
     ("content_type", "sent", "place"),
     [
         ("multipart/form-data", b"", "body"),
-        ("multipart/form-data; boundary=x", b"--x\r\n\r\n\r\n", "body"),
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\n\r\n", "body, part 1"),
         ("multipart/form-data; boundary=x", b"--x\r\nnothing\r\n--x--", "body, part 1"),
         ("multipart/form-data; boundary=x", body(b"x", (b'filename="a"', b"")), "body, part 1"),
         ("multipart/form-data; boundary=x", body(b"x", (b'name="a\xff"', b"")), "body, part 1"),

@@ -16,6 +16,7 @@ import uvloop
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.serve import RunningRouter
+from stretto.wire.metrics import read_samples
 
 EVENTS = [b'data: {"id":"x","choices":[{"index":0,"text":"%d"}]}\n\n' % i for i in range(5)]
 COUNTS = (
@@ -251,11 +252,11 @@ class Routing:
         body = {"model": "m", "prompt": "Hello", "stream": stream, **more}
         return await self.client.post("/v1/completions", content=json.dumps(body))
 
-    async def samples(self) -> dict[str, float]:
-        """Return the values of the router's metrics by name with labels."""
+    async def total(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric's values whose labels have these values."""
         text = (await self.client.get("/metrics")).text
-        lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, value in lines}
+        found = [one for one in read_samples(text, (name,)) if labels.items() <= one.labels.items()]
+        return sum(one.value for one in found)
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ def served(
     apps: Mapping[str, DeployedApp] | None = None,
     observers: Sequence[Observer] = (),
     pool: WorkerPool | None = None,
+    state: Path | None = None,
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
     places = LastInstances()
@@ -37,7 +38,7 @@ def served(
     with Runtime(deployments, observers=[places, *observers], tenant_weights=weights) as runtime:
         if pool is not None:
             runtime.run_on_loop(pool.__aenter__)
-        service = Service(runtime, config, apps, places, pool=pool)
+        service = Service(runtime, config, apps, places, pool=pool, state=state)
         runtime.run_on_loop(service.__aenter__)
         try:
             yield service, service.url

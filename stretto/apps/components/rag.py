@@ -261,10 +261,12 @@ class Synthesis(Component):
             num_hits: number of hits that `refine` and `tree` read.
             fan_in: number of answers that `tree` combines at a time.
             max_tokens: largest number of output tokens of a call.
-            support: share of the words that an answer adds to the question, which must stand in the sentence
-                of the hits that answers the question best. An answer with less is replaced: by an answer that
-                it was made from, if that has enough, else by the sentence. 0 takes any answer. It is for
-                small LLMs, which make things up; such an answer does not stream.
+            support: share of an answer's words that must stand, one after the other, in the sentence of the
+                hits that answers the question best. An answer with less is replaced: by an answer that
+                it was made from, if that has enough, else by the sentence. Where no hit holds half of the
+                question's words, the answer says that it is probably not in the documents, and which sentence
+                is nearest. 0 takes any answer. It is for small LLMs, which make things up; such an answer
+                does not stream.
         """
 
         mode: str = "refine"
@@ -298,7 +300,8 @@ class Synthesis(Component):
             modes = {"one_shot": self._one_shot, "refine": self._refine, "tree": self._tree}
             drafts = modes[config.mode](build, config)
         if quoted is not None and config.support:
-            args = (build.take("question"), Arg("quote", quoted), *(Arg(str(d), d) for d in drafts))
+            given = (build.take("question"), build.take("hits"), Arg("quote", quoted))
+            args = (*given, *(Arg(str(d), d) for d in drafts))
             return {"answer": build.add("supported", "supported", args, config={"share": config.support})}
         if config.mode != "refine" or len(drafts) == 1:
             return {"answer": drafts[0]}

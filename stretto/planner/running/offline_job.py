@@ -153,7 +153,7 @@ class _Calls:
 
     def _begin(self, call: PlannedCall) -> Callable[[], None]:
         prompt, decode = self._book.prompt(call), self._book.decode(call)
-        graph = self._graphs.of(self._engines[call.node], prompt, decode)
+        graph = self._graphs.of(self._engines[call.node], prompt, decode, call.node)
         ended = partial(self._on_reply, call)
         return self._runtime.start(graph, inputs_of(prompt), ended, passes="none", objective="offline")
 

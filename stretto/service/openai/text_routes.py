@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,6 @@ from stretto.service.openai.replies import Form, Reply, TextReply
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
 from stretto.service.request import ServiceRequest, encode_json
-from stretto.service.tenants import Tenant
 from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
 from stretto.wire.requests import ChatRequest, CompletionRequest
@@ -113,11 +111,12 @@ class TextRoutes:
         wanted = wanted.limited(request.tenant.limits.output_tokens)
         reply = TextReply(wanted, form, request.id)
         with (
-            self._claimed(request.tenant, wanted),
+            self._claimed(request, wanted),
             _naming(wanted.form_field),
             self._programs.of(request, asked, wanted.num_choices) as program,
         ):
-            caller = Caller(request.tenant.name, name_of(program), wanted.objective)
+            objective = request.admitted.objective or wanted.objective
+            caller = Caller(request.tenant.name, name_of(program), objective)
             if wanted.stream:
                 await request.unless_left(self._stream(request, engine, wanted, caller, reply, program))
                 return
@@ -145,7 +144,7 @@ class TextRoutes:
         await request.end_events(reply.form.last)
 
     @contextlib.contextmanager
-    def _claimed(self, tenant: Tenant, wanted: WantedText) -> Iterator[None]:
+    def _claimed(self, request: ServiceRequest, wanted: WantedText) -> Iterator[None]:
         """Run the calls of a tenant within the block. The most tokens that they may take are spent.
 
         Raises:
@@ -154,11 +153,11 @@ class TextRoutes:
         num_tokens = (
             wanted.num_choices * wanted.max_tokens + num_prompt_chars(wanted.prompts) / _CHARS_PER_TOKEN
         )
-        tenant.take_request(num_tokens, asyncio.get_running_loop().time())
+        end = request.claim(num_tokens)
         try:
             yield
         finally:
-            tenant.end_request()
+            end()
 
     async def _answer_by_app(
         self,
@@ -168,6 +167,8 @@ class TextRoutes:
         form: Form,
         program: RoutedProgram | None,
     ) -> None:
+        if (objective := request.admitted.objective) is not None:
+            checked = replace(checked, asked=replace(checked.asked, objective=objective))
         started = await request.unless_left(self._apps.start(app.app, checked, request.tenant))
         try:
             if checked.asked.stream:

@@ -104,7 +104,14 @@ class VectorRoutes:
         tenant = request.tenant.name
         asked = asked_program(request.path, request.headers, {}, tenant)
         with self._programs.of(request, asked) as program:
-            running = self._runtime.run(graph, inputs, passes="none", tenant=tenant, program=name_of(program))
+            running = self._runtime.run(
+                graph,
+                inputs,
+                passes="none",
+                tenant=tenant,
+                program=name_of(program),
+                objective=request.admitted.objective or "throughput",
+            )
             return await request.unless_left(running)
 
     def _model_here(self) -> str | None:

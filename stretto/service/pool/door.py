@@ -4,7 +4,6 @@ came. One that names the engine which the workers are is given the name of their
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
@@ -16,14 +15,12 @@ from typing import Any
 import msgspec
 
 from stretto.http.client_request import ClientRequest
-from stretto.http.connection import ClientConnection
 from stretto.http.routes import Route
-from stretto.http.served import Served
+from stretto.http.served import Answerable, Served
 from stretto.model.record import record
 from stretto.router.body_edits import Span, edited, values_of
 from stretto.router.keys import KEY_HEADERS
 from stretto.router.messages import Sender
-from stretto.router.own_routes import METRICS
 from stretto.router.prompts import check_num_items
 from stretto.router.routes import is_method, is_passed_on, read_target
 from stretto.service.config import DEFAULT_CHAT_TOKENS
@@ -130,8 +127,7 @@ class PoolDoor:
             path = read_target(request.target).path
         except RequestRefused:
             return None
-        is_known = path == METRICS or is_passed_on(path)
-        if not is_known or not is_method(request.method):
+        if not is_passed_on(path) or not is_method(request.method):
             return None
         request.path = path  # as workers understand it
         return Route(request.method.decode("latin-1"), path, self.pass_on)
@@ -157,12 +153,11 @@ class PoolDoor:
             num_tokens = request.num_body / _BYTES_PER_TOKEN + num_output
         named = await self._named(request, asked)
 
-        def serve(connection: ClientConnection, received: ClientRequest) -> Served | None:
-            tenant.take_request(num_tokens, asyncio.get_running_loop().time())
-            received.on_end = tenant.end_request
+        def serve(connection: Answerable, received: ClientRequest) -> Served | None:
+            received.on_end = request.claim(num_tokens)
             if named is not None:
                 received.replace_body(named)
-            received.found = Sender(tenant.name)
+            received.found = Sender(tenant.name, objective=request.admitted.objective)
             received.headers = [line for line in received.headers if line[0] not in KEY_HEADERS]
             return self.pool.front.serve(connection, received)
 

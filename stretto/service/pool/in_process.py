@@ -10,7 +10,7 @@ from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest
 from stretto.http.request import JSON_TYPE
-from stretto.http.served import Served
+from stretto.http.served import Answerable, Served
 from stretto.model.errors import EngineUnavailable
 from stretto.router.exchange import WORKER_HEADER
 from stretto.router.front import Front
@@ -40,7 +40,6 @@ class InProcessClient:
         Raises:
             EngineUnavailable: the router cuts the request off.
         """
-        answer = InProcessAnswer()
         request = ClientRequest(
             method.encode(),
             b"/" + path.lstrip("/").encode(),
@@ -51,6 +50,7 @@ class InProcessClient:
         )
         if body is not None:
             request.add(body)
+        answer = InProcessAnswer(request)
         try:
             answer.served = self._front().serve(answer, request)
             await answer.wait_for_head()
@@ -75,9 +75,10 @@ class InProcessAnswer:
         served: what answers the request; None once that has been done.
     """
 
-    is_local = False
+    is_local = is_full = False
 
-    def __init__(self) -> None:
+    def __init__(self, request: ClientRequest) -> None:
+        self._request = request
         self.served: Served | None = None
         self.status = 0
         self._headers: Headers = []
@@ -120,6 +121,17 @@ class InProcessAnswer:
         self._is_cut = True
         self._news.set()
         self.leave()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody waits for the answer."""
+        return not self._is_cut
+
+    def hand_over(self, serve: Callable[[Answerable, ClientRequest], Served | None]) -> None:
+        """Let something else answer the request."""
+        served = serve(self, self._request)
+        if not self._has_ended:
+            self.served = served
 
     # --- what the engine does
 
