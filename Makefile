@@ -12,12 +12,13 @@ BIN := $(VENV)/bin
 PIP_INSTALL := pip install --quiet --no-compile
 VLLM_VENV ?= .venv-vllm
 AIPERF_VENV ?= .venv-aiperf
+VIEWERS_VENV ?= .venv-viewers
 ROUTER_VENV ?= .venv-router
 FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
 SOAK_S ?= 480
 
-.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
+.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -69,6 +70,11 @@ $(AIPERF_VENV)/.installed:
 aiperf-check: env aiperf-env ## drive a server with AIPerf, expect no errors: make aiperf-check URL=http://...
 	@test -n "$(URL)" || { echo "give the server: make $@ URL=http://127.0.0.1:8000"; exit 2; }
 	$(BIN)/python -m checks.aiperf_load --url $(URL) --aiperf $(AIPERF_VENV)/bin/aiperf
+
+viewers-check: ## what a collector gets and a browser shows, with the packages of both (0.3 GB)
+	$(PYTHON) -m venv $(VIEWERS_VENV)
+	$(VIEWERS_VENV)/bin/pip install --quiet -e ".[otel,service]" pytest pytest-timeout hypothesis playwright
+	$(VIEWERS_VENV)/bin/python -m pytest -m "long or not long" tests/operate/test_otlp.py tests/operate/test_page_in_a_browser.py
 
 # Schemathesis, which makes requests of an OpenAPI document: in an environment of its own, for it pins versions of
 # what Stretto needs too.

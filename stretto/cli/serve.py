@@ -82,6 +82,7 @@ def serve(
             metavar="APP",
         ),
     ] = None,
+    otel: options.Otel = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -105,6 +106,7 @@ def serve(
     from stretto.cli.saved import learned_file
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
     from stretto.cli.served_workers import pool_of, with_pool
+    from stretto.cli.watching import watch_of
     from stretto.engines.llm_size import are_small_llms
     from stretto.schema.reading import read_tables
 
@@ -120,7 +122,8 @@ def serve(
     apps = load_apps(app or (), small_llm=engines is None and not worker and are_small_llms(llm or ()))
     machine, described = (None, ()) if tables is None else deployed(tables)
     errors = Console(stderr=True, emoji=False)
-    pool = pool_of(worker or (), tables, config, say, model)
+    watch = watch_of(otel)
+    pool = pool_of(worker or (), tables, config, say, model, watch)
     if pool is None:
         deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
     else:
@@ -152,6 +155,7 @@ def serve(
             spares,
             learned_file(),
             pool,
+            watch,
             state,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stretto.cluster.transitions import TRANSITIONS
-from stretto.operate.live import FleetView, Wait, WorkerPicture
+from stretto.operate.live import FleetView, LiveWait, WorkerPicture
 from stretto.sched.snapshot import Snapshot
 from stretto.wire import metric_table as table
 from stretto.wire.metrics import Published, Sample
@@ -24,7 +24,7 @@ def engine_view(snapshot: Snapshot, apart: Collection[str] = ()) -> FleetView:
         for one in engine.instances
     ]
     held = [one for engine in engines for one in engine.held]
-    waits = [Wait(one.program or one.query, one.since_s, one.reason, is_held=True) for one in held]
+    waits = [LiveWait(one.program or one.query, one.since_s, one.reason, is_held=True) for one in held]
     return FleetView(workers, waits, sum(one.num_waiting for one in engines), len(held))
 
 

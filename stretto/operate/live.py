@@ -38,7 +38,7 @@ class WorkerPicture:
     reason: str = ""
 
 
-class Wait(NamedTuple):
+class LiveWait(NamedTuple):
     """What a request waits for, since when, and whether it is held for room in KV memory."""
 
     program: str
@@ -51,7 +51,7 @@ class FleetView(NamedTuple):
     """The present state of a door, taken at one time."""
 
     workers: Sequence[WorkerPicture]
-    waits: Sequence[Wait]
+    waits: Sequence[LiveWait]
     num_waiting: int
     num_held: int
 
@@ -114,7 +114,7 @@ def _tenant_row(name: str, counted: Counted, programs: Sequence[Mapping[str, Any
     }
 
 
-def _state_of(program: ProgramTime, wait: Wait | None, now_s: float) -> str | None:
+def _state_of(program: ProgramTime, wait: LiveWait | None, now_s: float) -> str | None:
     """Return what a program does; None if it has been silent for long."""
     if program.open:
         if any(one.trace.tries for one in program.open.values()):
@@ -125,7 +125,7 @@ def _state_of(program: ProgramTime, wait: Wait | None, now_s: float) -> str | No
     return "silent" if now_s - program.last_s < _SILENT_S else None
 
 
-def _program_row(program: ProgramTime, wait: Wait | None, now_s: float) -> dict[str, Any] | None:
+def _program_row(program: ProgramTime, wait: LiveWait | None, now_s: float) -> dict[str, Any] | None:
     state = _state_of(program, wait, now_s)
     if state is None:
         return None

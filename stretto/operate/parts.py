@@ -112,7 +112,7 @@ def computed_tokens(trace: RequestTrace) -> int:
     return max(0, num_prompt - num_cached)
 
 
-def parts_of(
+def request_parts(
     trace: RequestTrace,
     rates: ModelRates,
     num_computed: int,

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stretto.operate.parts import NOTHING, ModelRates, Parts, computed_tokens, parts_of
+from stretto.operate.parts import NOTHING, ModelRates, Parts, computed_tokens, request_parts
 from stretto.sched.observer import Observer
 from stretto.sched.request_trace import RequestTrace
 
@@ -143,7 +143,7 @@ class ProgramTimes(Observer):
         rates, num_computed = self._rates_of(trace), computed_tokens(trace)
         if trace.status == 200 and is_llm and trace.tries:
             rates.learn(trace, num_computed)
-        parts = parts_of(
+        parts = request_parts(
             trace,
             rates,
             num_computed,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from stretto.operate.program_times import ProgramTimes
 from stretto.operate.request_lines import RequestLines
 from stretto.operate.request_metrics import RequestMetrics
-from stretto.sched.observer import Observer, Observers
+from stretto.operate.spans import Spans
+from stretto.sched.observer import Observers
 
 
 class Watch:
     """What a door's observers have seen.
 
     Args:
-        more: further observers, such as an exporter of spans.
+        spans: makes spans of requests, for a collector; None makes none.
 
     Attributes:
         metrics: counts of requests.
@@ -22,7 +21,15 @@ class Watch:
         observers: all observers, which are to be shown each request.
     """
 
-    def __init__(self, more: Iterable[Observer] = ()) -> None:
+    def __init__(self, spans: Spans | None = None) -> None:
         self.metrics = RequestMetrics()
         self.programs = ProgramTimes()
-        self.observers = Observers([self.metrics, self.programs, RequestLines(), *more])
+        self.spans = spans
+        self.observers = Observers([self.metrics, self.programs, RequestLines()])
+        if spans is not None:
+            self.observers.add(spans)
+
+    def close(self) -> None:
+        """Send what is left to send."""
+        if self.spans is not None:
+            self.spans.close()

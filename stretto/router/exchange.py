@@ -20,10 +20,11 @@ from stretto.http.client_request import ClientRequest
 from stretto.http.head import answer_head
 from stretto.http.served import Answering
 from stretto.model.errors import EngineFailure, EngineTimeout
+from stretto.operate.spans import Spans
 from stretto.router.answers import EventParts, UsageReader, has_token
 from stretto.router.attempt import Attempt
 from stretto.router.body_edits import Span, edited
-from stretto.router.head import REQUEST_ID, with_ids
+from stretto.router.head import REQUEST_ID, TRACEPARENT, with_ids
 from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.programs import HEADER, RoutedProgram
@@ -32,7 +33,7 @@ from stretto.router.resumption import Resumption, resumable
 from stretto.router.router_state import RouterState
 from stretto.router.stored_names import made_id
 from stretto.router.worker_link import WorkerLink
-from stretto.sched.request_trace import RequestTrace
+from stretto.sched.request_trace import RequestTrace, read_traceparent
 from stretto.wire.errors import ApiError, read_retry_after
 
 _MAX_WHOLE_BYTES = 1_000_000
@@ -64,6 +65,7 @@ class RoutedExchange:
     Attributes:
         reading: reading of the request's body beside the event loop; None for a small one.
         program: program of the request; None before it was recognised, or if it has none.
+        spans: makes its spans; None makes none.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class RoutedExchange:
         self.request = request
         self.reading: asyncio.Task[RoutedRequest] | None = None
         self.program: RoutedProgram | None = None
+        self.spans: Spans | None = None
         self._readers = readers
         self._router_state = router_state
         self._act = act
@@ -132,6 +135,8 @@ class RoutedExchange:
             self._renaming = [(span, name) for span in routed.alias_at]
         self.trace.placed_s = placed_s = monotonic()
         self._describe(routed)
+        if self.spans is not None:
+            self._join(self.spans)
         self.ticket, actions = self._router_state.arrive(routed, placed_s)
         self.trace.decided_s = monotonic()
         register(self)
@@ -147,6 +152,14 @@ class RoutedExchange:
             trace.program, trace.step = step.record.program or step.query, step.step
         elif self.program is not None:
             trace.program = self.program.told_as
+
+    def _join(self, spans: Spans) -> None:
+        """Give the request its place among spans; what a worker does belongs to its span."""
+        given = value_of(self.request.headers, TRACEPARENT)
+        parent = None if given is None else read_traceparent(given.decode("latin-1"))
+        header = spans.begin(self.trace, parent).header().encode()
+        self._headers = [line for line in self._headers if line[0] != TRACEPARENT]
+        self._headers.append((TRACEPARENT, header))
 
     def fail(self, message: str, status: int = 500) -> None:
         """End everything with an error of the router. Nothing happens if it has ended."""

@@ -225,6 +225,7 @@ class Front:
         exchange = RoutedExchange(
             client, request, arrived_s, self.router_state, self.act, self._ended, self.readers
         )
+        exchange.spans = self.watch.spans
         if routed is not None:
             self._look_up(exchange, routed)
             return exchange

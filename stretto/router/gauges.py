@@ -6,7 +6,7 @@ from itertools import islice
 from time import monotonic
 
 from stretto.operate.engine_gauges import STATES
-from stretto.operate.live import FleetView, Wait, WorkerPicture
+from stretto.operate.live import FleetView, LiveWait, WorkerPicture
 from stretto.router.front import Front
 from stretto.router.open_requests import TURN
 from stretto.wire import metric_table as table
@@ -35,7 +35,8 @@ def fleet_view(front: Front) -> FleetView:
             )
         )
     waits = [
-        Wait(one.program, one.since_s, one.why, is_held=one.why != TURN) for one in state.waiting(_MAX_WAITS)
+        LiveWait(one.program, one.since_s, one.why, is_held=one.why != TURN)
+        for one in state.waiting(_MAX_WAITS)
     ]
     return FleetView(workers, waits, state.num_waiting, state.num_held)
 

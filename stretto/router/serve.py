@@ -165,8 +165,11 @@ class RunningRouter:
             self._load_checks.sweep()
 
 
-def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], None]) -> None:
+def run_router(
+    config: RouterConfig, record: Path | None, say: Callable[[str], None], watch: Watch | None = None
+) -> None:
     """Run a router until interrupted; `say` is told its address and what is wrong with its workers.
+    `watch` sees all requests, and is closed in the end.
 
     The first interrupt lets requests that run or wait be answered, for some time; a second one ends them.
 
@@ -175,7 +178,7 @@ def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], N
     """
 
     async def serve() -> None:
-        async with RunningRouter(config, record, say) as router:
+        async with RunningRouter(config, record, say, watch=watch) as router:
             gc.collect()
             gc.freeze()
             num = len(config.worker)
@@ -183,5 +186,7 @@ def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], N
             await serve_until_interrupted(
                 say, lambda: router.front.router_state.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
             )
+        if watch is not None:
+            await asyncio.to_thread(watch.close)
 
     run_until_interrupted(serve())

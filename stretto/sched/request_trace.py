@@ -6,14 +6,47 @@ trace when it arrives and when it has ended.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice
+from stretto.model.record import record
 
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 Door: TypeAlias = Literal["openai", "apps", "programs"]
 """Where requests come in: plain traffic, queries of apps, and sessions of programs on semantic variables."""
+
+
+@record
+class TraceContext:
+    """The place of a request among spans (W3C trace context).
+
+    Attributes:
+        parent_id: span that it belongs to; 0 for none.
+        is_sampled: whether its spans are recorded.
+    """
+
+    trace_id: int
+    span_id: int
+    parent_id: int = 0
+    is_sampled: bool = True
+
+    def header(self) -> str:
+        """Return the value of a header `traceparent` for what belongs to this span."""
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.is_sampled):02x}"
+
+
+def read_traceparent(value: str) -> TraceContext | None:
+    """Return the span that a header `traceparent` names; None if it names none."""
+    found = _TRACEPARENT.fullmatch(value)
+    if found is None or found[1] == "ff":
+        return None
+    trace_id, span_id = int(found[2], 16), int(found[3], 16)
+    if not (trace_id and span_id):
+        return None
+    return TraceContext(trace_id, span_id, is_sampled=bool(int(found[4], 16) & 1))
 
 
 @dataclass(slots=True)
@@ -61,7 +94,7 @@ class RequestTrace:
         status: status that the client got; 0 if its answer was cut.
         error: why it failed or was cut, if it did.
         was_hedged: whether it was sent a second time beside the first.
-        parent: span of the client's that it belongs to, as its header `traceparent` says; "" without one.
+        context: place among spans; None where there are none.
     """
 
     request_id: str
@@ -88,7 +121,7 @@ class RequestTrace:
     status: int = 0
     error: str = ""
     was_hedged: bool = False
-    parent: str = ""
+    context: TraceContext | None = None
 
     @property
     def worker(self) -> InstanceId:

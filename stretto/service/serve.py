@@ -86,13 +86,15 @@ def run_service(
     spares: Mapping[str, Replica] | None = None,
     learned: LearnedFile | None = None,
     pool: WorkerPool | None = None,
+    watch: Watch | None = None,
     state: Path | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    `documents`, `spares`, `pool` and `state` are those of `Service`. What `beside` does with the runtime runs
-    meanwhile, and is cancelled in the end. What is learned of programs is read from the file `learned`, and
-    written there now and then and in the end.
+    `documents`, `spares`, `pool`, `watch` and `state` are those of `Service`. A pool has the same `watch`,
+    which is closed in the end. What `beside` does with the runtime runs meanwhile, and is cancelled in the
+    end. What is learned of programs is read from the file `learned`, and written there now and then and in
+    the end.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
@@ -107,13 +109,14 @@ def run_service(
 
     async def serve() -> None:
         places = LastInstances()
-        watch = Watch() if pool is None else pool.watch
-        steps = StepRequests(watch.observers, () if pool is None else (pool.engine,))
+        seen = watch or (Watch() if pool is None else pool.watch)
+        steps = StepRequests(seen.observers, () if pool is None else (pool.engine,))
+        spans = [] if seen.spans is None else [seen.spans]
         of_workers = {} if pool is None else {pool.engine: pool.learned}
         async with (
             Runtime(
                 given,
-                observers=[places, steps] if pool is None else [places, steps, pool],
+                observers=[places, steps, *spans, *([] if pool is None else [pool])],
                 max_queries=config.max_queries,
                 machine=machine,
                 tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
@@ -121,7 +124,7 @@ def run_service(
             ) as runtime,
             _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
             nullcontext() if pool is None else pool,
-            Service(runtime, config, apps, places, documents, spares, pool, watch, state) as service,
+            Service(runtime, config, apps, places, documents, spares, pool, seen, state) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
@@ -136,5 +139,6 @@ def run_service(
                 await service.drain()
 
             await serve_until_interrupted(say, lambda: service.num_open, finish, config.grace_s)
+        await asyncio.to_thread(seen.close)
 
     run_until_interrupted(serve())

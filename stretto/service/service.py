@@ -49,7 +49,7 @@ class Service:
         spares: replicas of engines that have none yet; the first request to an engine starts its own.
         pool: workers that answer what no engine or app does, and an engine of the runtime; None for none. It
             is an observer of the runtime.
-        watch: what sees the requests of the runtime and of the pool; None for one that sees none.
+        watch: what sees the requests of the runtime and of the pool; None for that of the pool.
         state: folder in which files and batches are kept; None takes none.
 
     Attributes:
@@ -98,7 +98,8 @@ class Service:
             pool.serve(runtime)
             door = PoolDoor(pool, lambda: self.is_draining)
             self.app.other_route = door.route
-        admin = AdminRoutes(runtime, config, watch or Watch(), pool, lambda: self.is_draining)
+        seen = watch or (Watch() if pool is None else pool.watch)
+        admin = AdminRoutes(runtime, config, seen, pool, lambda: self.is_draining)
         self.app.routes.add(*admin.routes)
         openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
         self.app.routes.add(*openai.routes)

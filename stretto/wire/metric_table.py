@@ -25,18 +25,9 @@ REQUESTS = Family(
     "Requests that have ended, by status; 499: the client left; 0: the answer was cut.",
     (*_OF_REQUEST, "status"),
 )
-PROMPT = Family(
-    "stretto_prompt_tokens_total", "counter", "Tokens of prompts, as workers count them.", _OF_REQUEST
-)
-COMPUTED = Family(
-    "stretto_computed_tokens_total",
-    "counter",
-    "Tokens of prompts that were not found in a worker's cache, so that it has filled them in.",
-    _OF_REQUEST,
-)
-CACHED = Family(
-    "stretto_cached_tokens_total", "counter", "Tokens of prompts found in a worker's cache.", _OF_REQUEST
-)
+PROMPT = Family("stretto_prompt_tokens_total", "counter", "Tokens of prompts, as workers count.", _OF_REQUEST)
+COMPUTED = Family("stretto_computed_tokens_total", "counter", "Those that were computed.", _OF_REQUEST)
+CACHED = Family("stretto_cached_tokens_total", "counter", "Those found in a worker's cache.", _OF_REQUEST)
 PREDICTED = Family(
     "stretto_predicted_cached_tokens_total",
     "counter",
@@ -82,7 +73,7 @@ REQUEST_S = Family(
 DEADLINES = Family(
     "stretto_deadlines_total",
     "counter",
-    "Requests of programs with a deadline, by whether they were answered before it.",
+    "Requests of programs with a deadline, by whether they kept it.",
     (*_OF_REQUEST, "kept"),
 )
 REFUSED = Family(
@@ -124,12 +115,8 @@ WANTS_KEY = Family(
     "1 for a worker that refuses requests without a key, and for which the settings have none.",
     ("worker",),
 )
-KV_TOKENS = Family(
-    "stretto_kv_tokens", "gauge", "Tokens that the KV memory of a worker is believed to hold.", ("worker",)
-)
-KV_CLAIMED = Family(
-    "stretto_kv_claimed_tokens", "gauge", "Tokens of KV memory that programs keep at a worker.", ("worker",)
-)
+KV_TOKENS = Family("stretto_kv_tokens", "gauge", "Tokens that a worker's KV memory holds.", ("worker",))
+KV_CLAIMED = Family("stretto_kv_claimed_tokens", "gauge", "Those that programs keep there.", ("worker",))
 
 OWN = (
     *(REQUESTS, PROMPT, COMPUTED, CACHED, PREDICTED, GENERATED, HELD_S, QUEUE_S, FIRST_TOKEN_S, TOKEN_S),

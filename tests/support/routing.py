@@ -263,6 +263,7 @@ class Routing:
 async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> AsyncIterator[Routing]:
     """Run a router before stub servers of these modes, and before servers at `urls`."""
     record, num_slots = settings.pop("record", None), settings.pop("num_slots", 256)
+    watch = settings.pop("watch", None)
     kv_tokens, profile = settings.pop("kv_tokens", None), settings.pop("profile", UNKNOWN_LLM)
     async with AsyncExitStack() as stack:
         servers = [StubServer(mode) for mode in modes]
@@ -274,7 +275,7 @@ async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> A
             for url in (*(server.url for server in servers), *urls)
         )
         config = RouterConfig(worker=workers, port=0, **settings)
-        router = await stack.enter_async_context(RunningRouter(config, record))
+        router = await stack.enter_async_context(RunningRouter(config, record, watch=watch))
         client = httpx.AsyncClient(
             base_url=router.url, timeout=PATIENCE_S, headers={"content-type": "application/json"}
         )
