@@ -69,6 +69,7 @@ class ServiceRequest(HttpRequest):
     ) -> None:
         self.admitted: Admitted = received.found
         super().__init__(connection, received, self.admitted.query)
+        self._readers = readers
         self.id = request_id
         self.parts = self.admitted.parts
         self._id_header = (b"x-request-id", request_id.encode())
