@@ -86,6 +86,7 @@ class Application:
         self.name = name
         self.nodes = tuple(_sorted(nodes))
         self._by_name = {node.name: node for node in self.nodes}
+        self._sources: dict[frozenset[str], Mapping[str, frozenset[str]]] = {}
         self.models: dict[str, list[ModelNode]] = {}
         for node in self.nodes:
             self.models.setdefault(node.model, []).append(node)
@@ -94,12 +95,17 @@ class Application:
         """Return the node of this name. Raises KeyError if there is none."""
         return self._by_name[name]
 
-    def sources(self, nodes: Collection[str]) -> dict[str, frozenset[str]]:
+    def sources(self, nodes: Collection[str]) -> Mapping[str, frozenset[str]]:
         """Return the models that each model of some nodes waits for, directly or through others; itself too.
 
         Models with equal sources wait for each other: they can only run together. A model with more sources
         than another is none of that one's.
         """
+        if (key := frozenset(nodes)) not in self._sources:
+            self._sources[key] = self._sources_of(key)
+        return self._sources[key]
+
+    def _sources_of(self, nodes: frozenset[str]) -> Mapping[str, frozenset[str]]:
         taken = {node.model: {node.model} for node in self.nodes if node.name in nodes}
         for node in self.nodes:
             if node.name in nodes:

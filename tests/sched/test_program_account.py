@@ -164,24 +164,6 @@ def test_requests_of_one_instant_are_one_sample() -> None:
     assert (row.median_s, row.num) == (0.0, 5)
 
 
-def test_what_waits_at_other_instances_counts_too() -> None:
-    """A wide program whose items wait at four instances passed for a narrow one in each of their queues."""
-    ledger = account()
-    for _ in range(4):
-        ledger.learned.observe(("app",), 1.0, 0.0)
-    request = batch_request("q", "embed", "abcdefgh", record=QueryRecord(arrival_s=0.0, kind="app"))
-    ledger.arrived(request, 0, 0.0)
-    all_s = ledger.index_s("q", 0.001)
-    assert all_s == pytest.approx(8 * UNIT_S)
-    ledger.sent(request, 0.0, 6)
-    ledger.check_invariants()
-    assert ledger.index_s("q", 0.001) == pytest.approx(all_s / 4)
-    ledger.ended(request, 1.0, 6)
-    ledger.withdrawn("q", request.node.id, {6})
-    ledger.check_invariants()
-    assert ledger.index_s("q", 0.0) == pytest.approx(all_s / 8)
-
-
 def test_what_is_withdrawn_was_not_asked_for() -> None:
     ledger = account()
     record = QueryRecord(arrival_s=0.0, kind="app")

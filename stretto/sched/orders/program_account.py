@@ -58,8 +58,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Open:
-    """Items of one request that have arrived and not ended, those of them that were not sent to an instance
-    yet, and the expected seconds of each.
+    """Items of one request that have arrived and not ended, and the expected seconds of each.
 
     Attributes:
         fresh_source: source by which it is learned how much of a prompt is not cached.
@@ -73,7 +72,6 @@ class _Open:
     fresh: float
     item_s: float
     num_left: int
-    num_unsent: int
     hi: int
 
 
@@ -87,7 +85,6 @@ class Program:
         queries: queries that have not ended, of a program of several.
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
-        waiting_s: expected seconds of what was not sent to an instance yet.
         done_s: `asked_s` at its last arrival.
         source: source of its last arrival, until `left` is looked up.
         left: what programs like it asked for after such an arrival; None if nothing is known of its kind.
@@ -98,7 +95,6 @@ class Program:
     is_open_ended: bool
     is_over: bool = False
     asked_s: float = 0.0
-    waiting_s: float = 0.0
     done_s: float = 0.0
     source: Source | None = None
     left: WorkLeft | None = None
@@ -186,7 +182,6 @@ class ProgramAccount:
         seconds = (self._unit_s * fresh * num_known + self._output_s * num_output) * num_items
         source = (*request.source, str(request.node.depth))
         program.asked_s += seconds
-        program.waiting_s += seconds
         program.done_s, program.heard_s = program.asked_s, now_s
         program.source = source
         if group is None or (group.at_s != now_s and len(program.groups) < _MAX_GROUPS):
@@ -195,7 +190,7 @@ class ProgramAccount:
         elif group.at_s == now_s:
             group.source, group.done_s = source, program.asked_s
         of_node[request.lo] = _Open(
-            group, fresh_source, num_known, fresh, seconds / num_items, num_items, num_items, request.hi
+            group, fresh_source, num_known, fresh, seconds / num_items, num_items, request.hi
         )
         return fresh
 
@@ -204,10 +199,9 @@ class ProgramAccount:
         found = self._find(request)
         if found is None:
             return
-        program, part = found
+        part = found[1]
         if part.group.sent_s is None:
             part.group.sent_s = now_s
-        _keep_unsent(program, part, part.num_unsent - num_items)
         self.virtual_s = self._charge(request.record.tenant, part.item_s * num_items)
 
     def ended(
@@ -247,7 +241,6 @@ class ProgramAccount:
                 num_gone = min(num_gone, sum(lo <= item < part.hi for item in items))
             program.asked_s -= part.item_s * num_gone
             part.num_left -= num_gone
-            _keep_unsent(program, part, min(part.num_unsent, part.num_left))
             if part.num_left == 0:
                 self._close(program, (query, node), lo)
 
@@ -266,9 +259,7 @@ class ProgramAccount:
                 self._conclude(query)
             return
         for key in cut_short:
-            for part in program.open.pop(key).values():
-                program.asked_s -= part.item_s * part.num_left
-                _keep_unsent(program, part, 0)
+            program.asked_s -= sum(part.item_s * part.num_left for part in program.open.pop(key).values())
         program.queries.discard(query)
         if cut_short and not program.open:
             self._silent[program.name] = None
@@ -292,10 +283,8 @@ class ProgramAccount:
         return self._programs.get(name)
 
     def index_s(self, name: ProgramKey, waiting_s: float) -> float:
-        """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait in
-        one queue; as much as waits if nothing is known of the program, as of the jobs of a session. What
-        waits in the queues of several instances counts in each of them: else wide programs, which are spread
-        over all instances, would pass for narrow ones.
+        """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait; as
+        much as waits if nothing is known of the program, as of the jobs of a session.
 
         Where nothing is known of its kind, it is the work that it has asked for: the least attained service
         goes first. It is at least that for a program of several queries, which may go on after each of them.
@@ -304,8 +293,6 @@ class ProgramAccount:
         program = self._programs.get(name)
         if program is None:
             return waiting_s
-        if program.waiting_s > waiting_s:
-            waiting_s = program.waiting_s
         if program.source is not None:
             program.left, program.source = self.learned.find(program.source, program.done_s), None
         if program.left is None:
@@ -344,9 +331,6 @@ class ProgramAccount:
             open_s = sum(part.item_s * part.num_left for part in parts)
             took_s = sum(group.took_s for group in program.groups)
             assert math.isclose(program.asked_s, open_s + took_s, rel_tol=1e-6, abs_tol=1e-6)
-            assert all(0 <= part.num_unsent <= part.num_left for part in parts)
-            waiting_s = sum(part.item_s * part.num_unsent for part in parts)
-            assert math.isclose(program.waiting_s, waiting_s, rel_tol=1e-6, abs_tol=1e-6)
         self.learned.check_invariants()
 
     # --- inside
@@ -376,8 +360,6 @@ class ProgramAccount:
         part.group.took_s += took_s
         program.heard_s = now_s
         part.num_left -= num_items
-        if part.num_unsent > part.num_left:
-            _keep_unsent(program, part, part.num_left)
         if part.num_left <= 0:
             self._close(program, (request.query, request.node.id), request.lo)
 
@@ -438,10 +420,3 @@ class ProgramAccount:
             del program.open[key]
             if program.is_open_ended and not program.open:
                 self._silent[program.name] = None
-
-
-def _keep_unsent(program: Program, part: _Open, num_unsent: int) -> None:
-    """Count all but so many items of a request as sent to an instance, or not wanted any more."""
-    num_unsent = max(0, num_unsent)
-    program.waiting_s -= part.item_s * (part.num_unsent - num_unsent)
-    part.num_unsent = num_unsent
