@@ -25,8 +25,7 @@ class Client:
         bound: the choice of a worker in whose queue it waits, and the seconds that it delays the next one.
         num_attempts: number of times that it was sent to a worker.
         tried: workers that it is not sent to again.
-        again_at: those of them that have failed before it came here, to which it is sent when no other is
-            left.
+        again_at: workers of `tried` that failed before it came here, which get it when no other is left.
         home: worker that it has to go to, if there is one.
         has_waited: whether it has waited for its turn.
         sent_s: time at which it was first sent, of the attempts that run.

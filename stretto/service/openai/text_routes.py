@@ -226,7 +226,7 @@ class ReadChat:
 
     Attributes:
         wanted: what it asks of an LLM, or of an app.
-        asked: by what its program is recognised; None if it has nothing of that.
+        asked: what its program is recognised by; None if it has nothing of that.
         echoed: fields of a request for a response that stand in the response.
     """
 
