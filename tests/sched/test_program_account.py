@@ -74,6 +74,25 @@ def test_of_an_unknown_kind_the_attained_service_counts() -> None:
     assert ledger.index_s("unknown", 0.1) == 0.1
 
 
+def test_programs_whose_kind_ends_with_the_first_query_are_not_expected_to_go_on() -> None:
+    """A named program of one query had at least the work of all of it as its index, also at its end."""
+    ledger = account()
+    for number in range(8):
+        run_turns(ledger, f"one {number}", 1, number)
+        ledger.query_ended(f"one {number}/0")
+        ledger.program_ended(f"one {number}")
+    ledger.arrived(turn(0, "new"), 10, 20.0)
+    assert ledger.index_s(("", "new"), 0.001) < 10 * OUTPUT_S
+    ledger.arrived(turn(1, "new"), 10, 21.0)
+    assert ledger.index_s(("", "new"), 0.001) >= 20 * OUTPUT_S, "it has gone on"
+    run_turns(ledger, "two", 2, 22.0)
+    for number in range(2):
+        ledger.query_ended(f"two/{number}")
+    ledger.program_ended("two")
+    ledger.arrived(turn(0, "later"), 10, 30.0)
+    assert ledger.index_s(("", "later"), 0.001) >= 10 * OUTPUT_S
+
+
 def test_a_program_whose_end_is_not_said_ends_by_its_silence() -> None:
     ledger = account()
     for number in range(6):

@@ -80,9 +80,11 @@ class Program:
     """What one program has asked of an engine.
 
     Attributes:
-        is_open_ended: whether it is several queries, so that it may go on after each of them.
+        is_open_ended: whether it has a name, under which further queries may come.
         is_over: whether its end was said while some of its queries had not ended.
         queries: queries that have not ended, of a program of several.
+        num_queries: number of its queries so far, if it may be several.
+        goes_on: whether it is likely to go on after its present queries.
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
         done_s: `asked_s` at its last arrival.
@@ -102,6 +104,8 @@ class Program:
     groups: list[_Group] = field(default_factory=list)
     open: dict[tuple[str, int], dict[int, _Open]] = field(default_factory=dict)
     queries: set[str] = field(default_factory=set)
+    num_queries: int = 0
+    goes_on: bool = False
 
 
 class ProgramAccount:
@@ -164,9 +168,11 @@ class ProgramAccount:
             if not program.open and record.program:
                 self._silent.pop(name, None)
                 self._note_silence(now_s - program.heard_s)
-        if record.program:
+        if record.program and request.query not in self._of_query:
             self._of_query[request.query] = name
             program.queries.add(request.query)
+            program.num_queries += 1
+            program.goes_on = program.num_queries > 1 or self.learned.goes_on(record.kind)
         key = request.query, request.node.id
         of_node = program.open.get(key)
         if of_node is None:
@@ -287,7 +293,8 @@ class ProgramAccount:
         much as waits if nothing is known of the program, as of the jobs of a session.
 
         Where nothing is known of its kind, it is the work that it has asked for: the least attained service
-        goes first. It is at least that for a program of several queries, which may go on after each of them.
+        goes first. It is at least that for a program of several queries, which may go on after each of them, but
+        not where programs of its kind have all ended with their first query lately.
         Else the turns of long agents overtake chats, and more agents are begun whose prefixes are evicted.
         """
         program = self._programs.get(name)
@@ -297,7 +304,7 @@ class ProgramAccount:
             program.left, program.source = self.learned.find(program.source, program.done_s), None
         if program.left is None:
             return max(program.done_s, waiting_s)
-        return program.left.index_s(waiting_s, program.done_s if program.is_open_ended else 0.0)
+        return program.left.index_s(waiting_s, program.done_s if program.goes_on else 0.0)
 
     def start_by_s(self, request: StepRequest) -> float:
         """Return the time by which a request must start so that its program can keep its deadline, if it goes
@@ -379,6 +386,8 @@ class ProgramAccount:
         """Learn from a program that has ended, and forget it."""
         program = self._programs.pop(name)
         self._silent.pop(name, None)
+        if program.is_open_ended and program.groups:
+            self.learned.count_queries(program.groups[0].source[0], program.num_queries)
         later_s = waited_s = 0.0
         for group in reversed(program.groups):
             way_s = None
@@ -391,7 +400,7 @@ class ProgramAccount:
                 later_s,
                 way_s,
                 asked_s=group.took_s,
-                is_open_ended=program.is_open_ended,
+                is_open_ended=program.goes_on,
             )
             later_s += group.took_s
 
