@@ -19,9 +19,10 @@ import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
 from stretto.model.errors import InternalError
+from stretto.planner.links import Links
 from stretto.planner.plan import Plan, PlannedReplica
 from stretto.planner.problem import Problem
-from stretto.planner.replica_arrivals import Links, Replica, run_replica, run_together
+from stretto.planner.replica_arrivals import Replica, run_replica, run_together
 from stretto.planner.replica_run import ReplicaLoad, ReplicaRun
 from stretto.planner.stage_sequence import PresentStage, StageSequence
 from stretto.planner.starts import Starts

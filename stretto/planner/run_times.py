@@ -9,14 +9,13 @@ large sets of requests are simulated in part, and the time of further requests g
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import accumulate
+from functools import cache
 
 import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
+from stretto.planner.circles import Circles, models_given
 from stretto.planner.compiled import compiled
 from stretto.planner.problem import Problem
 from stretto.planner.replica_arrivals import run_replica
@@ -55,7 +54,7 @@ class RunTimes:
 
     Attributes:
         inputs: models that each model waits for directly, and that do not wait for it.
-        circles: models that each model waits for, and that wait for it.
+        circles: models that wait for each other.
         num_draws: largest number of draws that were simulated of a model.
     """
 
@@ -64,23 +63,12 @@ class RunTimes:
         self._effort = effort or Effort(_MOST_REQUESTS_COMPILED if compiled() else _MOST_REQUESTS)
         self.num_devices = problem.machine.num_devices
         self.models = problem.models
-        sources = problem.app.sources(problem.names)
-        direct = {
-            model: {
-                problem.app.node(one).model for name in problem.nodes_of(model) for one in self._given(name)
-            }
-            for model in self.models
-        }
+        sources, given = problem.app.sources(problem.names), models_given(problem)
         self.inputs = {
-            model: tuple(
-                one for one in self.models if one in direct[model] and sources[one] != sources[model]
-            )
+            model: tuple(one for one in self.models if one in given[model] and sources[one] != sources[model])
             for model in self.models
         }
-        self.circles = {
-            model: tuple(one for one in self.models if one != model and sources[one] == sources[model])
-            for model in self.models
-        }
+        self.circles = Circles(problem, self.parts)
         self._rows = {
             (model, tp): self._draws_of(model, tp) for model in self.models for tp in problem.costs[model]
         }
@@ -91,10 +79,6 @@ class RunTimes:
         self._shares = [0.0, *(1 / parts for parts in self._parts())]
         self.plans = cache(self._plans)
         self.alone_s = cache(self._alone_s)
-
-    def _given(self, name: str) -> list[str]:
-        """Return the inputs of a node that have calls."""
-        return [one for one in self.problem.app.node(name).inputs if one in self.problem.names]
 
     def run_s(self, model: str, tp: int, share: float) -> float:
         """Return the seconds that a replica on `tp` devices needs for a share of the model's calls."""
@@ -133,48 +117,6 @@ class RunTimes:
     def last_s(self, model: str, tp: int) -> float:
         """Return the seconds that one whole of calls takes alone; for a chain, the longest one."""
         return float(self._lists[model, tp][0])
-
-    def floors_s(self, spans: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Return when each model ends at the earliest that waits for others which wait for it.
-
-        Args:
-            spans: begin and end of the work of each model, if it waited for no other.
-        """
-        floors: dict[str, float] = {}
-        for model, source, share in self._mutual:
-            begin_s, end_s = spans[source]
-            floors[model] = max(begin_s + share * (end_s - begin_s), floors.get(model, 0.0))
-        return floors
-
-    @cached_property
-    def _mutual(self) -> list[tuple[str, str, float]]:
-        """The models that wait for others which wait for them, each with one of these, and the share of its
-        work after which it has given what the model waits for.
-        """
-        found: dict[tuple[str, str], float] = {}
-        for model, circle in self.circles.items():
-            given = (
-                [one for name in self.problem.nodes_of(model) for one in self._given(name)] if circle else []
-            )
-            for name in given:
-                source = self.problem.app.node(name).model
-                if source in circle:
-                    parts = self.parts(source)
-                    done = dict(zip(parts, accumulate(parts.values()), strict=True))
-                    found[model, source] = max(done[name], found.get((model, source), 0.0))
-        return [(*key, share) for key, share in found.items()]
-
-    def reload_s(self, model: str, holders: Iterable[str | None]) -> float:
-        """Return for how long models are loaded again that this one follows on a device, if each waits for
-        the other's answers.
-        """
-        known = self.circles[model]
-        again = [
-            min(cost.loading_s for cost in self.problem.costs[one].values())
-            for one in holders
-            if one in known
-        ]
-        return max(again, default=0.0)
 
     def parts(self, model: str) -> dict[str, float]:
         """Return the share of each node in the work of its model, by the time that it takes alone."""

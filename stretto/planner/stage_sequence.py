@@ -20,7 +20,7 @@ have begun.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.planner.application import Application, ModelNode
@@ -164,7 +164,9 @@ def _behind(replicas: Sequence[PlannedReplica]) -> dict[str, set[str]]:
     return found
 
 
-def _in_order(replicas: Sequence[PlannedReplica], sources: dict[str, frozenset[str]]) -> list[PlannedReplica]:
+def _in_order(
+    replicas: Sequence[PlannedReplica], sources: Mapping[str, frozenset[str]]
+) -> list[PlannedReplica]:
     """Return replicas in their order, but each after those of the models it waits for."""
     waiting, ordered = list(replicas), list[PlannedReplica]()
     while waiting:
@@ -175,7 +177,7 @@ def _in_order(replicas: Sequence[PlannedReplica], sources: dict[str, frozenset[s
     return ordered
 
 
-def _waits(model: str, models: Collection[str], sources: dict[str, frozenset[str]]) -> bool:
+def _waits(model: str, models: Collection[str], sources: Mapping[str, frozenset[str]]) -> bool:
     """Return whether a model waits for one of `models` that does not wait for it."""
     mine = sources.get(model, frozenset())
     return any(one in mine and sources[one] != mine for one in models)

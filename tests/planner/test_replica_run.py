@@ -16,7 +16,8 @@ from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import TokenSequence
 from stretto.planner.compiled import compiled
 from stretto.planner.fast_scheduler import numbers_of, simulate
-from stretto.planner.replica_arrivals import Links, Replica, run_replica, run_together
+from stretto.planner.links import Links
+from stretto.planner.replica_arrivals import Replica, run_replica, run_together
 from stretto.planner.replica_run import ReplicaLoad
 from stretto.sim.step_times import batch_shape
 

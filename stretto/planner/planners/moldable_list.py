@@ -116,7 +116,7 @@ def narrow(times: RunTimes, name: str) -> list[tuple[int, int]]:
 def makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
     """Return the seconds that models take if each, in this order, starts on devices that are free first."""
     found_s, spans = _makespan_s(times, choice, order, {})
-    if floors := times.floors_s(spans):
+    if floors := times.circles.floors_s(spans):
         found_s, _ = _makespan_s(times, choice, order, floors)
     return found_s
 
@@ -137,9 +137,9 @@ def _makespan_s(
         dp, tp = choice[name]
         groups, start_s = list_devices(free_s, dp, tp)
         end_s = start_s + times.alone_s(name, (dp, tp))
-        if times.circles[name]:
+        if times.circles.of[name]:
             devices = [device for at in groups for device in range(at, at + tp)]
-            end_s += times.reload_s(name, (holders.get(device) for device in devices))
+            end_s += times.circles.reload_s(name, (holders.get(device) for device in devices))
             holders.update(dict.fromkeys(devices, name))
             end_s = max(end_s, floors.get(name, 0.0))
             spans[name] = start_s + times.loading_s(name, tp), end_s

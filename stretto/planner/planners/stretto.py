@@ -164,7 +164,7 @@ def _job(times: RunTimes, model: str, tp: int, share: float) -> _Job:
 def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
     """Place jobs, as `_placed` does; models that wait for each other end no earlier than that allows."""
     placed, spans = _placed(times, jobs, {})
-    if floors := times.floors_s(spans):
+    if floors := times.circles.floors_s(spans):
         placed, _ = _placed(times, jobs, floors)
     return placed
 
@@ -196,8 +196,8 @@ def _placed(
         else:
             at, _ = _first_group(mean_s, tp)
             ends_s = [max(free[at : at + tp]) + took_s for free, took_s in zip(free_s, seconds, strict=True)]
-        if times.circles[model]:
-            reload_s = times.reload_s(model, (holders.get(device) for device in range(at, at + tp)))
+        if times.circles.of[model]:
+            reload_s = times.circles.reload_s(model, (holders.get(device) for device in range(at, at + tp)))
             ends_s = [end_s + reload_s for end_s in ends_s]
             holders.update(dict.fromkeys(range(at, at + tp), model))
             floor_s = floors.get(model, 0.0)

@@ -25,7 +25,7 @@ def wrapped(times: RunTimes) -> list[tuple[str, int, float]]:
 
     Returns none if some model waits for another.
     """
-    if any(times.inputs.values()) or any(times.circles.values()):
+    if any(times.inputs.values()) or any(times.circles.of.values()):
         return []
     names = times.models
     random = Random(0)
