@@ -21,7 +21,7 @@ from stretto.engines import llm_engine, tools_engine
 from stretto.engines.batch.calculator import calculate
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.standin import quote
+from stretto.engines.scripted.standin import quoted_answer
 from stretto.model.tasks import Decode, LLMTask
 
 
@@ -65,7 +65,7 @@ def write_by_rule(task: LLMTask, decode: Decode) -> str:
     assert results is not None
     *calculated, found = results.calls
     values = [f"{json.loads(one.arguments)['expression']} = {one.text}." for one in calculated]
-    return " ".join([*values, quote(question, found.text, "")])
+    return " ".join([*values, quoted_answer(question, found.text, "")])
 
 
 def rule() -> Deployment:

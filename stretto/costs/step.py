@@ -33,6 +33,7 @@ from operator import mul
 from typing import NamedTuple, Protocol
 
 from stretto.costs.shape import Hardware, LLMModel, StepShape
+from stretto.costs.step_terms import FEW, FOR_ALL, HIDDEN, NUMBERS, StepTerms
 from stretto.costs.tiles import Multiplication
 from stretto.model.errors import ConfigError
 
@@ -58,55 +59,6 @@ class StepCost(Protocol):
         ...
 
 
-class StepTerms(NamedTuple):
-    """The predicted seconds of an LLM step, split by cause; their sum is the step's time.
-
-    Attributes:
-        launch: time by which launching exceeds the work of the device.
-        longest: time by which the longest sequence exceeds the reading of all KV.
-    """
-
-    launch: float
-    weights: float
-    matrix: float
-    all_reduce: float
-    prefill_attention: float
-    kv: float
-    longest: float
-    preparation: float
-    sampling: float
-    host: float
-
-
-# Names of the fitted numbers, grouped by term.
-LAUNCH = ("launch", "prefill_launch", "kernel_launch", "prefill_kernel_launch")
-WEIGHTS = ("weights",)
-MATRIX = ("matrix_128", "matrix_256", "tiles", "stairs", "activations", "elementwise", "kernel_gaps")
-ALL_REDUCE = ("all_reduce_start", "all_reduce", "all_reduce_links")
-PREFILL_ATTENTION = ("prefill_blocks", "prefill_pairs")
-KV = ("blocks", "partitions", "kv")
-LONGEST = ("longest",)
-PREPARATION = ("preparation", "preparation_sequence", "preparation_token", "preparation_group")
-SAMPLING = (*("sampling", "sampling_sequence", "sampling_beyond", "sampling_words", "sampling_weights"),)
-HOST = ("host", "host_sequence", "host_group", "stalls")
-TERMS = (
-    *(LAUNCH, WEIGHTS, MATRIX, ALL_REDUCE, PREFILL_ATTENTION, KV, LONGEST),
-    *(PREPARATION, SAMPLING, HOST),
-)
-NUMBERS = tuple(name for term in TERMS for name in term)
-BY_DEVICES = ("launch", "prefill_launch", "matrix_128", "activations", "all_reduce")
-"""Numbers that fit one number of devices only."""
-FOR_ALL = (
-    *("kernel_launch", "prefill_kernel_launch", "tiles", "stairs", "elementwise", "kernel_gaps"),
-    *("all_reduce_links", "preparation_group", "sampling_beyond", "sampling_words", "sampling_weights"),
-    *("host_sequence", "host_group", "stalls"),
-)
-"""Numbers that files of earlier fits lack; they are 0 there."""
-HIDDEN = 0.5
-"""Share of the shorter of reading (`weights`) and multiplying (`tiles`, `stairs`) that the longer hides."""
-MULTIPLYING = ("tiles", "stairs")
-FEW = 64
-"""Number of sequences beyond which sampling is slower."""
 _USUAL_HEAD = 128
 
 

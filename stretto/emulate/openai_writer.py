@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from stretto.emulate.prepared import PreparedChoice, PreparedRequest
 from stretto.wire import sse
-from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json, whole_json
+from stretto.wire.answer_writing import chunk_json, whole_json
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts
 from stretto.wire.logprobs import TokenLogprob
 from stretto.wire.tool_calls import CallPart
 

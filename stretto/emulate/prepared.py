@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from stretto.emulate.answers import WrittenAnswer, ended_answer, source_of, write_words
+from stretto.emulate.answers import WrittenAnswer, ended_answer, random_source, write_words
 from stretto.emulate.formed_text import formed_text, list_asked_for, list_text
 from stretto.emulate.required_calls import required_call
 from stretto.emulate.scripted_replies import ScriptedReply, takes_calls
@@ -115,7 +115,7 @@ def _required(
     def fits(arguments: str) -> bool:
         return len(served.tokens.cut(arguments)) <= max_tokens
 
-    return required_call(request, source_of(served.name, prompt, 0), fits)
+    return required_call(request, random_source(served.name, prompt, 0), fits)
 
 
 def _conversation(request: GenerateRequest, number: int, tokens: Tokens) -> str:
@@ -180,7 +180,7 @@ def _answer(
     served: EmulatedModel,
     answer_tokens: AnswerTokens,
 ) -> WrittenAnswer:
-    source, tokens = source_of(served.name, prompt, number), served.tokens
+    source, tokens = random_source(served.name, prompt, number), served.tokens
     if (text := _formed(prompt, max_tokens, options, tokens, source)) is not None:
         return ended_answer(
             tokens.cut(text), max_tokens=max_tokens, stop=options.stop, stop_tokens=options.stop_token_ids

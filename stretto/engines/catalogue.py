@@ -222,7 +222,7 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
     if where == STAND_IN:
         return StandIn, StandInConfig()
     from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
-    from stretto.engines.transformer.config import is_supported
+    from stretto.engines.transformer.config import is_supported_model
     from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 
     path = checkpoint_path(where)
@@ -231,7 +231,7 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
         check_installed("local", f"--llm {str(path)!r}", "gguf")
         is_short = where in FETCHED_MODELS and has_bfloat16()
         return TransformerLLM, TransformerConfig(path, dtype="bfloat16" if is_short else "float32")
-    if is_supported(path):
+    if is_supported_model(path):
         return TransformerLLM, TransformerConfig(path)
     return ReferenceLLM, ReferenceConfig(path)
 

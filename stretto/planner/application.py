@@ -11,8 +11,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
 
 from stretto.model.errors import ConfigError
+
+MAX_NUMBER = 2**31 - 1
+"""Largest number of tokens: sums of several such numbers fit into 64 bits."""
+_MAX_CALLS = 2**16
+"""Most calls that a node makes for one request: a run holds all of them while the request lasts."""
+NumTokens: TypeAlias = Annotated[
+    int, Meta(ge=0, le=MAX_NUMBER, description=f"a number of tokens, 0 to {MAX_NUMBER}")
+]
+Named: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +44,12 @@ class ModelNode:
             slots alone.
     """
 
-    name: str
+    name: Named
     model: str
-    max_tokens: int
-    prompt_tokens: int = 0
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+    prompt_tokens: NumTokens = 0
     inputs: tuple[str, ...] = ()
-    calls: int = 1
+    calls: Annotated[int, Meta(ge=1, le=_MAX_CALLS)] = 1
     chain: bool = False
     map: bool = False
     template: str = ""

@@ -12,7 +12,7 @@ from stretto.costs.shape import LLMModel
 from stretto.model.errors import ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
-from stretto.planner.machine import PlanMachine, ReplicaCost, costs_by_tp, model_of
+from stretto.planner.machine import PlanMachine, ReplicaCost, costs_by_tp, planned_model
 from stretto.planner.plan import ReplicaKey
 from stretto.planner.workload import DrawnCalls, Workload
 
@@ -142,6 +142,6 @@ class Problem:
 
 def _model(node: ModelNode, machine: PlanMachine) -> LLMModel:
     try:
-        return model_of(node.model, machine)
+        return planned_model(node.model, machine)
     except ConfigError as error:
         raise ConfigError(f"node {node.name!r}: {error.message}") from error

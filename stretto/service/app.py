@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from itertools import count
+from time import monotonic
 
 from stretto.http.application import TaskApplication
 from stretto.http.body_readers import BodyReaders
@@ -30,14 +31,15 @@ class ServiceApp(TaskApplication[ServiceRequest]):
     """What answers the requests of a service.
 
     Attributes:
+        tenants: the tenants that may use it.
         routes: table of its routes, to which others may be added.
         other_route: returns the route of a request to a path that is not in the table; None if it has none.
         readers: what reads large bodies beside the event loop.
     """
 
     def __init__(self, config: ServiceConfig) -> None:
-        self._tenants = Tenants(config)
-        super().__init__(self._tenants.budget)
+        self.tenants = Tenants(config)
+        super().__init__(self.tenants.budget)
         self.routes: Routes[ServiceRequest] = Routes()
         self.other_route: Callable[[ClientRequest], Route[ServiceRequest] | None] = lambda request: None
         self.readers = BodyReaders()
@@ -55,8 +57,10 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         route, parts = self._find(request)
         tenant, budget = None, self.budget
         if not route.is_open:
-            tenant = self._tenants.find(_authorization(request.headers).decode("latin-1"))
+            tenant = self.tenants.find(_authorization(request.headers).decode("latin-1"))
             budget = tenant.budget
+            if request.method == b"POST":
+                tenant.count_request(monotonic())
         request.found = Admitted(route, parts, tenant, query)
         max_bytes = route.max_body_bytes or self._config.max_body_bytes
         max_body_s = route.max_body_s or self._config.max_body_s
@@ -85,10 +89,6 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         except Refused:
             return False
         return True
-
-    def tenant(self, name: str) -> Tenant | None:
-        """Return the tenant of a name; None if there is none."""
-        return self._tenants.named(name)
 
     def _find(self, request: ClientRequest) -> tuple[Route[ServiceRequest], tuple[str, ...]]:
         try:

@@ -8,7 +8,7 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import Chunk, Hit, Input, Runtime, Template
 from stretto.apps import APPS, search_empowered
-from stretto.apps.components.rag import MODES
+from stretto.apps.components.synthesis import MODES
 from stretto.components import Synthesis
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.graph.text import print_graph

@@ -11,7 +11,7 @@ import pytest
 from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.kv_belief import KVBelief
 from stretto.cluster.room.room import Entered, Room
-from stretto.cluster.room.silences import Silences, bin_of, end_s
+from stretto.cluster.room.silences import Silences, end_s, silence_bin
 from stretto.model.tasks import Usage
 
 KV = 10_000
@@ -455,7 +455,7 @@ def test_open_silences_count() -> None:
     silences = Silences(is_named=True)
     assert silences.chance(0.0, 10.0) > 0.9
     for _ in range(20):
-        for number in range(bin_of(10.0)):
+        for number in range(silence_bin(10.0)):
             silences.pass_bin(number)
     assert silences.chance(0.0, 10.0) < 0.5
 
@@ -472,9 +472,9 @@ def test_patience_is_found_anew_only_when_counts_change(
 
 def test_bins_follow_each_other() -> None:
     for number in range(39):
-        assert bin_of(0.999 * end_s(number)) == number
-        assert bin_of(1.001 * end_s(number)) == number + 1
-    assert bin_of(1e12) == 39
+        assert silence_bin(0.999 * end_s(number)) == number
+        assert silence_bin(1.001 * end_s(number)) == number + 1
+    assert silence_bin(1e12) == 39
     assert Silences(is_named=True).chance(1e12, 1.0) == 0.0
 
 

@@ -22,15 +22,8 @@ from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStore
 from stretto.model.errors import BadReply, EngineUnavailable, UserError
 from stretto.wire import errors, metrics, sse
 from stretto.wire import metric_table as table
-from stretto.wire.answers import (
-    AnswerChoice,
-    ModelAnswer,
-    TokenCounts,
-    chunk_json,
-    read_chunk,
-    read_whole,
-    whole_json,
-)
+from stretto.wire.answer_writing import chunk_json, whole_json
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, read_chunk, read_whole
 from stretto.wire.errors import ApiError, RequestRefused
 from stretto.wire.fields import read_body
 from stretto.wire.kv_events import KVEventReader, write_batch

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from benchmarks.common.mini_model import MINI
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.shape import StepShape
-from stretto.costs.step import NUMBERS as STEP_NUMBERS
+from stretto.costs.step_terms import NUMBERS as STEP_NUMBERS
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, AppRequest, ModelNode

@@ -32,7 +32,7 @@ _ENOUGH = 64
 """Answers of a kind from which on it is known whether its programs come back."""
 
 
-def bin_of(silent_s: float) -> int:
+def silence_bin(silent_s: float) -> int:
     """Return the number of the bin that a time since an answer falls into."""
     if silent_s < _FIRST_S:
         return 0

@@ -33,7 +33,7 @@ from stretto.engines.openai_server.chat_refusals import says_no_chat, says_no_sy
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
 from stretto.engines.openai_server.held_blocks import HeldByServer
-from stretto.engines.openai_server.http import Http, read_json
+from stretto.engines.openai_server.http import Http, read_server_json
 from stretto.engines.openai_server.metrics import read_load
 from stretto.engines.openai_server.places import ServerSlot
 from stretto.engines.openai_server.priority import priority_of
@@ -443,10 +443,10 @@ class OpenAIServer:
                 paths.GENERATE[api], body, is_retried=is_retried, others_serve=others_serve, wait=slot.wait
             )
             if not found.startswith(b"data:"):
-                reader.read(read_whole(api, read_json(found)))
+                reader.read(read_whole(api, read_server_json(found)))
             else:  # the server knows nothing but streams
                 for data in EventDecoder().feed(found + b"\n"):
-                    reader.read(read_chunk(api, read_json(data)))
+                    reader.read(read_chunk(api, read_server_json(data)))
             return None
         first_s: float | None = None
         sent_s = time.perf_counter()

@@ -11,7 +11,7 @@ from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute
 from stretto.planner.keep_loaded import keep_loaded
-from stretto.planner.machine import PlanMachine, costs_by_tp, model_of
+from stretto.planner.machine import PlanMachine, costs_by_tp, planned_model
 from stretto.planner.plan import Plan, ReplicaKey
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
@@ -143,7 +143,7 @@ class Replanner:
             return dict.fromkeys(self.app.models, "no device is left")
         reasons: dict[str, str] = {}
         for model in self.app.models:
-            sizes = model_of(model, self.machine)
+            sizes = planned_model(model, self.machine)
             try:
                 if model not in unable:
                     costs_by_tp(sizes, machine, sizes.max_context_tokens)

@@ -14,7 +14,8 @@ from typing import Protocol
 from stretto.service.openai.generation import GeneratedText, counts_of
 from stretto.service.openai.tool_answer import ToolAnswer
 from stretto.service.openai.wanted import WantedText
-from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json, whole_json
+from stretto.wire.answer_writing import chunk_json, whole_json
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts
 from stretto.wire.paths import Api
 from stretto.wire.sse import DONE
 
