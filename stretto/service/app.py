@@ -9,6 +9,7 @@ from itertools import count
 from time import monotonic
 
 from stretto.http.application import TaskApplication
+from stretto.http.body_readers import BodyReaders
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest, RequestLimits, path_of
 from stretto.http.refusals import LARGE_HEAD, SLOW_HEAD, NotAllowed, Refused
@@ -33,6 +34,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         tenants: the tenants that may use it.
         routes: table of its routes, to which others may be added.
         other_route: returns the route of a request to a path that is not in the table; None if it has none.
+        readers: what reads large bodies beside the event loop.
     """
 
     def __init__(self, config: ServiceConfig) -> None:
@@ -40,6 +42,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         super().__init__(self.tenants.budget)
         self.routes: Routes[ServiceRequest] = Routes()
         self.other_route: Callable[[ClientRequest], Route[ServiceRequest] | None] = lambda request: None
+        self.readers = BodyReaders()
         self._config = config
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
@@ -110,7 +113,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
 
     def request_of(self, connection: Answerable, received: ClientRequest) -> ServiceRequest:
         """Return the request that a handler gets."""
-        return ServiceRequest(connection, received, self._next_id())
+        return ServiceRequest(connection, received, self._next_id(), self.readers)
 
     async def handle(self, request: ServiceRequest) -> None:
         """Answer one HTTP request."""
