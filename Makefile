@@ -16,6 +16,7 @@ VIEWERS_VENV ?= .venv-viewers
 ROUTER_VENV ?= .venv-router
 FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
+FUZZ_WHAT ?= programs
 SOAK_S ?= 480
 
 .PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
@@ -85,8 +86,8 @@ $(FUZZ_VENV)/.installed:
 	$(FUZZ_VENV)/bin/$(PIP_INSTALL) schemathesis==4.32.5
 	@touch $@
 
-fuzz: env fuzz-env ## requests of all kinds to the service, about 10,000 in ten minutes: make fuzz FUZZ_S=600
-	$(BIN)/python -m checks.service_fuzz --schemathesis $(FUZZ_VENV)/bin/schemathesis --seconds $(FUZZ_S)
+fuzz: env fuzz-env ## requests of all kinds to the service, about 10,000 in ten minutes: make fuzz FUZZ_S=600 FUZZ_WHAT=openai
+	$(BIN)/python -m checks.service_fuzz --what $(FUZZ_WHAT) --schemathesis $(FUZZ_VENV)/bin/schemathesis --seconds $(FUZZ_S)
 
 $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/$(PIP_INSTALL) -e ".[docs]"
@@ -153,6 +154,7 @@ ray-check: env ## two nodes of a Ray cluster on this machine, one is killed (0.1
 
 check-clients: env ## clients of OpenAI's API at stretto serve, each in an environment of its own (0.5 GB, some minutes)
 	$(BIN)/python -m checks.openai_clients_check $(CLIENTS)
+	$(BIN)/python -m checks.door_mixture
 
 check-extras: ## each extra in an environment of its own, with the first command of its page (6 GB, some minutes)
 	$(PYTHON) -m checks.extras_check --torch "$(TORCH)" $(EXTRAS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import mean
 
 from benchmarks.planner.applications import chain_summary, ensemble, mixed, routing
@@ -43,7 +44,6 @@ class Case:
         paper: speedups over Max and Min that the paper has for such applications.
         knows_lengths: whether planners know the lengths of answers.
         preempts: whether stages may end replicas that still have calls.
-        bound_goal: most makespan of stretto as a multiple of the bound, where there is such a goal.
         figure: figure of the paper that shows the replicas of such an application.
         parts: applications that it is made of, to be run one after the other for comparison.
     """
@@ -54,7 +54,6 @@ class Case:
     paper: str = ""
     knows_lengths: bool = False
     preempts: bool = True
-    bound_goal: float | None = None
     figure: str = ""
     parts: tuple[tuple[Application, list[AppRequest]], ...] = ()
 
@@ -64,8 +63,7 @@ def cases(seed: int, quick: bool) -> Iterator[Case]:
     for num in (1000,) if quick else (1000, 4000, 7000, 10000):
         for cap in (256, 512):
             name = f"ensemble, {num} requests, cap {cap}"
-            goal = 1.03 if num == 10000 else None
-            yield Case(name, *ensemble(num, cap, seed), "1.1-2.4 / 1.0-1.6", bound_goal=goal)
+            yield Case(name, *ensemble(num, cap, seed), "1.1-2.4 / 1.0-1.6")
     routed = routing(4096, seed, 0.25 if quick else 1.0)
     yield Case("routing, cap 4096", *routed, "1.4-1.8 / 1.0-1.1")
     name = "routing, cap 4096, lengths known"
@@ -112,7 +110,7 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
     """Plan these applications with each planner, and compare the makespans."""
     rows: list[Row] = []
     goals: list[Goal] = []
-    worst, slowest_s, first_s = 0.0, 0.0, 0.0
+    worst, slowest_s, first_s, to_bound = 0.0, 0.0, 0.0, inf
     lengths = load_output_lengths()
     for case in chosen:
         options.say(case.name)
@@ -170,11 +168,10 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
             }
             rows.append(Row(APART, case.name, apart, "simulated"))
         worst = max(worst, seconds["stretto"] / min(seconds.values()))
-        if case.bound_goal:
-            to_bound = seconds["stretto"] / bound_s
-            goals.append(Goal(f"stretto / lower bound, {case.name}", to_bound, case.bound_goal, "lower"))
+        to_bound = min(to_bound, min(seconds.values()) / bound_s)
     goals += (
         Goal("makespan of stretto / best of all, largest", worst, 1.01, "lower"),
+        Goal("makespan of any plan / lower bound, smallest", to_bound, 1.0, "higher"),
         Goal("search of stretto, CPU seconds, largest", slowest_s, 3.0, "lower"),
         Goal("first plan, CPU seconds, largest", first_s, 0.3, "lower"),
     )

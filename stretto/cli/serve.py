@@ -111,12 +111,15 @@ def serve(
     from stretto.schema.reading import read_tables
 
     with imports_of("service", "the service"):
+        from stretto.service.api_keys import is_hash
         from stretto.service.apps.deployed_app import load_apps
         from stretto.service.config import read_service_config
     if offline is None and offline_app is not None:
         raise UserError("--offline-app: has no use without --offline; name the file of requests")
     tables = None if engines is None else read_tables(engines)
     config = read_service_config(tables)
+    if plain := [one.name for one in config.tenant if not all(map(is_hash, one.keys))]:
+        say(f"keys of {', '.join(plain)} stand in plain text: put hashes there, which `stretto keys` writes")
     given: dict[str, Any] = {"host": host, "port": port}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     apps = load_apps(app or (), small_llm=engines is None and not worker and are_small_llms(llm or ()))
@@ -157,6 +160,7 @@ def serve(
             pool,
             watch,
             state,
+            engines,
         )
 
 

@@ -209,7 +209,7 @@ class RequestReader:
         self._max_body_bytes = limits.max_body_bytes
         if num_left > limits.max_body_bytes:
             self._refuse_inside(too_large(limits.max_body_bytes))
-        if num_left and not limits.budget.fits(num_left, self._num_held):
+        if limits.sink is None and num_left and not limits.budget.fits(num_left, self._num_held):
             self._refuse_inside(_too_much())
         if limits.budget is not self._budget:
             self._move_to(limits.budget)

@@ -20,7 +20,7 @@ OTHER = "other"
 """Label of a model that no server lists, and of what is beyond the bounds."""
 _MAX_ROWS = 500
 _MAX_WORKERS = 500
-_MOST_TOKENS = 2**24
+MOST_TOKENS = 2**24
 """Largest count of tokens of one answer that is believed."""
 _Labels: TypeAlias = tuple[str, str, str, str]
 
@@ -117,7 +117,7 @@ class RequestMetrics(Observer):
         if (first_s := trace.first_token_s) is not None:
             row.first_token_s.observe(first_s - trace.arrived_s)
             num_tokens = trace.output_tokens or 0
-            if trace.status == 200 and 1 < num_tokens <= _MOST_TOKENS:
+            if trace.status == 200 and 1 < num_tokens <= MOST_TOKENS:
                 row.token_s.observe((now_s - first_s) / (num_tokens - 1))
         row.request_s.observe(now_s - trace.arrived_s)
 
@@ -191,12 +191,12 @@ class RequestMetrics(Observer):
         if (num_prompt := trace.prompt_tokens) is not None:
             num_cached = trace.cached_tokens or 0
             num_prompt = max(num_prompt, num_cached)  # Anthropic's API counts cached ones beside the prompt's
-            if num_prompt <= _MOST_TOKENS:
+            if num_prompt <= MOST_TOKENS:
                 row.prompt += num_prompt
                 row.cached += num_cached
                 row.predicted += trace.predicted_cached  # only these can be compared with what was found
         num_output = trace.output_tokens or 0
-        row.generated += num_output if num_output <= _MOST_TOKENS else 0
+        row.generated += num_output if num_output <= MOST_TOKENS else 0
 
 
 def _statuses(rows: list[tuple[_Labels, _Row]]) -> Iterator[Sample]:

@@ -6,8 +6,10 @@ import logging
 import secrets
 from collections.abc import Callable
 from itertools import count
+from time import monotonic
 
 from stretto.http.application import TaskApplication
+from stretto.http.body_readers import BodyReaders
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest, RequestLimits, path_of
 from stretto.http.refusals import LARGE_HEAD, SLOW_HEAD, NotAllowed, Refused
@@ -29,15 +31,18 @@ class ServiceApp(TaskApplication[ServiceRequest]):
     """What answers the requests of a service.
 
     Attributes:
+        tenants: the tenants that may use it.
         routes: table of its routes, to which others may be added.
         other_route: returns the route of a request to a path that is not in the table; None if it has none.
+        readers: what reads large bodies beside the event loop.
     """
 
     def __init__(self, config: ServiceConfig) -> None:
-        self._tenants = Tenants(config)
-        super().__init__(self._tenants.budget)
+        self.tenants = Tenants(config)
+        super().__init__(self.tenants.budget)
         self.routes: Routes[ServiceRequest] = Routes()
         self.other_route: Callable[[ClientRequest], Route[ServiceRequest] | None] = lambda request: None
+        self.readers = BodyReaders()
         self._config = config
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
@@ -52,8 +57,10 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         route, parts = self._find(request)
         tenant, budget = None, self.budget
         if not route.is_open:
-            tenant = self._tenants.find(_authorization(request.headers).decode("latin-1"))
+            tenant = self.tenants.find(_authorization(request.headers).decode("latin-1"))
             budget = tenant.budget
+            if request.method == b"POST":
+                tenant.count_request(monotonic())
         request.found = Admitted(route, parts, tenant, query)
         max_bytes = route.max_body_bytes or self._config.max_body_bytes
         max_body_s = route.max_body_s or self._config.max_body_s
@@ -83,10 +90,6 @@ class ServiceApp(TaskApplication[ServiceRequest]):
             return False
         return True
 
-    def tenant(self, name: str) -> Tenant | None:
-        """Return the tenant of a name; None if there is none."""
-        return self._tenants.named(name)
-
     def _find(self, request: ClientRequest) -> tuple[Route[ServiceRequest], tuple[str, ...]]:
         try:
             return self.routes.find(request.method.decode("latin-1"), request.path)
@@ -110,7 +113,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
 
     def request_of(self, connection: Answerable, received: ClientRequest) -> ServiceRequest:
         """Return the request that a handler gets."""
-        return ServiceRequest(connection, received, self._next_id())
+        return ServiceRequest(connection, received, self._next_id(), self.readers)
 
     async def handle(self, request: ServiceRequest) -> None:
         """Answer one HTTP request."""

@@ -24,6 +24,8 @@ from stretto.service.config import ServiceConfig
 from stretto.service.places import LastInstances
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.service import Service
+from stretto.service.tenants_watch import follow_tenants
+from stretto.service.usage_book import UsageBook
 
 _YOUNG_OBJECTS = 10_000
 _KEEP_EVERY_S = 300.0
@@ -88,13 +90,14 @@ def run_service(
     pool: WorkerPool | None = None,
     watch: Watch | None = None,
     state: Path | None = None,
+    engines_file: Path | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
     `documents`, `spares`, `pool`, `watch` and `state` are those of `Service`. A pool has the same `watch`,
     which is closed in the end. What `beside` does with the runtime runs meanwhile, and is cancelled in the
     end. What is learned of programs is read from the file `learned`, and written there now and then and in
-    the end.
+    the end. The tenants are those of `engines_file`, also when it changes.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
@@ -110,6 +113,9 @@ def run_service(
     async def serve() -> None:
         places = LastInstances()
         seen = watch or (Watch() if pool is None else pool.watch)
+        book = None if state is None else UsageBook(state)
+        if book is not None:
+            seen.observers.add(book)
         steps = StepRequests(seen.observers, () if pool is None else (pool.engine,))
         spans = [] if seen.spans is None else [seen.spans]
         of_workers = {} if pool is None else {pool.engine: pool.learned}
@@ -123,16 +129,19 @@ def run_service(
                 learned=known,
             ) as runtime,
             _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
+            nullcontext() if book is None else book,
             nullcontext() if pool is None else pool,
             Service(runtime, config, apps, places, documents, spares, pool, seen, state) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
             say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
-            task = None if beside is None else asyncio.create_task(beside(runtime))
+            tasks = [] if beside is None else [asyncio.create_task(beside(runtime))]
+            if engines_file is not None:
+                tasks.append(asyncio.create_task(follow_tenants(engines_file, service.app.tenants, say)))
 
             async def finish() -> None:
-                if task is not None:
+                for task in tasks:
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task

@@ -20,6 +20,7 @@ from stretto.service.app import ServiceApp
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.routes import AppRoutes
+from stretto.service.batches.room_beside import RoomBeside
 from stretto.service.batches.routes import BatchRoutes
 from stretto.service.batches.runner import BatchRunner
 from stretto.service.batches.store import BatchStore
@@ -123,9 +124,16 @@ class Service:
         self._server = HttpServer(
             self.app, self.config.host, self.config.port, unread_s=self.config.max_unread_s
         )
+        if self.pool is not None:
+            self.app.readers = self.pool.front.readers
         if self._state is not None:
             store = await asyncio.to_thread(BatchStore, self._state)
-            self._batches = BatchRunner(self.app, store, self.config.max_body_bytes)
+            self._batches = BatchRunner(
+                self.app,
+                store,
+                self.config.max_body_bytes,
+                (lambda num_lines, now_s: None) if self.pool is None else RoomBeside(self.pool),
+            )
             routes = BatchRoutes(self.app, store, self._batches, lambda: self.is_draining)
             self.app.routes.add(*routes.routes)
         await self._server.listen()
@@ -145,6 +153,8 @@ class Service:
             self._server.close()
         if self._batches is not None:
             await self._batches.__aexit__()
+        if self.pool is None:  # else they are the pool's
+            self.app.readers.close()
         await self.apps.__aexit__(kind, error, traceback)
 
     async def drain(self) -> None:

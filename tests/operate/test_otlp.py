@@ -16,8 +16,7 @@ from support.routing import routing, run
 
 from stretto.operate.watch import Watch
 
-pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otel is not installed")
+pytest.importorskip("opentelemetry.proto", reason="the extra otel is not installed")
 
 
 class _Collector(HTTPServer):
@@ -92,17 +91,25 @@ def test_a_collector_counts_the_same_tokens_and_finds_all_parents(collector: _Co
     run(main())
 
 
-def test_a_collector_that_is_not_there_costs_no_request(collector: _Collector) -> None:
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_collector_that_takes_nothing_costs_no_request(
+    collector: _Collector, is_there: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     from stretto.operate.otel import SpanSender
 
     collector.status = 500
-    sender = SpanSender("http://127.0.0.1:9")
+    watch = Watch(SpanSender(f"http://127.0.0.1:{collector.server_port if is_there else 9}/v1/traces"))
 
     async def main() -> None:
-        async with routing("well", watch=Watch(sender)) as at:
-            assert (await at.ask()).status_code == 200
+        async with routing("well", watch=watch) as at:
+            for _ in range(2):
+                assert (await at.ask()).status_code == 200
+            await asyncio.to_thread(watch.close)
 
     run(main())
+    assert [one.message[:25] for one in caplog.records if one.levelname == "WARNING"] == [
+        "the collector takes no sp"
+    ]
 
 
 def test_an_address_that_is_none_is_refused() -> None:

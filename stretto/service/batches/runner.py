@@ -60,6 +60,8 @@ class BatchRunner:
     """Runs the batches of a store. An async context manager: lines run inside it.
 
     Args:
+        room_beside: returns how many lines may run now because of requests of others, given the number of
+            lines that run and the time; None for any number.
         now: returns the seconds of Unix time.
 
     Attributes:
@@ -67,12 +69,18 @@ class BatchRunner:
     """
 
     def __init__(
-        self, app: ServiceApp, store: BatchStore, max_line_bytes: int, now: Callable[[], float] = time
+        self,
+        app: ServiceApp,
+        store: BatchStore,
+        max_line_bytes: int,
+        room_beside: Callable[[int, float], int | None] = lambda num_lines, now_s: None,
+        now: Callable[[], float] = time,
     ) -> None:
         self.machine = OpenBatches()
         self._app = app
         self._store = store
         self._max_line_bytes = max_line_bytes
+        self._room_beside = room_beside
         self._now = now
         self._opened: dict[str, tuple[OpenedBatch, Committer]] = {}
         self._asking: dict[tuple[str, int], asyncio.Task[EndedLine | None]] = {}
@@ -145,6 +153,7 @@ class BatchRunner:
             await asyncio.sleep(_TICK_S)
             now_s = self._now()
             self._act(self.machine.wake(now_s))
+            self._act(self.machine.make_room(self._room_beside(len(self._asking), now_s), now_s))
             if now_s - self._cleaned_s > _CLEAN_S:
                 self._cleaned_s = now_s
                 await self._remove_expired(now_s)
@@ -266,7 +275,7 @@ class BatchRunner:
         record = self.machine.get(batch)
         assert record is not None, "lines of batches that have not ended run"
         read = await asyncio.to_thread(self._opened[batch][0].read, line)
-        if (tenant := self._app.tenant(record.tenant)) is None:
+        if (tenant := self._app.tenants.named(record.tenant)) is None:
             return None
 
         def sent() -> None:
