@@ -158,7 +158,17 @@ def test_the_file_of_the_page_on_engines_runs(
         file = tmp_path / "engines.toml"
         file.write_text(text)
         ended = stretto(
-            "ask", "--questions", questions, "--docs", doc, "--engines", file, "--json", *ONE_SHOT
+            "ask",
+            "--questions",
+            questions,
+            "--docs",
+            doc,
+            "--engines",
+            file,
+            "--json",
+            *ONE_SHOT,
+            "--set",
+            "synthesis.max_tokens=16",
         )
     assert ended.code == 0, ended.err
     answers = [json.loads(line)["answer"] for line in ended.out.splitlines()]
