@@ -12,12 +12,14 @@ BIN := $(VENV)/bin
 PIP_INSTALL := pip install --quiet --no-compile
 VLLM_VENV ?= .venv-vllm
 AIPERF_VENV ?= .venv-aiperf
+VIEWERS_VENV ?= .venv-viewers
 ROUTER_VENV ?= .venv-router
 FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
+FUZZ_WHAT ?= programs
 SOAK_S ?= 480
 
-.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
+.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -70,6 +72,11 @@ aiperf-check: env aiperf-env ## drive a server with AIPerf, expect no errors: ma
 	@test -n "$(URL)" || { echo "give the server: make $@ URL=http://127.0.0.1:8000"; exit 2; }
 	$(BIN)/python -m checks.aiperf_load --url $(URL) --aiperf $(AIPERF_VENV)/bin/aiperf
 
+viewers-check: ## what a collector gets and a browser shows, with the packages of both (0.3 GB)
+	$(PYTHON) -m venv $(VIEWERS_VENV)
+	$(VIEWERS_VENV)/bin/pip install --quiet -e ".[otel,service]" pytest pytest-timeout hypothesis playwright
+	$(VIEWERS_VENV)/bin/python -m pytest -m "long or not long" tests/operate/test_otlp.py tests/operate/test_page_in_a_browser.py
+
 # Schemathesis, which makes requests of an OpenAPI document: in an environment of its own, for it pins versions of
 # what Stretto needs too.
 fuzz-env: $(FUZZ_VENV)/.installed ## add a fuzzer for the service (0.1 GB)
@@ -79,8 +86,8 @@ $(FUZZ_VENV)/.installed:
 	$(FUZZ_VENV)/bin/$(PIP_INSTALL) schemathesis==4.32.5
 	@touch $@
 
-fuzz: env fuzz-env ## requests of all kinds to the service, about 10,000 in ten minutes: make fuzz FUZZ_S=600
-	$(BIN)/python -m checks.service_fuzz --schemathesis $(FUZZ_VENV)/bin/schemathesis --seconds $(FUZZ_S)
+fuzz: env fuzz-env ## requests of all kinds to the service, about 10,000 in ten minutes: make fuzz FUZZ_S=600 FUZZ_WHAT=openai
+	$(BIN)/python -m checks.service_fuzz --what $(FUZZ_WHAT) --schemathesis $(FUZZ_VENV)/bin/schemathesis --seconds $(FUZZ_S)
 
 $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/$(PIP_INSTALL) -e ".[docs]"
@@ -114,10 +121,11 @@ property-tests: env ## the same-result properties, with many more examples
 planner-tests: env ## the planner's fast scheduler against the production one, on 1,000 random loads
 	STRETTO_EXAMPLES=1000 $(BIN)/pytest tests/planner/test_fast_scheduler.py
 
-fault-tests: env ## 500 random workloads and 500 planned runs with faults in virtual time; failing servers of all kinds; 20 real runs with kills
-	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py tests/sim/test_placement_faults.py tests/sim/test_failing_servers.py tests/planner/test_faults_of_runs.py
+fault-tests: env ## 500 random workloads and 500 planned runs with faults in virtual time; failing servers of all kinds; 20 real runs with kills; 200 kills of a batch
+	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py tests/sim/test_room_faults.py tests/sim/test_placement_faults.py tests/sim/test_failing_servers.py tests/planner/test_faults_of_runs.py
 	STRETTO_FAULT_RUNS=500 STRETTO_SOAK_S=1 $(BIN)/pytest tests/hostile/test_failing_real_servers.py
 	STRETTO_KILLED_RUNS=20 $(BIN)/pytest -s -m long tests/hostile/test_killed_runs.py
+	STRETTO_KILLED_BATCHES=200 $(BIN)/pytest -s -m long tests/hostile/test_killed_batches.py
 
 hostile-tests: env ## kills, faulty servers, hostile documents, and a soak: make hostile-tests SOAK_S=480
 	STRETTO_SOAK_S=$(SOAK_S) $(BIN)/pytest -m "long or not long" tests/hostile
@@ -146,6 +154,7 @@ ray-check: env ## two nodes of a Ray cluster on this machine, one is killed (0.1
 
 check-clients: env ## clients of OpenAI's API at stretto serve, each in an environment of its own (0.5 GB, some minutes)
 	$(BIN)/python -m checks.openai_clients_check $(CLIENTS)
+	$(BIN)/python -m checks.door_mixture
 
 check-extras: ## each extra in an environment of its own, with the first command of its page (6 GB, some minutes)
 	$(PYTHON) -m checks.extras_check --torch "$(TORCH)" $(EXTRAS)

@@ -231,6 +231,12 @@ def _route(env: Environment) -> str:
     return "stretto route --worker URL, a completion through it"
 
 
+def _otel(env: Environment) -> str:
+    with env.serving("route", "--worker", env.server, "--otel", "http://127.0.0.1:9", "--port", 0) as url:
+        _complete(url)
+    return "stretto route --otel URL, a completion through it"
+
+
 def _kv_events(env: Environment) -> str:
     config = env.file("router.toml", ROUTER.format(url=env.server))
     with env.serving("route", "--config", config, "--port", 0) as url:
@@ -301,6 +307,7 @@ def _office(env: Environment) -> str:
 COMMANDS: Mapping[str, Callable[[Environment], str]] = {
     "emulate": _emulate,
     "route": _route,
+    "otel": _otel,
     "service": _service,
     "client": _client,
     "kv-events": _kv_events,
@@ -314,7 +321,7 @@ COMMANDS: Mapping[str, Callable[[Environment], str]] = {
     "office": _office,
 }
 """What is run in the environment of each extra; returns what was run, in words."""
-NEEDS_SERVER = ("route", "service", "client", "kv-events")
+NEEDS_SERVER = ("route", "otel", "service", "client", "kv-events")
 
 
 def build_wheel(folder: Path) -> Path:

@@ -21,7 +21,8 @@ from stretto.runtime.instances.process import ProcessInstance
 from stretto.runtime.worker import AdmitTask, InstanceJob, StopTask
 from stretto.sched.messages import Event, InstanceLost, InstanceReady, LLMReport
 from stretto.wire import sse
-from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json
+from stretto.wire.answer_writing import chunk_json
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts
 from stretto.wire.errors import RequestRefused, no_such_path
 from stretto.wire.fields import read_body
 from stretto.wire.models import ModelCard, models_json

@@ -1,10 +1,11 @@
 """Do clients of OpenAI's API work at `stretto serve` as they are?
 
-    python -m checks.openai_clients_check
+    python -m checks.openai_clients_check [--models default,workers] [CLIENT…]
 
-Runs `stretto serve` with the model that ships, makes an environment for each client in `.venv-clients/`, and
-runs a small program there: plain and streamed answers, structured output, tools, vectors, an app.
-Environments are kept and used again. Prints a line for each client. Exit code 1 if a program fails.
+Runs `stretto serve` with the default model, and with an emulated worker. For each client it makes an
+environment in `.venv-clients/`, and runs a small program there: plain and streamed answers, responses,
+structured output, tools, vectors, an app. Environments are kept and used again. Prints a line for each
+program. Exit code 1 if one fails.
 
 Needs pip, and the package index that pip is configured with. Uses the standard library alone.
 """
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,10 +58,35 @@ assert len(client.embeddings.create(model="embedding", input="a").data[0].embedd
 cited = client.chat.completions.create(model="app:naive", messages=asked["messages"])
 assert cited.choices[0].message.annotations
 
+def said(model, **more):
+    events = list(client.responses.create(model=model, input=question, stream=True, **more))
+    texts = [one.delta for one in events if one.type == "response.output_text.delta"]
+    assert "".join(texts) == events[-1].response.output_text
+    return events[-1].response
+
+settings = {"temperature": 0, "max_output_tokens": 12}
+whole_response = client.responses.create(model="llm", input=question, **settings)
+assert whole_response.output_text == said("llm", **settings).output_text
+assert client.responses.parse(model="llm", input=question, text_format=Paint, temperature=0).output_parsed
+assert client.responses.create(model="app:naive", input=question).output[0].content[0].annotations
+assert said("app:naive").output[0].content[0].annotations
+schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
+function = {"name": "weather", "parameters": schema}
+tools = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+call, *_ = client.chat.completions.create(max_tokens=64, **tools, **asked).choices[0].message.tool_calls
+assert call.function.name == "weather"
+tools = {"tools": [{"type": "function", **function}], "tool_choice": "required"}
+item, *_ = client.responses.create(model="llm", input=question, temperature=0, **tools).output
+assert item.name == "weather"
+
 async def main():
     async with AsyncOpenAI(base_url=url, api_key="none") as client:
         found = await client.chat.completions.create(max_tokens=12, **asked)
         assert found.choices[0].message.content == whole
+        streamed = await client.chat.completions.create(max_tokens=12, stream=True, **asked)
+        assert "".join([one.choices[0].delta.content or "" async for one in streamed]) == whole
+        found = await client.responses.create(model="llm", input=question, **settings)
+        assert found.output_text == whole_response.output_text
 
 asyncio.run(main())
 """
@@ -81,6 +107,43 @@ vectors = OpenAIEmbeddings(base_url=url, api_key="none", model="embedding", chec
 assert len(vectors.embed_query("a")) == 384
 assert OpenAI(base_url=url, api_key="none", model="llm", temperature=0, max_tokens=4).invoke("The inn")
 assert ChatOpenAI(base_url=url, api_key="none", model="app:naive").invoke(question).content
+newer = ChatOpenAI(base_url=url, api_key="none", model="llm", use_responses_api=True, temperature=0)
+assert newer.invoke(question).text
+"""
+_LANGGRAPH = """
+from typing import TypedDict
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from langgraph.graph import END, START, StateGraph
+from langgraph.prebuilt import create_react_agent
+
+llm = ChatOpenAI(base_url=url, api_key="none", model="llm", temperature=0, max_tokens=32)
+vectors = OpenAIEmbeddings(base_url=url, api_key="none", model="embedding", check_embedding_ctx_length=False)
+pages = ["The captain lived at the inn.", "The squire lived at the hall.", "The doctor rode home."]
+
+class State(TypedDict):
+    question: str
+    context: str
+    answer: str
+
+def retrieve(state):
+    found, wanted = vectors.embed_documents(pages), vectors.embed_query(state["question"])
+    scores = [sum(a * b for a, b in zip(one, wanted)) for one in found]
+    return {"context": pages[scores.index(max(scores))]}
+
+def generate(state):
+    asked = "Context: " + state["context"] + "\\nQuestion: " + state["question"]
+    return {"answer": llm.invoke(asked).content}
+
+graph = StateGraph(State).add_node(retrieve).add_node(generate)
+graph = graph.add_edge(START, "retrieve").add_edge("retrieve", "generate").add_edge("generate", END).compile()
+found = graph.invoke({"question": question})
+assert found["context"] == pages[0] and found["answer"]
+streamed = [part[0].content for part in graph.stream({"question": question}, stream_mode="messages")]
+assert "".join(streamed) == found["answer"]
+agent = create_react_agent(llm, [tool(weather)])
+messages = agent.invoke({"messages": [("user", "How is the weather in Oslo?")]})["messages"]
+assert messages[-1].type == "ai"
 """
 _LLAMA_INDEX = """
 from llama_index.core.llms import ChatMessage
@@ -91,19 +154,20 @@ from llama_index.llms.openai_like import OpenAILike
 settings = {"api_base": url, "api_key": "none", "model": "llm", "context_window": 4096, "temperature": 0}
 llm = OpenAILike(is_chat_model=True, is_function_calling_model=True, max_tokens=128, **settings)
 messages = [ChatMessage(role="user", content=question)]
+llm.chat(messages)  # with its prompt in the cache, a model in bfloat16 may take another of two near tokens
 whole = llm.chat(messages).message.content
 assert "".join(one.delta or "" for one in llm.stream_chat(messages)) == whole
 assert OpenAILike(is_chat_model=False, max_tokens=8, **settings).complete("The inn").text
 tools = [FunctionTool.from_defaults(weather)]
 answer = llm.chat_with_tools(tools, user_msg="The weather?", tool_required=True)
-(call,) = llm.get_tool_calls_from_response(answer)
+call, *_ = llm.get_tool_calls_from_response(answer)
 assert call.tool_name == "weather"
 vectors = OpenAILikeEmbedding(model_name="embedding", api_base=url, api_key="none")
 assert len(vectors.get_text_embedding("a")) == 384
 """
 _PYDANTIC_AI = """
 from pydantic_ai import Agent, NativeOutput
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 settings = {"temperature": 0, "max_tokens": 128}
@@ -119,28 +183,38 @@ async def main():
         assert isinstance(found.output, Paint)
     with_tools = Agent(model, output_type=Paint, tools=[weather], model_settings=settings)
     assert isinstance((await with_tools.run("The weather?")).output, Paint)
+    newer = OpenAIResponsesModel("llm", provider=OpenAIProvider(base_url=url, api_key="none"))
+    found = await Agent(newer, output_type=NativeOutput(Paint), model_settings=settings).run("Paint.")
+    assert isinstance(found.output, Paint)
 
 asyncio.run(main())
 """
 _AGENTS = """
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner
 from agents import function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
+client = AsyncOpenAI(base_url=url, api_key="none")
 
-async def main():
-    model = OpenAIChatCompletionsModel("llm", AsyncOpenAI(base_url=url, api_key="none"))
-    settings = {"name": "a", "model": model, "model_settings": ModelSettings(temperature=0, max_tokens=128)}
+async def run(model, limit):
+    settings = {"name": "a", "model": model, "model_settings": ModelSettings(temperature=0, max_tokens=limit)}
     whole = (await Runner.run(Agent(instructions="Be brief.", **settings), question)).final_output
     streamed = Runner.run_streamed(Agent(instructions="Be brief.", **settings), question)
     async for _ in streamed.stream_events():
         pass
     assert streamed.final_output == whole
     assert isinstance((await Runner.run(Agent(output_type=Paint, **settings), "Paint.")).final_output, Paint)
+    settings["model_settings"] = ModelSettings(temperature=0, max_tokens=limit, tool_choice="required")
     tools = {"tools": [function_tool(weather)], "tool_use_behavior": "stop_on_first_tool"}
     found = await Runner.run(Agent(**tools, **settings), "The weather?")
     assert found.final_output.startswith("rain in")
+    found = await Runner.run(Agent(tools=[function_tool(weather)], **settings), "The weather?")
+    assert found.final_output and len(found.new_items) >= 3
+
+async def main():
+    await run(OpenAIChatCompletionsModel("llm", client), 128)
+    await run(OpenAIResponsesModel("llm", client), None)  # which takes an answer at its limit for an error
 
 asyncio.run(main())
 """
@@ -161,6 +235,7 @@ class ClientExample:
 EXAMPLES: Mapping[str, ClientExample] = {
     "openai": ClientExample(("openai",), _OPENAI),
     "langchain": ClientExample(("langchain-openai",), _LANGCHAIN),
+    "langgraph": ClientExample(("langgraph", "langchain", "langchain-openai"), _LANGGRAPH),
     "llama-index": ClientExample(
         ("llama-index-llms-openai-like", "llama-index-embeddings-openai-like"), _LLAMA_INDEX
     ),
@@ -181,32 +256,35 @@ def install(name: str, packages: tuple[str, ...]) -> Path:
 
 
 @contextmanager
-def serving() -> Iterator[str]:
-    """Context manager that runs `stretto serve`; gives its URL."""
-    command = [
-        sys.executable,
-        "-m",
-        "stretto",
-        "serve",
-        "--port",
-        "0",
-        "--app",
-        "naive",
-        "--docs",
-        str(_BOOK),
-    ]
-    server = subprocess.Popen(command, cwd=CLONE, stderr=subprocess.PIPE, text=True)
+def running(*command: str) -> Iterator[str]:
+    """Context manager that runs a command of `stretto`; gives the URL that it prints."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "stretto", *command], cwd=CLONE, stderr=subprocess.PIPE, text=True
+    )
     try:
         assert server.stderr is not None
         for line in server.stderr:
-            if found := re.search(r"http://\S+", line):
+            if found := re.search(r"http://[^\s,]+", line):
                 yield found[0]
                 break
         else:
-            raise SystemExit("stretto serve has ended")
+            raise SystemExit(f"stretto {command[0]} has ended")
     finally:
         server.kill()
         server.communicate()
+
+
+@contextmanager
+def serving(models: str) -> Iterator[str]:
+    """Context manager that runs `stretto serve` with the default model, or with an emulated worker; gives its
+    URL.
+    """
+    command = ["serve", "--port", "0", "--app", "naive", "--docs", str(_BOOK)]
+    with ExitStack() as stack:
+        if models == "workers":
+            emulated = ("emulate", "--model", "llama-2-7b", "--loading-s", "0", "--port", "0")
+            command += ["--worker", stack.enter_context(running(*emulated))]
+        yield stack.enter_context(running(*command))
 
 
 def main() -> int:
@@ -215,29 +293,38 @@ def main() -> int:
     parser.add_argument(
         "clients", nargs="*", metavar="CLIENT", help=f"of {', '.join(EXAMPLES)}; default: all"
     )
-    clients = parser.parse_args().clients or list(EXAMPLES)
+    parser.add_argument("--models", default="default,workers", help="what serves; default: both")
+    given = parser.parse_args()
+    clients = given.clients or list(EXAMPLES)
     if unknown := [name for name in clients if name not in EXAMPLES]:
         parser.error(f"there is no client {unknown[0]!r}; there are {', '.join(EXAMPLES)}")
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     num_failed = 0
-    with tempfile.TemporaryDirectory(prefix="stretto-clients-") as work, serving() as url:
-        for name in clients:
-            python = install(name, EXAMPLES[name].packages)
-            path = Path(work, "program.py")
-            path.write_text(_COMMON + EXAMPLES[name].program, "utf-8")
-            begin_s = time.monotonic()
-            ended = subprocess.run(
-                [str(python), str(path), url],
-                cwd=work,
-                env=variables,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-            )
-            num_failed += ended.returncode != 0
-            result = "ok" if ended.returncode == 0 else f"FAILED\n{ended.stderr}"
-            print(f"{name}: {result} ({time.monotonic() - begin_s:.0f} s)", flush=True)
+    with tempfile.TemporaryDirectory(prefix="stretto-clients-") as work:
+        for models in given.models.split(","):
+            with serving(models) as url:
+                for name in clients:
+                    num_failed += not _succeeds(name, models, url, Path(work), variables)
     return min(1, num_failed)
+
+
+def _succeeds(name: str, models: str, url: str, work: Path, variables: Mapping[str, str]) -> bool:
+    """Run the program of a client, and print what came of it; return whether it succeeds."""
+    python = install(name, EXAMPLES[name].packages)
+    path = work / "program.py"
+    path.write_text(_COMMON + EXAMPLES[name].program, "utf-8")
+    begin_s = time.monotonic()
+    ended = subprocess.run(
+        [str(python), str(path), url],
+        cwd=work,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    result = "ok" if ended.returncode == 0 else f"FAILED\n{ended.stderr}"
+    print(f"{name}, {models}: {result} ({time.monotonic() - begin_s:.0f} s)", flush=True)
+    return ended.returncode == 0
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from stretto.engines import llm_engine, tools_engine
 from stretto.engines.batch.calculator import calculate
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.standin import quote
+from stretto.engines.scripted.standin import quoted_answer
 from stretto.model.tasks import Decode, LLMTask
 
 
@@ -61,9 +61,11 @@ def write_by_rule(task: LLMTask, decode: Decode) -> str:
         calls = [{"name": "calculate", "arguments": {"expression": one}} for one in sums]
         calls.append({"name": "search", "arguments": {"words": question}})
         return json.dumps([] if "results1" in known else calls)
-    *calculated, found = known["results1"].calls
+    results = known["results1"].tools
+    assert results is not None
+    *calculated, found = results.calls
     values = [f"{json.loads(one.arguments)['expression']} = {one.text}." for one in calculated]
-    return " ".join([*values, quote(question, found.text, "")])
+    return " ".join([*values, quoted_answer(question, found.text, "")])
 
 
 def rule() -> Deployment:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stretto import DEFAULT, Component, Document, Input, Runtime, Template, load_documents
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.engines import llm_engine, web_engine
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stretto import DEFAULT, Component, Input, Runtime, Task, Template, deploy
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles

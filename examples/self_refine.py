@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from stretto import DEFAULT, Component, Input, Runtime, Template
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.engines import llm_engine
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port

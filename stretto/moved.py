@@ -111,6 +111,7 @@ MOVED = {
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""
 RENAMED: dict[str, dict[str, str]] = {
+    "stretto.apps.components.rag": {"Synthesis": "stretto.apps.components.synthesis:Synthesis"},
     "stretto.cli.ask.sources": {"Source": "AnswerSource"},
     "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
@@ -179,7 +180,10 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},
     "stretto.sched.queries.session": {"Session": "SessionMachine"},
     "stretto.sched.vocabulary": {"DEFAULT": "stretto.apps.vocabulary:DEFAULT"},
-    "stretto.schema.fields": {"Problem": "FieldProblem"},
+    "stretto.schema.fields": {
+        "Problem": "stretto.schema.typed:ValueProblem",
+        "FieldProblem": "stretto.schema.typed:ValueProblem",
+    },
     "stretto.service.apps.multipart": {"Part": "BodyPart"},
     "stretto.service.refusals": {
         name: f"stretto.http.refusals:{name}"

@@ -58,6 +58,7 @@ local_engines()
 from stretto.documents.office.package import check_package
 import docx, lxml.etree, openpyxl, pptx
 """,
+    "otel": "import stretto.operate.otel, stretto.router.serve",
     "mcp": """
 import sys
 from stretto.engines.mcp_tools import MCPServer, MCPTools

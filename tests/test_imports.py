@@ -24,7 +24,7 @@ LAYERS = (
     "apps",
     "components http wire",
     "engines",
-    "schema trace",
+    "operate schema trace",
     "runtime sim",
     "emulate programs",
     "planner router",

@@ -17,7 +17,7 @@ from support.virtual_loop import in_virtual_time
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import DEFAULT, Component, Input, Runtime, Template
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.apps.plan_cache import PlanCache
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load

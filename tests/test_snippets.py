@@ -14,9 +14,11 @@ WITH_SNIPPETS = [page for page in pages() if python_of(page)]
 RUN_ELSEWHERE = {
     "agents.md": "apps/test_agents_page.py",
     "apps.md": "test_examples.py",
+    "batches.md": "service/test_batches_by_openai.py",
     "deployed_apps.md": "service/test_apps_page.py",
     "http.md": "service/test_service_pages.py",
     "openai.md": "service/test_openai_clients.py",
+    "reading.md": "schema/test_typed.py",
     "semantic_variables.md": "programs/test_documentation.py",
     "service.md": "service/test_service_pages.py",
     **dict.fromkeys(("agent.md", "app.md", "program.md", "serve.md"), "test_tutorial.py"),

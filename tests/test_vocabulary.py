@@ -12,7 +12,7 @@ import pytest
 from support.virtual_loop import in_virtual_time
 
 from stretto import DEFAULT, Component, Input, Runtime, Task, Template, Vocabulary
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Graph, Ref, config_items
 from stretto.graph.ops import OPS, Ops, OpSpec, Port
@@ -270,5 +270,5 @@ def test_an_own_op_is_drawn_recorded_and_read_back(tmp_path: Path) -> None:
     assert replay_engines(run, WhatIf(policy="own"), own)[0].engine.policy == "own"
     with pytest.raises(ConfigError, match="there is no policy 'own'"):
         replay_engines(run, WhatIf(policy="own"))
-    with pytest.raises(UserError, match="line 1: policy must be one of programs_first"):
+    with pytest.raises(UserError, match="line 1: there is no policy 'own'; there are programs_first"):
         read_run(path)

@@ -18,6 +18,7 @@ from benchmarks.answers.questions import SETS, WHOLE, Asked, Half, QuestionSets,
 from benchmarks.answers.scores import contains, token_f1
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
+from stretto.documents.support import NOT_FOUND
 from stretto.engines.catalogue import DEFAULT_LLM
 
 QUALITY = "answers that contain the known one, F1 and right first sources (%)"
@@ -84,6 +85,8 @@ def _rows(name: str, questions: Sequence[Asked], answers: Sequence[Answer]) -> l
             "contains_percent": 100 * statistics.fmean(right),
             "f1_percent": 100 * statistics.fmean(f1),
             "first_source_percent": 100 * statistics.fmean(sourced),
+            "said_not_found_percent": 100
+            * statistics.fmean(answer.text.startswith(NOT_FOUND) for _, answer in pairs),
             "words_of_an_answer": statistics.fmean(len(answer.text.split()) for _, answer in pairs),
         }
         rows.append(Row(QUALITY, f"{name}, {of}", values))

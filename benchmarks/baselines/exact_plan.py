@@ -56,7 +56,7 @@ def solve(times: RunTimes, max_s: float = _MAX_S) -> Solution:
     """
     with imports_of("bench", "the exact plan"):
         from ortools.sat.python import cp_model
-    names = times.problem.names
+    names = times.models
     listed = best_list(times)
     high = _count(makespan_s(times, *listed)) + len(names) + 1
     model = cp_model.CpModel()

@@ -19,7 +19,7 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.fit import PARTS, MeasuredStep, fit_shared_costs, fit_step_cost, parts_s
 from stretto.costs.nnls import Floats
-from stretto.costs.step import NUMBERS
+from stretto.costs.step_terms import NUMBERS
 from stretto.costs.steps_file import sample_steps
 from stretto.model.errors import ConfigError
 

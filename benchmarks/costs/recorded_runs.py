@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
-from stretto.costs.steps_file import checked, measured, read_rows
+from stretto.costs.steps_file import checked_step, measured_step, read_rows
 from stretto.model.errors import DocumentError
 
 STEPS = "real_run_iters_llama7b_vllm02_2023.csv.gz"
@@ -78,18 +78,19 @@ def load_real_runs(folder: Path) -> list[RealRun]:
 
 def _steps(path: Path) -> Iterator[tuple[str, MeasuredStep]]:
     for line, row in read_rows(path, _COLUMNS):
-        yield row["log"], checked(path, line, lambda row=row: _step(row))  # type: ignore[misc]
+        yield row["log"], checked_step(path, line, lambda row=row: _step(row))  # type: ignore[misc]
 
 
 def _step(row: Mapping[str, str]) -> MeasuredStep:
     num_sequences, num_tokens, num_padded, context, longest = (int(row[name]) for name in _COLUMNS[1:6])
     seconds = float(row["t_us"]) / 1e6
     if row["phase"] == "decode":
-        return measured(
+        return measured_step(
             StepShape(num_decodes=num_sequences, context_tokens=context, max_context_tokens=longest), seconds
         )
     longest = num_padded // max(1, num_sequences)
-    return measured(StepShape(num_sequences, num_tokens, longest, num_tokens * (longest + 1) // 2), seconds)
+    shape = StepShape(num_sequences, num_tokens, longest, num_tokens * (longest + 1) // 2)
+    return measured_step(shape, seconds)
 
 
 def _run(log: dict[str, str], requests: Sequence[tuple[int, int]], steps: list[MeasuredStep]) -> RealRun:

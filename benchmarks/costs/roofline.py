@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from stretto.costs.fit import MeasuredStep, fit_largest
+from stretto.costs.fit import MeasuredStep
+from stretto.costs.largest_sum import fit_largest
 from stretto.costs.nnls import Floats
 from stretto.costs.shape import StepShape
 

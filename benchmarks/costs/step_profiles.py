@@ -16,7 +16,7 @@ from typing import Any
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import Hardware, LLMModel, StepShape, model_of
 from stretto.costs.step import Kernels, StepFeatures
-from stretto.costs.steps_file import checked, measured, read_rows
+from stretto.costs.steps_file import checked_step, measured_step, read_rows
 from stretto.model.errors import DocumentError
 
 A100_80G = Hardware("A100-80G", 80 * 2**30, 2.04e12, 4.9e12, 312e12, num_cores=108)
@@ -68,7 +68,7 @@ def load_profiles(data: Path) -> list[StepProfile]:
             continue
         if row["model"] not in models:
             raise DocumentError(f"{path}, row {line}: model {row['model']!r} is not described in {STRUCTURE}")
-        step = checked(path, line, lambda row=row: _step(row))  # type: ignore[misc]
+        step = checked_step(path, line, lambda row=row: _step(row))  # type: ignore[misc]
         key = row["model"], int(row["tp"])
         if key not in found:
             found[key] = StepProfile(StepFeatures(models[key[0]], A100_80G, key[1], PROFILED))
@@ -87,7 +87,7 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
         shape = StepShape(num_sequences, total, longest, int(row["attn_sum"]) // 2)
     else:
         shape = StepShape(num_decodes=num_sequences, context_tokens=total, max_context_tokens=longest)
-    return measured(shape, sum(parts.values()), parts)
+    return measured_step(shape, sum(parts.values()), parts)
 
 
 def load_models(data: Path) -> dict[str, LLMModel]:

@@ -25,7 +25,8 @@ from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
 from stretto.sim.synthetic_workloads import poisson
-from stretto.wire.metrics import REQUEST_S, read_samples
+from stretto.wire.metric_table import VLLM_REQUEST_S
+from stretto.wire.metrics import read_samples
 
 _MAP_REDUCE = """graph summary(%texts: list[text], %question: text)
 %reading = prefill([c"Summarise: ", each %texts]) : list[kv] @llm
@@ -99,7 +100,9 @@ def _requests(urls: Sequence[str]) -> tuple[float, float]:
     """Return the seconds of all LLM requests that the servers have ended, and their number."""
     texts = [httpx.get(f"{url}/metrics").text for url in urls]
     seconds, number = (
-        sum(sample.value for text in texts for sample in read_samples(text, [f"{REQUEST_S.name}_{what}"]))
+        sum(
+            sample.value for text in texts for sample in read_samples(text, [f"{VLLM_REQUEST_S.name}_{what}"])
+        )
         for what in ("sum", "count")
     )
     return seconds, number

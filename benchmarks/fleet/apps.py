@@ -9,7 +9,8 @@ from typing import ClassVar
 from benchmarks.baselines import with_baselines
 from benchmarks.common.plain_prompts import PLAIN_PROMPTS
 from stretto.apps import advanced_rag, naive_rag
-from stretto.apps.components.component import Builder, Component, Input
+from stretto.apps.components.builder import Builder
+from stretto.apps.components.component import Component, Input
 from stretto.apps.template import Template
 from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Arg, Graph, Ref

@@ -11,7 +11,7 @@ from benchmarks.fleet.schemes import SIMULATED_OURS
 from benchmarks.fleet.simulated import SimulatedFleet, inputs_of
 from benchmarks.fleet.work import Asked
 from benchmarks.teola.costs import ModelClass
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.model.deployment import Deployment
 from stretto.sim.query_bound import QueryBound, lower_bound

@@ -18,10 +18,10 @@ import httpx
 from benchmarks.fleet.layout import Layout
 from benchmarks.fleet.work import ServerUrls
 from stretto.emulate.faults import Fault
-from stretto.emulate.lag_metrics import LATE_S, SLIPPED_S, WAITED_S
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.server_process.kept import KeptProcess
 from stretto.model.errors import EngineTimeout, EngineUnavailable
+from stretto.wire.metric_table import LATE_S, SLIPPED_S, WAITED_S
 from stretto.wire.metrics import read_samples
 
 _START_S = 60.0

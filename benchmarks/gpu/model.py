@@ -131,7 +131,7 @@ def random_weights() -> Iterator[None]:
                 return torch.ones(shape, dtype=dtype, device=device)
             return torch.randn(shape, dtype=dtype, device=device).mul_(0.02)
 
-        return weights.assemble(config, get)
+        return weights.assemble_weights(config, get)
 
     with patch.object(runner, "load_weights", load):
         yield

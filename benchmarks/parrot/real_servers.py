@@ -19,7 +19,8 @@ from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.server_process.kept import KeptProcess, take_port
 from stretto.model.errors import EngineTimeout, EngineUnavailable
-from stretto.wire.metrics import CACHE_HITS, PROMPT_TOKENS, read_samples
+from stretto.wire.metric_table import VLLM_CACHE_HITS, VLLM_PROMPT_TOKENS
+from stretto.wire.metrics import read_samples
 
 MODEL, DEVICE = "Llama-2-7b-hf", "A6000"
 Front: TypeAlias = Literal["serve", "route"]
@@ -73,13 +74,13 @@ def front(command: Front, urls: Sequence[str]) -> Iterator[int]:
 
 def prompt_and_cached_tokens(urls: Sequence[str]) -> tuple[int, int]:
     """Return how many prompt tokens servers have got, and how many of these they found in their caches."""
-    counts = {PROMPT_TOKENS.name: 0.0, CACHE_HITS.name: 0.0}
+    counts = {VLLM_PROMPT_TOKENS.name: 0.0, VLLM_CACHE_HITS.name: 0.0}
     for url in urls:
         with urlopen(f"{url}/metrics", timeout=30) as answer:
             text = answer.read().decode()
         for sample in read_samples(text, tuple(counts)):
             counts[sample.name] += sample.value
-    return round(counts[PROMPT_TOKENS.name]), round(counts[CACHE_HITS.name])
+    return round(counts[VLLM_PROMPT_TOKENS.name]), round(counts[VLLM_CACHE_HITS.name])
 
 
 def _engines_toml(urls: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.parrot.workflows import Arrival, Call, Workflow
 from stretto.model.errors import UserError
-from stretto.sim.synthetic_output import token_ids
+from stretto.sim.synthetic_output import made_up_token_ids
 
 _FILE = Path("multi_agent_coding") / "metagpt_pytorch_calls.jsonl.gz"
 _ROUND_S = 300.0
@@ -57,7 +57,7 @@ def infinite_share(calls: Sequence[RecordedCall]) -> float:
     earlier: list[list[int]] = []
     num_found = num_all = 0
     for one in calls:
-        tokens = token_ids(one.prompt)
+        tokens = made_up_token_ids(one.prompt)
         num_found += max((_num_common(tokens, other) for other in earlier), default=0)
         num_all += len(tokens)
         earlier.append(tokens)

@@ -51,12 +51,14 @@ class Hits:
         work_imbalance: the largest busy time of an instance over the mean: the seconds of its prefills, and
             its share of the decode steps.
         busy_share: mean share of the time for which an instance has a prefill to do.
+        first_s: seconds until the first token, of each request.
     """
 
     hit_share: float
     requests_imbalance: float
     work_imbalance: float
     busy_share: float
+    first_s: Sequence[float] = ()
 
 
 class LRUCache:
@@ -116,6 +118,7 @@ def replay_hits(
         max(num) * num_instances / sum(num),
         max(work_s) * num_instances / sum(work_s),
         sum(fleet.prefill_s) / num_instances / requests[-1].arrival_s,
+        fleet.first_s,
     )
 
 
@@ -135,6 +138,7 @@ class _Fleet:
         self.num_requests = [0] * num_instances
         self.work_s = [0.0] * num_instances
         self.prefill_s = [0.0] * num_instances
+        self.first_s: list[float] = []
         self._policy = policy
         self._profile = profile
         self._has_events = has_events
@@ -178,6 +182,7 @@ class _Fleet:
         view = self._view(instance)
         begun_s = max(request.arrival_s, self._free_s[instance])
         self._free_s[instance] = begun_s + prefill_s
+        self.first_s.append(begun_s + prefill_s - request.arrival_s)
         decode_s = self._profile.decode_s(view.num_running + 1) * request.output_tokens
         running = _Running(instance, placed, held_tokens, request.output_tokens, prefill_s, decode_s)
         heappush(self._ends, (begun_s + prefill_s, next(self._counter), running))

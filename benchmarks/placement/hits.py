@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.baselines import PLACEMENTS
+from benchmarks.placement.conversations import conversations
 from benchmarks.placement.hit_replay import Hits, Keyed, pooled_share, replay_hits
 from benchmarks.placement.machines import machine
 from benchmarks.placement.routed import routed
@@ -19,8 +20,10 @@ from stretto.cluster.placement import Placement
 from stretto.cluster.prefix_hashes import PrefixHasher, salted_root
 from stretto.trace.agents.formats import read_agent_trace
 from stretto.trace.agents.requests import SizedPrompt
+from stretto.trace.summary import quantile
 
 POOL = "one cache for all"
+CONVERSATIONS = "conversations"
 POLICIES = ("round_robin", "lmetric", "prefix_threshold", "e2", "stretto")
 _WITH_EVENTS = ", with KV events"
 _NUM_INSTANCES = 4
@@ -28,6 +31,8 @@ _BLOCK_TOKENS = 64
 _MOONCAKE = "Mooncake synthetic"
 _MOONCAKE_FILE = "mooncake_synthetic.jsonl.gz"
 _LEAST_OF_POOL = 0.99
+_LEAST_OF_CONVERSATIONS = 0.985
+_MOST_FIRST = 1.02
 _LEAST_OF_MOONCAKE = 0.645
 _MOST_IMBALANCE = 1.15
 _MOST_LOST_POINTS = 0.01
@@ -38,7 +43,7 @@ class HitScene:
     """Requests whose hits are counted.
 
     Attributes:
-        workload: name of the workload; "" for the trace of Mooncake.
+        workload: name of the workload; "" for the trace of Mooncake, "conversations" for those.
         num: number of requests; None for all of the trace.
         num_groups: number of tools or videos; None for the workload's own.
         cache_tokens: size of each instance's cache; None for no limit.
@@ -53,6 +58,9 @@ class HitScene:
 
     def requests(self, seed: int, data: Path | None) -> list[Keyed]:
         """Return the requests of a seed. The trace of Mooncake is the same for each."""
+        if self.workload == CONVERSATIONS:
+            assert self.num is not None, "conversations have no end"
+            return conversations(seed, self.num, self.rate_per_s)
         if not self.workload:
             assert data is not None, "the trace is in the folder of data"
             return _of_trace(data / "traces" / _MOONCAKE_FILE)[: self.num]
@@ -64,8 +72,13 @@ class HitScene:
         ]
 
     def texts(self, seed: int, data: Path | None) -> list[bytes]:
-        """Return the prompts of the requests of a seed; none for the trace of Mooncake, which has no text."""
-        return [one.text for one in self._made(seed, data)] if self.workload else []
+        """Return the prompts of the requests of a seed. Only for workloads with texts."""
+        return [one.text for one in self._made(seed, data)]
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether the prompts are texts, which routers by others can place."""
+        return self.workload not in ("", CONVERSATIONS)
 
     def _made(self, seed: int, data: Path | None) -> list[Request]:
         assert self.num is not None, "workloads have no end"
@@ -77,6 +90,8 @@ def hit_scenes(data: Path | None) -> Iterator[HitScene]:
     yield HitScene("200 tools", "toolbench", 4000, 24.0, 200)
     yield HitScene("1,500 tools", "toolbench", 4000, 12.0, 1500)
     yield HitScene("videos", "video", 967, 1.5)
+    for rate_per_s in (4.0, 8.0, 16.0, 32.0):
+        yield HitScene(f"conversations, {rate_per_s:g}/s", CONVERSATIONS, 3000, rate_per_s)
     if data is not None and (data / "traces" / _MOONCAKE_FILE).exists():
         yield HitScene(_MOONCAKE, "", None, cache_tokens=None)
 
@@ -108,6 +123,10 @@ def measure_hits(
         rows.append(Row(table_of(scene), POOL, {"hit_share": pool}, "simulated"))
         rows += [Row(table_of(scene), name, _values(of, pool), "simulated") for name, of in found.items()]
         goals += _goals(scene, pool, found["stretto"], found["stretto" + _WITH_EVENTS])
+        if scene.workload == CONVERSATIONS:
+            best_s = min(_first_s(of) for of in found.values())
+            what = f"{scene.name}: mean first token over that of the best policy"
+            goals.append(Goal(what, _first_s(found["stretto"]) / best_s, _MOST_FIRST, "lower"))
     return rows, goals
 
 
@@ -124,7 +143,7 @@ def _hits_of_seed(
         options.say(f"{table_of(scene)}, seed {seed}, {name}")
         yield name, replay(PLACEMENTS[name]())
         yield name + _WITH_EVENTS, replay(PLACEMENTS[name](), has_events=True)
-    for router in others() if scene.workload else ():
+    for router in others() if scene.has_texts else ():
         options.say(f"{table_of(scene)}, seed {seed}, {router.name}")
         with routed(router, _NUM_INSTANCES, scene.texts(seed, options.data)) as policy:
             yield router.name, replay(policy)
@@ -138,7 +157,13 @@ def _values(hits: Sequence[Hits], pool: float) -> dict[str, Value]:
         "requests_imbalance": statistics.fmean(one.requests_imbalance for one in hits),
         "work_imbalance": statistics.fmean(one.work_imbalance for one in hits),
         "busy_share": statistics.fmean(one.busy_share for one in hits),
+        "first_token_mean_ms": 1000 * _first_s(hits),
+        "first_token_p99_ms": 1000 * statistics.fmean(quantile(one.first_s, 0.99) for one in hits),
     }
+
+
+def _first_s(hits: Sequence[Hits]) -> float:
+    return statistics.fmean(statistics.fmean(one.first_s) for one in hits)
 
 
 def _goals(scene: HitScene, pool: float, without: Sequence[Hits], with_events: Sequence[Hits]) -> list[Goal]:
@@ -159,8 +184,9 @@ def _goals(scene: HitScene, pool: float, without: Sequence[Hits], with_events: S
         for hits in (without, with_events)
     ]
     what = f"hits, {scene.name}: largest over mean work or requests"
+    least = _LEAST_OF_CONVERSATIONS if scene.workload == CONVERSATIONS else _LEAST_OF_POOL
     return [
-        Goal(f"hits, {scene.name}, over those of one cache", best / pool, _LEAST_OF_POOL, "higher"),
+        Goal(f"hits, {scene.name}, over those of one cache", best / pool, least, "higher"),
         Goal(what, max(imbalances), _MOST_IMBALANCE, "lower"),
         lost,
     ]

@@ -120,15 +120,16 @@ def _chats() -> LengthsBySource:
 
 
 def _plans_of_max(problem: Problem) -> list[Plan]:
-    """Return the plans that give all devices to one node after the other, on one or two devices each."""
-    nodes = [node.name for node in problem.app.nodes]
+    """Return the plans that give all devices to one model after the other, on one or two devices each."""
     stages = [
         [
-            Stage(tuple(PlannedReplica(node, tuple(range(at, at + tp))) for at in _firsts(problem, tp)), True)
-            for tp in problem.costs[node]
+            Stage(
+                tuple(PlannedReplica(model, tuple(range(at, at + tp))) for at in _firsts(problem, tp)), True
+            )
+            for tp in problem.costs[model]
             if tp <= _MAX_TP
         ]
-        for node in nodes
+        for model in problem.models
     ]
     first, second = stages
     return [Plan("max", (one, other)) for one in first for other in second]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from benchmarks.programs.work import FAN_IN, MAP_REDUCE, ONE_CALL_KINDS
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Graph, Ref

@@ -15,7 +15,7 @@ from stretto.documents.load import load_documents
 from stretto.engines.batch.corpus_search import search_tool
 from stretto.engines.catalogue import tools_engine
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.engines.scripted.standin import quote
+from stretto.engines.scripted.standin import quoted_answer
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Decode, LLMTask
 from stretto.runtime.runtime import Runtime
@@ -39,7 +39,7 @@ class _Recorder:
         num_results = sum(name.startswith("results") for name in known)
         rng = random.Random(f"{self._seed} {known['question']} {num_results}")
         if decode.items is None:
-            text = quote(known["question"], known.get("results1", ""), "")
+            text = quoted_answer(known["question"], known.get("results1", ""), "")
         elif num_results == 2:
             text = "[]"
         else:

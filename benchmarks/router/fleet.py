@@ -32,7 +32,8 @@ from benchmarks.router.open_load import Asked, Streamed, ask_all
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.trace.summary import quantile
-from stretto.wire.metrics import CACHE_HITS, OUTPUT_TOKENS, PROMPT_TOKENS, read_samples
+from stretto.wire.metric_table import PREDICTED, VLLM_CACHE_HITS, VLLM_OUTPUT_TOKENS, VLLM_PROMPT_TOKENS
+from stretto.wire.metrics import read_samples
 
 ENDLESS = "one cache without an end"
 MODEL = "Llama-2-13b-hf"
@@ -41,8 +42,7 @@ MAX_PREDICTION_ERROR = 0.02
 _MAX_TOKENS = 4096
 """Tokens of a prompt and its answer that the model takes; longer ones of the workload are left out."""
 _FINISHED = "vllm:request_success_total"
-_PREDICTED = "stretto_router_cached_tokens_predicted_total"
-_COUNTED = (_FINISHED, PROMPT_TOKENS.name, CACHE_HITS.name, OUTPUT_TOKENS.name)
+_COUNTED = (_FINISHED, VLLM_PROMPT_TOKENS.name, VLLM_CACHE_HITS.name, VLLM_OUTPUT_TOKENS.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _predicted(router: Running) -> float | None:
         return None
     with urlopen(f"http://127.0.0.1:{router.port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    return sum(sample.value for sample in read_samples(text, (_PREDICTED,))) or None
+    return sum(sample.value for sample in read_samples(text, (PREDICTED.name,))) or None
 
 
 def _possible_hits(asked: Sequence[Asked]) -> float:
@@ -197,7 +197,7 @@ def _possible_hits(asked: Sequence[Asked]) -> float:
 
 
 def _computed(counts: Mapping[str, float]) -> float:
-    return counts[PROMPT_TOKENS.name] - counts[CACHE_HITS.name] + counts[OUTPUT_TOKENS.name]
+    return counts[VLLM_PROMPT_TOKENS.name] - counts[VLLM_CACHE_HITS.name] + counts[VLLM_OUTPUT_TOKENS.name]
 
 
 def _max_per_mean(values: Sequence[float]) -> float:

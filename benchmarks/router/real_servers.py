@@ -35,13 +35,13 @@ from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.serve import RunningRouter
+from stretto.wire.metric_table import PREDICTED
 from stretto.wire.metrics import read_samples
 
 TABLE = "two vLLM servers behind the router"
 MAX_ERROR = 0.02
 _PIECE_CHARS = 1600
 _PATIENCE_S = 600.0
-_PREDICTED = "stretto_router_cached_tokens_predicted_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ async def run_way(
         answers = await _ask_all(router.url, asked, size, at_once=size.at_once)
         async with httpx.AsyncClient(timeout=60) as client:
             metrics = (await client.get(f"{router.url}/metrics")).text
-    predicted = sum(sample.value for sample in read_samples(metrics, (_PREDICTED,)))
+    predicted = sum(sample.value for sample in read_samples(metrics, (PREDICTED.name,)))
     num_prompt = sum(one.num_prompt for one in answers)
     num_cached = sum(one.num_cached for one in answers)
     counts = [sum(one.worker == str(number) for one in answers) for number in range(len(workers))]

@@ -23,7 +23,7 @@ from stretto.runtime.instances import Instance, start_instance
 from stretto.runtime.loop_thread import LoopThread, run_on
 from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, RunBatch
 from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
-from stretto.trace.run_file import num_chars
+from stretto.trace.recorded_sizes import num_chars
 
 _START_S = 180.0
 _ANSWER_S = 60.0

@@ -14,7 +14,7 @@ from stretto.costs.shape import Hardware, LLMModel, StepShape
 from stretto.costs.step import StepCost, StepFeatures
 from stretto.model.tasks import Task, Usage
 from stretto.sched.messages import StartBatch
-from stretto.trace.run_file import num_chars
+from stretto.trace.recorded_sizes import num_chars
 
 _TYPICAL_CPU = Hardware("a core", 2**34, 2e10, 1e11, 5e10)
 """Hardware whose numbers only set the units of the fitted numbers."""

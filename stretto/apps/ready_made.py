@@ -10,8 +10,9 @@ from typing import Any
 
 from stretto.apps.components.agent import Agent
 from stretto.apps.components.component import Input
-from stretto.apps.components.rag import Indexing, QueryExpansion, Reranking, Searching, Synthesis
+from stretto.apps.components.rag import Indexing, QueryExpansion, Reranking, Searching
 from stretto.apps.components.search import Generation, Judge, Reading, WebSearch
+from stretto.apps.components.synthesis import Synthesis
 from stretto.apps.template import Template
 from stretto.model.tools import Tool
 

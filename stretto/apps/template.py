@@ -12,8 +12,9 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
+from stretto.apps.components.builder import Builder
 from stretto.apps.components.choices import NAMES, Choices, with_choices
-from stretto.apps.components.component import Builder, Chain, Component, Input, OutPort, Source, configure
+from stretto.apps.components.component import Chain, Component, Input, OutPort, Source, configure
 from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Ops

@@ -21,7 +21,7 @@ from stretto.sim.agent_load import simulate_agents
 from stretto.sim.simulated_model import SimulatedModel, preset_models
 from stretto.sim.synthetic_output import OutputSource
 from stretto.trace.agents.formats import agent_format, read_agent_trace
-from stretto.trace.agents.load_report import summarise
+from stretto.trace.agents.load_report import summarise_load
 from stretto.trace.lines import TraceError
 
 _ENGINE = "llm"
@@ -69,7 +69,7 @@ def replay_agents(
     llm = _llm(instances.get(_ENGINE, 1), policy, placement, kv_tokens)
     model_of = _models(preset, sizes.name, kv_tokens)
     trace = read_agent_trace(file)
-    report = summarise(trace, simulate_agents(trace, llm, model_of))
+    report = summarise_load(trace, simulate_agents(trace, llm, model_of))
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
     else:

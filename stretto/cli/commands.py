@@ -29,6 +29,8 @@ _FUNCTIONS = {
     "workload": ("stretto.cli.workload", "workload"),
     "route": ("stretto.cli.route", "route"),
     "serve": ("stretto.cli.serve", "serve"),
+    "usage": ("stretto.cli.usage", "usage"),
+    "keys": ("stretto.cli.keys", "keys"),
     "plan": ("stretto.cli.plan", "plan"),
     "run-plan": ("stretto.cli.run_plan", "run_plan"),
 }

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stretto.cli.engines_file import check_fits, deployed, labelled, shared_accelerator
-from stretto.cli.saved import measured
+from stretto.cli.engines_file import check_replica_fits, deployed, labelled, shared_accelerator
+from stretto.cli.saved import with_saved_profiles
 from stretto.cluster.machine import Machine, Placed
 from stretto.engines.batch.embedding import MINILM, model_name
 from stretto.engines.catalogue import (
@@ -27,7 +27,7 @@ from stretto.engines.executables import EXECUTABLES
 from stretto.engines.llm_size import are_small_llms
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError
-from stretto.runtime.devices import detect_machine
+from stretto.runtime.devices import detect_devices
 from stretto.sched.orders import check_policy
 from stretto.schema.reading import read_tables
 from stretto.schema.tables import Tables
@@ -90,7 +90,7 @@ class Assembled:
 
     def with_engine(self, deployment: Deployment) -> Assembled:
         """Return the same engines, but with `deployment` instead of the engine that has its name."""
-        changed = measured(deployment)
+        changed = with_saved_profiles(deployment)
         others = (changed if old.name == changed.name else old for old in self.deployments)
         return replace(self, deployments=tuple(others))
 
@@ -127,13 +127,13 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
         )
     )
     _check_models_run_here(options, [engine for engine in usual if engine.name not in file])
-    chosen = tuple(measured(file.get(engine.name, engine)) for engine in usual)
+    chosen = tuple(with_saved_profiles(file.get(engine.name, engine)) for engine in usual)
     if machine is None and any(r.devices or shared_accelerator(r) for _, r in labelled(chosen)):
-        machine = detect_machine()
+        machine = detect_devices()
     if machine is not None:
         placed: list[Placed] = []
         for new in labelled(chosen):
-            check_fits(machine, new, placed)
+            check_replica_fits(machine, new, placed)
             placed.append(new)
     return Assembled(chosen, machine, frozenset(file), embedder)
 

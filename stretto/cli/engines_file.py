@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from stretto.cluster.machine import Machine, Placed, check_free
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError
-from stretto.runtime.devices import detect_machine
+from stretto.runtime.devices import detect_devices
 from stretto.schema.deployments import read_deployments, read_machine
 from stretto.schema.tables import Tables
 
@@ -21,20 +21,20 @@ def deployed(tables: Tables) -> tuple[Machine, tuple[Deployment, ...]]:
         ConfigError: a name, key or value is wrong, or the machine cannot hold all replicas at once.
     """
     deployments = read_deployments(tables)
-    machine = read_machine(tables) or detect_machine()
+    machine = read_machine(tables) or detect_devices()
     unread = {engine.name: labelled([engine]) for engine in deployments}
     placed: list[Placed] = []
     for row in tables.rows("replica"):
         new = unread[row.values["engine"]].pop(0)
         try:
-            check_fits(machine, new, placed)
+            check_replica_fits(machine, new, placed)
         except ConfigError as cause:
             raise row.error(cause.message, "devices") from cause
         placed.append(new)
     return machine, deployments
 
 
-def check_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
+def check_replica_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
     """Check that a machine has devices and memory for a new replica beside the `others`.
 
     Raises:

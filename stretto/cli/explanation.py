@@ -6,8 +6,8 @@ import difflib
 import inspect
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +19,7 @@ from stretto.apps.vocabulary import DEFAULT
 from stretto.cli import parsing
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import EngineOptions, assemble
+from stretto.cli.explained_steps import change_text, changes_text, steps_text
 from stretto.cli.learned_rows import learned_text
 from stretto.cli.names import SEARCH
 from stretto.engines.catalogue import STAND_IN
@@ -51,75 +52,134 @@ def print_settings(app: str, engines: EngineOptions) -> None:
     Console(emoji=False).print(text, markup=False, highlight=False, soft_wrap=True, end="")
 
 
-def print_explanation(
-    app: str,
-    docs: list[Path] | None,
-    passes: str,
-    engines: EngineOptions,
-    configuration: Configuration,
-    html: Path | None,
-    max_bytes: int,
-    *,
-    is_unrolled: bool,
-    is_strict: bool,
-) -> None:
-    """Print an app's graph before, between and after the passes, with what these are predicted to save.
+@dataclass(frozen=True)
+class Explained:
+    """An app's graph, and what each pass has made of it.
+
+    Attributes:
+        omitted: line about components that are left out for a small LLM; "" if there is none.
+        graph: the graph before the passes.
+        passes: name of each pass, the graph after it, and its verdict if it was weighed.
+        predictions: text with what each pass is predicted to save and to cost; "" if none was weighed.
+        learned: text about what services have learned of the engines' programs; "" if nothing.
+    """
+
+    omitted: str
+    graph: Graph
+    passes: tuple[tuple[str, Graph, Verdict | None], ...]
+    predictions: str
+    learned: str
+    profiles: Profiles
+
+    @property
+    def e_graph(self) -> Graph:
+        """The graph that runs."""
+        return self.passes[-1][1] if self.passes else self.graph
+
+    def changes(self) -> Iterator[tuple[str, Graph, Graph, Verdict | None]]:
+        """Yield the name of each pass, the graph before and after it, and its verdict."""
+        before = self.graph
+        for name, after, verdict in self.passes:
+            yield name, before, after, verdict
+            before = after
+
+    def steps(self) -> list[tuple[str, Graph, str]]:
+        """Return the headings of the whole explanation, each with its graph and text."""
+        steps = [("p-graph", self.graph, print_graph(self.graph))]
+        for name, before, after, verdict in self.changes():
+            is_left = verdict is not None and not verdict.is_kept
+            text = f"  {verdict.reason}\n" if verdict and is_left else _difference(before, after)
+            steps.append((name, after, text))
+        if self.predictions:
+            steps.append(("passes, as predicted", self.e_graph, self.predictions))
+        steps.append(("e-graph", self.e_graph, print_graph(self.e_graph)))
+        if self.learned:
+            steps.append(("whose turn, as learned by `stretto serve`", self.e_graph, self.learned))
+        return steps
+
+    def short_text(self) -> str:
+        """Return which step runs after which, and what each pass has changed."""
+        rows = [
+            (name, change_text(before, after), "" if verdict is None else verdict.reason)
+            for name, before, after, verdict in self.changes()
+        ]
+        return f"{steps_text(self.e_graph)}\n{changes_text(rows)}"
+
+
+def explained(app: str, passes: str, engines: EngineOptions, configuration: Configuration) -> Explained:
+    """Return an app's graph before, between and after the passes, with what these are predicted to save.
 
     Args:
         engines: options that say which LLM and which engines file there are; they decide what the app is.
-        docs: documents whose chunks are counted; None counts none.
         passes: names of passes, as the option `--passes` has them.
         configuration: settings of the app's components.
-        html: file for a page with everything; None writes none.
-        max_bytes: size of the largest document that is read.
-        is_unrolled: whether to draw the graph stage by stage too.
-        is_strict: whether a document that cannot be read is an error.
 
     Raises:
         UserError: an argument is wrong; the message says what would be right.
     """
-    console = Console(emoji=False)
     template = parsing.template(app, small_llm=engines.has_small_llm)
     assembled = assemble(engines, searches=app == SEARCH, default_llm=STAND_IN)  # plans need no model
     idle = idle_conditions(assembled.deployments)
-    profiles = idle.profiles
-    graph = template.lower(configuration)
+    graph = before = template.lower(configuration)
     names = DEFAULT.select_passes(passes)
     weighed: dict[str, Verdict] = {}
-    predictions = ""
     if names == WEIGHED:
         names = tuple(DEFAULT.passes)
         weighed = {verdict.name: verdict for verdict in weigh(graph, idle, DEFAULT.passes)[1]}
-        predictions = _predictions(graph, idle, weighed)
-    left_out = {name: f"  {verdict.reason}\n" for name, verdict in weighed.items() if not verdict.is_kept}
-    lengths = _lengths(docs, graph, max_bytes, is_strict=is_strict)
-    steps = [("p-graph", graph, print_graph(graph))]
+    predictions = _predictions(graph, idle, weighed) if weighed else ""
+    left_out = {name for name, verdict in weighed.items() if not verdict.is_kept}
     chosen = {name: _leave if name in left_out else DEFAULT.passes[name] for name in names}
-    for number, (name, changed) in enumerate(run_passes(graph, profiles, chosen)):
-        if number < len(chosen) or changed is not graph:  # later sweeps that change nothing are not shown
-            steps.append((name, changed, left_out.get(name) or _difference(graph, changed)))
-        graph = changed
-    if predictions:
-        steps.append(("passes, as predicted", graph, predictions))
-    depths = {node.name: node.depth for node in compile_graph(graph, profiles).nodes}
-    steps.append(("e-graph", graph, print_graph(graph)))
-    if learned := learned_text({primitive.engine for primitive in graph if primitive.engine}):
-        steps.append(("whose turn, as learned by `stretto serve`", graph, learned))
-    if omitted := _left_out(app, template):
-        console.print(omitted, markup=False, highlight=False, soft_wrap=True)
-    for heading, _, text in steps:
+    changed = []
+    for number, (name, after) in enumerate(run_passes(graph, idle.profiles, chosen)):
+        if number < len(chosen) or after is not before:  # later sweeps that change nothing are not shown
+            changed.append((name, after, weighed.get(name)))
+        before = after
+    learned = learned_text({primitive.engine for primitive in before if primitive.engine})
+    return Explained(_left_out(app, template), graph, tuple(changed), predictions, learned, idle.profiles)
+
+
+def print_explanation(
+    found: Explained,
+    lengths: Mapping[str, int],
+    html: Path | None,
+    *,
+    is_whole: bool,
+    is_unrolled: bool,
+) -> None:
+    """Print which steps an app takes and what the passes have changed.
+
+    Args:
+        lengths: lengths of the lists of the graph, as far as they are known.
+        html: file for a page with everything; None writes none.
+        is_whole: whether to print the graph before, between and after the passes.
+        is_unrolled: whether to draw the graph stage by stage too.
+    """
+    console = Console(emoji=False)
+    if found.omitted:
+        console.print(found.omitted, markup=False, highlight=False, soft_wrap=True)
+    if not is_whole:
+        console.print(found.short_text(), markup=False, highlight=False, soft_wrap=True)
+        console.print("--whole prints the graphs, --html FILE draws them", markup=False, soft_wrap=True)
+    else:
+        _print_whole(console, found)
+    if is_unrolled:
+        console.print("[bold]unrolled[/]")
+        text = unroll(found.e_graph, lengths, found.profiles)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if html is not None:
+        sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in found.steps()]
+        parsing.write("--html", html, graph_page(found.graph.name, sections))
+        console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_whole(console: Console, found: Explained) -> None:
+    for heading, _, text in found.steps():
         console.print(f"[bold]{heading}[/]")
         console.print(_coloured(text or "  nothing to do\n"), soft_wrap=True)
+    depths = {node.name: node.depth for node in compile_graph(found.e_graph, found.profiles).nodes}
     order = sorted(depths.items(), key=lambda item: -item[1])
     console.print("[bold]depths[/]")
     console.print("  " + ", ".join(f"{name} {depth}" for name, depth in order) + "\n", highlight=False)
-    if is_unrolled:
-        console.print("[bold]unrolled[/]")
-        console.print(unroll(graph, lengths, profiles), markup=False, highlight=False, soft_wrap=True)
-    if html is not None:
-        sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in steps]
-        parsing.write("--html", html, graph_page(template.name, sections))
-        console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _leave(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
@@ -154,8 +214,8 @@ def _settings(template: Template) -> str:
     return "".join(lines)
 
 
-def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int, *, is_strict: bool) -> dict[str, int]:
-    """Lengths of the graph's lists; chunks are counted if there are documents."""
+def list_lengths(docs: list[Path] | None, graph: Graph, max_bytes: int, *, is_strict: bool) -> dict[str, int]:
+    """Return the lengths of the graph's lists; chunks are counted if there are documents."""
     if not docs:
         return {}
     from stretto.engines.batch.chunking import Chunking, ChunkingConfig

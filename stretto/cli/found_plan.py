@@ -41,8 +41,8 @@ class FoundPlan:
                 {
                     "when": action.when,
                     "do": action.verb,
-                    "node": action.replica.node,
-                    "model": self.problem.workload.models[action.replica.node].name,
+                    "model": self.problem.sizes[action.replica.model].name,
+                    "nodes": self.problem.nodes_of(action.replica.model),
                     "tp": action.replica.tp,
                     "devices": action.replica.devices,
                     "weight": action.replica.weight,
@@ -51,11 +51,13 @@ class FoundPlan:
             ],
             "spans": [
                 {
-                    "node": span.replica.node,
+                    "model": self.problem.sizes[span.replica.model].name,
+                    "nodes": self.problem.nodes_of(span.replica.model),
                     "devices": span.replica.devices,
                     "start_s": span.start_s,
                     "ready_s": span.ready_s,
                     "end_s": span.end_s,
+                    "waits_s": sum(end_s - begin_s for begin_s, end_s in span.waits_s),
                     "is_estimated": is_estimated(self.problem, span),
                 }
                 for span in self.done.spans
@@ -72,7 +74,7 @@ def print_plan(found: FoundPlan) -> None:
     problem, done, predicted_s = found.problem, found.done, found.predicted_s
     console = Console(markup=False, emoji=False)
     console.print(_table(problem, done))
-    for line in gantt(done, problem.names, problem.machine):
+    for line in gantt(done, problem.models, problem.machine):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     low_s, high_s = interval(predicted_s)
     console.print(
@@ -91,30 +93,30 @@ def print_plan(found: FoundPlan) -> None:
 
 
 def is_estimated(problem: Problem, span: ReplicaSpan) -> bool:
-    """Return whether a replica's times, or its node's lengths of answers, were not measured."""
-    node = span.replica.node
-    return node in problem.workload.estimated or problem.costs[node][span.replica.tp].is_estimated
+    """Return whether a replica's times, or the lengths of its nodes' answers, were not measured."""
+    one = span.replica
+    nodes = problem.nodes_of(one.model)
+    return not problem.workload.estimated.isdisjoint(nodes) or problem.costs[one.model][one.tp].is_estimated
 
 
 def _table(problem: Problem, done: Execution) -> Table:
     """Return the replicas by start, as a table."""
-    names = letters(problem.names)
+    names = letters(problem.models)
     table = Table(box=None, pad_edge=False)
-    for heading in ("", "node", "model", f"{problem.machine.device}s"):
+    for heading in ("", "model", "nodes", f"{problem.machine.device}s"):
         table.add_column(heading, overflow="fold")
     for heading in ("share", "start, s", "loaded, s", "end, s"):
         table.add_column(heading, justify="right")
     totals: dict[str, float] = {}
     for span in done.spans:
-        totals[span.replica.node] = totals.get(span.replica.node, 0.0) + span.busy_s * span.replica.tp
+        totals[span.replica.model] = totals.get(span.replica.model, 0.0) + span.busy_s * span.replica.tp
     for span in sorted(done.spans, key=lambda span: (span.start_s, span.replica.devices)):
-        node = span.replica.node
-        model = problem.workload.models[node].name + "*" * is_estimated(problem, span)
-        share = span.busy_s * span.replica.tp / max(1e-9, totals[node])
+        model = span.replica.model
+        share = span.busy_s * span.replica.tp / max(1e-9, totals[model])
         table.add_row(
-            names[node],
-            node,
-            model,
+            names[model],
+            problem.sizes[model].name + "*" * is_estimated(problem, span),
+            ", ".join(problem.nodes_of(model)),
             ",".join(map(str, span.replica.devices)),
             f"{share:.0%}",
             *(f"{seconds:.1f}" for seconds in (span.start_s, span.ready_s, span.end_s)),

@@ -52,7 +52,7 @@ def load(
 
     from stretto.cli.load_table import print_load_report
     from stretto.trace.agents.formats import read_agent_trace
-    from stretto.trace.agents.load_report import RequestTimes, summarise
+    from stretto.trace.agents.load_report import RequestTimes, summarise_load
 
     trace = read_agent_trace(file)
     with imports_of("client", "a load"):
@@ -63,7 +63,7 @@ def load(
             asyncio.run(send_trace(trace, times, url, model, api))
     finally:
         if times:
-            report = summarise(trace, times)
+            report = summarise_load(trace, times)
             if as_json:
                 print(json.dumps(report.to_json(), indent=2))
             else:

@@ -180,5 +180,14 @@ Dsn = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")]
+Otel = Annotated[
+    str | None,
+    typer.Option(
+        "--otel",
+        help="Send spans of programs, requests and attempts to the OpenTelemetry collector at this address, "
+        "by OTLP over HTTP.",
+        metavar="URL",
+    ),
+]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen at.")]
 Port = Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")]

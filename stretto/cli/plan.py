@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from stretto.costs.loading import Source
     from stretto.planner.application import Application
     from stretto.planner.machine import PlanMachine
+    from stretto.planner.plan import Plan
+    from stretto.planner.problem import Problem
 
 _MAX_DRAWS = 1000
 
@@ -51,6 +57,15 @@ def plan(
     no_preemption: Annotated[
         bool, typer.Option("--no-preemption", help="Never end a replica that still has calls.")
     ] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds",
+            help="Most seconds of the search. Then, or on Ctrl-C, the best plan so far is taken.",
+            metavar="SECONDS",
+            min=0.1,
+        ),
+    ] = None,
     graph: Annotated[
         bool, typer.Option("--graph", help="Print the graph of models only, and plan nothing.")
     ] = False,
@@ -79,9 +94,7 @@ def plan(
     from stretto.planner.model_graph import model_graph
     from stretto.planner.plan_files import read_application, read_requests
     from stretto.planner.planners.first import first_plan
-    from stretto.planner.planners.table import PLANNERS
     from stretto.planner.problem import Problem
-    from stretto.planner.run_times import RunTimes
 
     try:
         application = read_application(app)
@@ -109,23 +122,59 @@ def plan(
         f"first plan after {first_s:.2f} s: about {first.expected_s:.0f} s; searching for better ones",
         file=sys.stderr,
     )
-    times = RunTimes(problem)
-    found = PLANNERS[by](times)
+    found = _found(problem, by, first, seconds)
     planned = FoundPlan(
         problem,
         found,
         search_s=time.perf_counter() - begin_s,
         done=execute(problem, found, problem.draws[0]),
         predicted_s=[execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws],
-        bound_s=lower_bound_s(times),
+        bound_s=fmean(lower_bound_s(problem, drawn) for drawn in problem.possible_draws),
     )
     if html is not None:
-        page = gantt_page(problem.app.name, planned.done, problem.names, problem.machine)
+        page = gantt_page(problem.app.name, planned.done, problem.models, problem.machine)
         parsing.write("--html", html, page)
     if as_json:
         print(json.dumps(planned.as_json(), indent=2))
     else:
         print_plan(planned)
+
+
+def _found(problem: Problem, by: str, first: Plan, seconds: float | None) -> Plan:
+    """Return the best plan found; Ctrl-C and the end of the time end the search, not the command."""
+    from stretto.planner.planners.stretto import improving
+    from stretto.planner.planners.table import PLANNERS
+    from stretto.planner.run_times import RunTimes
+
+    found = first
+    try:
+        with _limited(seconds):
+            times = RunTimes(problem)
+            plans = improving(times) if by == "stretto" else (make(times) for make in [PLANNERS[by]])
+            for plan in plans:
+                found = plan
+    except (KeyboardInterrupt, TimeoutError):
+        print("the search was ended; the best plan so far is shown", file=sys.stderr)
+    return found
+
+
+@contextmanager
+def _limited(seconds: float | None) -> Iterator[None]:
+    """Raise TimeoutError after some seconds, if any are given."""
+    if seconds is None:
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _machine(application: Application, text: str) -> PlanMachine:

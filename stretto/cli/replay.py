@@ -89,7 +89,7 @@ def replay_run(
 
     from stretto.cli.agent_replay import is_agent_trace, replay_agents
     from stretto.sim.replay import WhatIf, replay
-    from stretto.trace.run_file import NOT_REPEATED
+    from stretto.trace.recorded_run import NOT_REPEATED
     from stretto.trace.run_reading import read_run
 
     if is_agent_trace(file):

@@ -10,6 +10,7 @@ import typer
 
 from stretto.cli import options
 from stretto.cli.terminal import say
+from stretto.cli.watching import watch_of
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
 
@@ -52,6 +53,7 @@ def route(
             metavar="NUMBER",
         ),
     ] = None,
+    otel: options.Otel = None,
     host: options.Host = None,
     port: options.Port = None,
     record: Annotated[
@@ -78,4 +80,4 @@ def route(
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     if not settings.worker:
         raise UserError("give the servers with --worker URL, or in the file of --config")
-    run_router(settings, record, say)
+    run_router(settings, record, say, watch_of(otel))

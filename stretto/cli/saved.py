@@ -57,7 +57,7 @@ def save_profile(key: str, profile: Profile) -> Path:
     return path
 
 
-def measured(deployment: Deployment) -> Deployment:
+def with_saved_profiles(deployment: Deployment) -> Deployment:
     """Return an engine with the latency profiles of its replicas replaced by those that were measured and
     saved on this machine.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -81,6 +82,16 @@ def serve(
             metavar="APP",
         ),
     ] = None,
+    otel: options.Otel = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            help="Folder in which OpenAI's files and batches are kept. Batches run with what other requests "
+            "leave of the engines, and go on when the service is started again.",
+            metavar="DIR",
+        ),
+    ] = None,
     host: options.Host = None,
     port: options.Port = None,
 ) -> None:
@@ -91,25 +102,31 @@ def serve(
     from stretto.cli.documents import read_documents
     from stretto.cli.engines_file import deployed
     from stretto.cli.progress import spinner
+    from stretto.cli.reachable import out_of_reach
     from stretto.cli.saved import learned_file
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
     from stretto.cli.served_workers import pool_of, with_pool
+    from stretto.cli.watching import watch_of
     from stretto.engines.llm_size import are_small_llms
     from stretto.schema.reading import read_tables
 
     with imports_of("service", "the service"):
+        from stretto.service.api_keys import is_hash
         from stretto.service.apps.deployed_app import load_apps
         from stretto.service.config import read_service_config
     if offline is None and offline_app is not None:
         raise UserError("--offline-app: has no use without --offline; name the file of requests")
     tables = None if engines is None else read_tables(engines)
     config = read_service_config(tables)
+    if plain := [one.name for one in config.tenant if not all(map(is_hash, one.keys))]:
+        say(f"keys of {', '.join(plain)} stand in plain text: put hashes there, which `stretto keys` writes")
     given: dict[str, Any] = {"host": host, "port": port}
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     apps = load_apps(app or (), small_llm=engines is None and not worker and are_small_llms(llm or ()))
     machine, described = (None, ()) if tables is None else deployed(tables)
     errors = Console(stderr=True, emoji=False)
-    pool = pool_of(worker or (), tables, config, say, model)
+    watch = watch_of(otel)
+    pool = pool_of(worker or (), tables, config, say, model, watch)
     if pool is None:
         deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
     else:
@@ -118,6 +135,8 @@ def serve(
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else search, documents)
     deployments, spares = with_vector_engines(deployments)
+    for away in asyncio.run(out_of_reach(deployments)):
+        say(f"{away}; started without it")
     beside = None if offline is None else _beside(offline, offline_app, deployments)
     with imports_of("service", "the service"):
         from stretto.service.serve import run_service
@@ -129,7 +148,19 @@ def serve(
             say(line)
 
         run_service(
-            deployments, config, say_ready, machine, apps, beside, documents, spares, learned_file(), pool
+            deployments,
+            config,
+            say_ready,
+            machine,
+            apps,
+            beside,
+            documents,
+            spares,
+            learned_file(),
+            pool,
+            watch,
+            state,
+            engines,
         )
 
 

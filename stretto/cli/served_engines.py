@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from stretto.apps.template import Template
-from stretto.cli.saved import measured
+from stretto.cli.saved import with_saved_profiles
 from stretto.engines.batch.embedding import MINILM
 from stretto.engines.catalogue import (
     BY_PREFIXES,
@@ -106,7 +106,7 @@ def with_engines_of(
             new = next((deployment for deployment in usual if deployment.name == name), None)
             if new is None:
                 raise ConfigError(f"app {app!r} needs the engine {name!r}; describe it in --engines FILE")
-            found[name] = measured(new)
+            found[name] = with_saved_profiles(new)
     return list(found.values())
 
 
@@ -121,9 +121,9 @@ def with_vector_engines(
     found = {deployment.name: deployment for deployment in deployments}
     spares: dict[str, Replica] = {}
     if EMBEDDING not in found and all(map(find_spec, _EMBEDS_WITH)):
-        embedding = measured(embedding_engine(MINILM))
+        embedding = with_saved_profiles(embedding_engine(MINILM))
         (spares[EMBEDDING],) = embedding.replicas
         found[EMBEDDING] = replace(embedding, replicas=())
     if RERANKING not in found:
-        found[RERANKING] = measured(reranking_engine(None))
+        found[RERANKING] = with_saved_profiles(reranking_engine(None))
     return list(found.values()), spares

@@ -12,6 +12,7 @@ from stretto.model.extras import imports_of
 from stretto.schema.tables import Tables
 
 if TYPE_CHECKING:
+    from stretto.operate.watch import Watch
     from stretto.service.config import ServiceConfig
     from stretto.service.pool.pool import WorkerPool
 
@@ -24,12 +25,14 @@ def pool_of(
     service: ServiceConfig,
     say: Callable[[str], None],
     model: str | None,
+    watch: Watch | None = None,
 ) -> WorkerPool | None:
     """Return the workers of a service; None if it has none.
 
     Args:
         urls: URLs of workers besides those of the file.
         model: name of the model that the engine "llm" asks them for.
+        watch: observer of all requests; None for one of the pool's own.
 
     Raises:
         ConfigError: the table `[router]` has unknown keys or values, or a URL cannot be used.
@@ -44,7 +47,7 @@ def pool_of(
     config = replace(config, worker=(*config.worker, *(WorkerConfig(url=url) for url in urls)))
     if not config.worker:
         return None
-    return WorkerPool(config, service, say, model, _LLM)
+    return WorkerPool(config, service, say, model, _LLM, watch)
 
 
 def with_pool(described: Sequence[Deployment], pool: WorkerPool, llms: Sequence[str]) -> Sequence[Deployment]:

@@ -215,7 +215,8 @@ class InstanceTable:
     @property
     def roomiest(self) -> int:
         """The largest number of tokens that still fit on one serving instance; 0 without one."""
-        self._sort()
+        if self._moved:
+            self._sort()
         return self._order.roomiest
 
     @property
@@ -246,7 +247,8 @@ class InstanceTable:
         suspect instances that run nothing and may be tried now. So each suspect gets one
         request at a time, and none that a serving instance may take, now or later.
         """
-        self._sort()
+        if self._moved:
+            self._sort()
         found = [self._views[instance] for instance in self._order.least_loaded(room)]
         return found or self._to_probe(room, now_s)
 
@@ -276,7 +278,8 @@ class InstanceTable:
         `candidates` does.
         """
         assert self._hosts is not None, "the table was made without full instances"
-        self._sort()
+        if self._moved:
+            self._sort()
         found = [self._views[instance] for instance in self._hosts.least_loaded(room)]
         return found or self._to_probe(room, now_s)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import PlacementRequest
-from stretto.cluster.prefix_hashes import pack
+from stretto.cluster.prefix_hashes import pack_hashes
 from stretto.cluster.prefix_index import Held, PrefixIndex
 from stretto.model.record import record
 
@@ -42,7 +42,7 @@ def key_portion(index: PrefixIndex, request: PlacementRequest, held: Held) -> Ke
         tree = index.tree(space)
         if tree is None:
             continue
-        path, num_matched = tree.path(pack(key.blocks))
+        path, num_matched = tree.path(pack_hashes(key.blocks))
         if 2 * num_matched * key.block_tokens > request.num_tokens:
             longest = max(path, key=lambda run: min(run.num_blocks, num_matched - run.start))
             end = min(longest.start + longest.num_blocks, num_matched)

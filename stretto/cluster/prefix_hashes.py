@@ -84,7 +84,7 @@ class PackedHashes(Sequence[BlockHash]):
         return f"PackedHashes(<{len(self)} hashes>)"
 
 
-def pack(hashes: Sequence[BlockHash]) -> bytes:
+def pack_hashes(hashes: Sequence[BlockHash]) -> bytes:
     """Return the first 8 bytes of each hash, joined."""
     if isinstance(hashes, PackedHashes):
         return hashes.data

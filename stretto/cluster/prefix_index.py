@@ -34,7 +34,7 @@ from stretto.cluster.placement import (
     PromptKey,
     Unbound,
 )
-from stretto.cluster.prefix_hashes import HASH_BYTES, pack
+from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
 from stretto.cluster.prefix_tree import Cache, PrefixTree
 from stretto.model.record import record
 
@@ -176,7 +176,7 @@ class PrefixIndex:
             if (tree := self._trees.get(space)) is None:
                 continue
             size, seen = key.block_tokens, 0
-            data = pack(key.blocks)
+            data = pack_hashes(key.blocks)
             looked_up.append((space, tree, data))
             path, end = tree.path(data)
             for run in reversed(path):
@@ -310,7 +310,7 @@ class PrefixIndex:
         if member is None or (tree := member.tree) is None:
             return
         key = request.keys.get(member.space)
-        if key is None or not (data := pack(key.blocks)):
+        if key is None or not (data := pack_hashes(key.blocks)):
             return
         num_blocks = len(data) // HASH_BYTES
         if num_blocks * key.block_tokens > member.cache_tokens:
@@ -338,7 +338,7 @@ class PrefixIndex:
         tree, key = member.tree, sent.key
         assert tree is not None, "requests are noted only where their space has a tree"
         if event.was_refused:
-            tree.take_back(instance, pack(key.blocks), sent.num_held, sent.at_s)
+            tree.take_back(instance, pack_hashes(key.blocks), sent.num_held, sent.at_s)
         if event.was_refused or held_tokens is None:
             return
         cache, most = self.caches[instance], member.cache_tokens / key.block_tokens

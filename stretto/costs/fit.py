@@ -1,9 +1,7 @@
 """Fits the numbers of the physical formula of step times to measured steps.
 
 The slowest of three (launching, reading, the longest sequence) decides how long a step takes, and which one
-it is, is not known beforehand. The fit therefore iterates: assume one for each row, solve nonnegative least
-squares on relative errors, then let the solution say which one decides each row. Rows with large errors weigh
-less in each round, so that outliers of a measurement do not distort the fit.
+it is, is not known beforehand: `largest_sum.py` finds it out.
 
 Where the rows leave a number open, a weak pull towards known numbers of the same hardware decides it. Numbers
 of attention kernels have a stronger pull, because they depend on the kernel rather than on the model and
@@ -20,14 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from stretto.costs.nnls import Floats, nnls
+from stretto.costs.largest_sum import Pull, fit_largest
+from stretto.costs.nnls import Floats
 from stretto.costs.shape import StepShape
-from stretto.costs.step import (
+from stretto.costs.step import LLMStepCost, StepFeatures
+from stretto.costs.step_terms import (
     ALL_REDUCE,
     BY_DEVICES,
     FOR_ALL,
@@ -43,12 +41,8 @@ from stretto.costs.step import (
     PREPARATION,
     SAMPLING,
     WEIGHTS,
-    LLMStepCost,
-    StepFeatures,
 )
 from stretto.model.errors import ConfigError
-
-Deciding: TypeAlias = npt.NDArray[np.int64]
 
 # Starting values, and the order of magnitude of unknown numbers: an engine that launches kernels one by one,
 # on a current device.
@@ -74,14 +68,9 @@ _PRODUCTS = ("tiles", "stairs", "matrix_256")  # together at least 1: none is fa
 _DEVICE = (*WEIGHTS, *MATRIX, *ALL_REDUCE, *PREFILL_ATTENTION)
 _SERIAL = (*PREPARATION, *SAMPLING, *HOST)
 _LEAST_STEPS = 8
-_ROUNDS = 30
-_SETTLED = 1e-5
-_FAIR = 0.02  # relative errors below it have equal weight
-_NEAR = 0.25  # relative distances from known numbers below it have equal weight
 _PULL = 0.002  # weight of a number's distance, relative to the error of one row; times the root of the rows
 _KERNEL_PULL = 3.0  # factor on the pull of attention kernels' numbers
 _KERNEL = (*LONGEST, "blocks", "partitions")
-_FIRM = 1e3  # weight of a sum that must hold
 _KNOWN_STEPS = 100  # number of measured steps that known stalls count as
 
 
@@ -125,22 +114,6 @@ class MeasuredStep:
     shape: StepShape
     seconds: float
     parts: Mapping[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """A penalty in a least-squares fit: it keeps each unknown near a known value, which decides where the
-    data do not.
-
-    Attributes:
-        target: known value of each unknown, near which it is kept.
-        scale: unit in which the distance to `target` is counted.
-        strength: weight of the penalty; 0 means none.
-    """
-
-    target: Floats
-    scale: Floats
-    strength: Floats
 
 
 def fit_step_cost(
@@ -236,67 +209,3 @@ def _fit(table: Floats, seconds: Floats, sums: Sequence[Floats], known: Floats, 
     stacked = np.stack([table * factors for factors in sums])
     together = mask(_PRODUCTS) * used if floors.any() else None
     return fit_largest(stacked, seconds, guesses, pull, floors * used, together)
-
-
-def fit_largest(
-    branches: Floats,
-    seconds: Floats,
-    guesses: Sequence[Floats],
-    pull: Pull | None = None,
-    floors: Floats | None = None,
-    together: Floats | None = None,
-) -> Floats:
-    """Fit a maximum of sums: return the nonnegative unknowns for which the largest of several sums comes
-    nearest to the measured `seconds`.
-
-    Each sum, called a branch, is a combination of the unknowns.
-
-    Args:
-        branches: factors of the unknowns, branch × row × unknown.
-        seconds: measured time of each row.
-        guesses: starting values of the unknowns; each decides which branch is the largest in which row.
-        pull: penalty that keeps the unknowns near known values; None for none.
-        floors: least value of each unknown; None for 0.
-        together: 1 for each unknown of a group whose sum is at least 1, 0 for the others; None for no group.
-    """
-    seconds = np.maximum(seconds, 1e-6)
-    rows = np.arange(len(seconds))
-    least = np.zeros(branches.shape[2]) if floors is None else floors
-    held = np.flatnonzero(pull.strength) if pull else np.zeros(0, dtype=np.int64)
-    strength, target, holding = np.zeros(0), np.zeros(0), np.zeros((0, branches.shape[2]))
-    if pull:
-        strength, target = pull.strength[held], pull.target[held] / pull.scale[held]
-        holding = (np.eye(branches.shape[2]) / np.where(pull.scale > 0, pull.scale, 1.0))[held]
-    best, best_error = np.zeros(branches.shape[2]), math.inf
-    for chosen in _starts(branches, seconds, guesses):
-        weights, trust, last_error = np.ones(len(seconds)), strength, math.inf
-        for _ in range(_ROUNDS):
-            measured = branches[chosen, rows] / seconds[:, None] * weights[:, None]
-            held_rows = holding * trust[:, None]
-            matrix = np.vstack([measured, held_rows])
-            goal = np.concatenate([weights, target * trust])
-            values = least + nnls(matrix, goal - matrix @ least)
-            if together is not None and together.any() and together @ values < 1:
-                matrix = np.vstack([matrix, _FIRM * together])
-                values = least + nnls(matrix, np.append(goal, _FIRM) - matrix @ least)
-            predicted = branches @ values
-            errors = np.abs(predicted.max(axis=0) / seconds - 1)
-            if errors.mean() < best_error:
-                best, best_error = values, float(errors.mean())
-            weights = np.sqrt(_FAIR / np.maximum(errors, _FAIR))
-            trust = strength * np.sqrt(_NEAR / np.maximum(np.abs(holding @ values - target), _NEAR))
-            decides = predicted.argmax(axis=0)
-            if np.array_equal(decides, chosen) and abs(errors.mean() - last_error) < _SETTLED:
-                break
-            chosen, last_error = decides, float(errors.mean())
-    return best
-
-
-def _starts(branches: Floats, seconds: Floats, guesses: Sequence[Floats]) -> list[Deciding]:
-    """First guesses of which branch is the largest in each row; one of them gives the fastest rows to the
-    first branch."""
-    if len(branches) == 1:
-        return [np.zeros(len(seconds), dtype=np.int64)]
-    starts = [(branches @ values).argmax(axis=0) for values in guesses]
-    fast = seconds <= 1.15 * np.quantile(seconds, 0.05)
-    return [*starts, np.where(fast, 0, starts[0])]

@@ -70,6 +70,10 @@ GPUS: Mapping[str, GPU] = {
             ("H100 PCIe",),
         ),
         GPU(peak_figures("H200", 143771 * _MIB, 4.8e12, 989e12, 132, 5.5e12), ("H200",), has_nvlink=True),
+        GPU(peak_figures("B200", 183359 * _MIB, 8.0e12, 2250e12, 148), ("B200",), has_nvlink=True),
+        GPU(
+            peak_figures("MI300X", 196592 * _MIB, 5.3e12, 1307e12, 304), ("Instinct MI300X",), has_nvlink=True
+        ),
         GPU(peak_figures("A6000", 49140 * _MIB, 0.768e12, 154.8e12, 84), ("RTX A6000",)),
         GPU(peak_figures("A40", 46068 * _MIB, 0.696e12, 149.7e12, 84), ("A40",)),
         GPU(peak_figures("A10", 23028 * _MIB, 0.6e12, 125e12, 72), ("A10",)),

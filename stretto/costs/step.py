@@ -33,6 +33,7 @@ from operator import mul
 from typing import NamedTuple, Protocol
 
 from stretto.costs.shape import Hardware, LLMModel, StepShape
+from stretto.costs.step_terms import FEW, FOR_ALL, HIDDEN, NUMBERS, StepTerms
 from stretto.costs.tiles import Multiplication
 from stretto.model.errors import ConfigError
 
@@ -58,55 +59,6 @@ class StepCost(Protocol):
         ...
 
 
-class StepTerms(NamedTuple):
-    """The predicted seconds of an LLM step, split by cause; their sum is the step's time.
-
-    Attributes:
-        launch: time by which launching exceeds the work of the device.
-        longest: time by which the longest sequence exceeds the reading of all KV.
-    """
-
-    launch: float
-    weights: float
-    matrix: float
-    all_reduce: float
-    prefill_attention: float
-    kv: float
-    longest: float
-    preparation: float
-    sampling: float
-    host: float
-
-
-# Names of the fitted numbers, grouped by term.
-LAUNCH = ("launch", "prefill_launch", "kernel_launch", "prefill_kernel_launch")
-WEIGHTS = ("weights",)
-MATRIX = ("matrix_128", "matrix_256", "tiles", "stairs", "activations", "elementwise", "kernel_gaps")
-ALL_REDUCE = ("all_reduce_start", "all_reduce", "all_reduce_links")
-PREFILL_ATTENTION = ("prefill_blocks", "prefill_pairs")
-KV = ("blocks", "partitions", "kv")
-LONGEST = ("longest",)
-PREPARATION = ("preparation", "preparation_sequence", "preparation_token", "preparation_group")
-SAMPLING = (*("sampling", "sampling_sequence", "sampling_beyond", "sampling_words", "sampling_weights"),)
-HOST = ("host", "host_sequence", "host_group", "stalls")
-TERMS = (
-    *(LAUNCH, WEIGHTS, MATRIX, ALL_REDUCE, PREFILL_ATTENTION, KV, LONGEST),
-    *(PREPARATION, SAMPLING, HOST),
-)
-NUMBERS = tuple(name for term in TERMS for name in term)
-BY_DEVICES = ("launch", "prefill_launch", "matrix_128", "activations", "all_reduce")
-"""Numbers that fit one number of devices only."""
-FOR_ALL = (
-    *("kernel_launch", "prefill_kernel_launch", "tiles", "stairs", "elementwise", "kernel_gaps"),
-    *("all_reduce_links", "preparation_group", "sampling_beyond", "sampling_words", "sampling_weights"),
-    *("host_sequence", "host_group", "stalls"),
-)
-"""Numbers that files of earlier fits lack; they are 0 there."""
-HIDDEN = 0.5
-"""Share of the shorter of reading (`weights`) and multiplying (`tiles`, `stairs`) that the longer hides."""
-MULTIPLYING = ("tiles", "stairs")
-FEW = 64
-"""Number of sequences beyond which sampling is slower."""
 _USUAL_HEAD = 128
 
 
@@ -155,17 +107,12 @@ class StepFeatures:
         """
         rates, kernels, layers = self._rates, self.kernels, self.model.num_layers
         prefills, prefill_tokens, longest_prefill, pairs, decodes, context, max_context = shape
-        longest = max_context
         prompt_tokens = prefills * longest_prefill if kernels.pads_prompts else prefill_tokens
         tokens = prompt_tokens + decodes
         if not tokens:
             return [0.0] * len(NUMBERS)
         read_s = rates.read_s or self.model.read_bytes(tokens, alike=kernels.tokens_alike) * rates.byte_s
-        parts = 1
-        if self.model.max_context_tokens > kernels.unsplit_tokens:
-            parts = max(1, -(-longest // kernels.partition_tokens))
-        if parts > 1 or decodes * rates.heads <= kernels.split_blocks:
-            longest = min(longest, kernels.partition_tokens)
+        longest, parts = self.longest(decodes, max_context)
         activation_s = rates.activation_s * tokens
         devices = self.tensor_parallel
         is_alone = devices == 1
@@ -207,6 +154,15 @@ class StepFeatures:
             0.0 if is_alone else 1.0,
             num_sequences,
         ]
+
+    def longest(self, num_decodes: int, max_context: int) -> tuple[int, int]:
+        """Return how many tokens of the longest context one worker follows, and the number of its parts."""
+        kernels, parts = self.kernels, 1
+        if self.model.max_context_tokens > kernels.unsplit_tokens:
+            parts = max(1, -(-max_context // kernels.partition_tokens))
+        if parts > 1 or num_decodes * self._rates.heads <= kernels.split_blocks:
+            max_context = min(max_context, kernels.partition_tokens)
+        return max_context, parts
 
 
 class _Rates(NamedTuple):
@@ -253,6 +209,26 @@ def _rates(model: LLMModel, hardware: Hardware, tensor_parallel: int) -> _Rates:
     )
 
 
+class _Decodes(NamedTuple):
+    """The seconds of a step with so many decodes that do not depend on their contexts.
+
+    Attributes:
+        device: sum of `before`.
+        before: terms from `weights` to `prefill_attention`.
+        blocks: part of `kv`.
+        preparation, groups: parts of `preparation`.
+        after: terms from `sampling` on.
+    """
+
+    launch: float
+    device: float
+    before: tuple[float, ...]
+    blocks: float
+    preparation: float
+    groups: float
+    after: tuple[float, ...]
+
+
 class LLMStepCost:
     """A prediction of an LLM's step times by a physical formula (launching, weights, matrices, attention…).
 
@@ -273,13 +249,48 @@ class LLMStepCost:
         self.features = features
         self.numbers = {name: float(numbers.get(name, 0.0)) for name in NUMBERS}
         self._values = list(self.numbers.values())
+        self._decodes: dict[int, _Decodes] = {}
 
     def terms(self, shape: StepShape) -> StepTerms:
         """Return the predicted seconds of an LLM step, split by cause."""
         return StepTerms(*self._terms(shape))
 
     def _terms(self, shape: StepShape) -> tuple[float, ...]:
-        """Return the numbers of `terms` as a plain tuple, which is faster to make."""
+        """Return the numbers of `terms` as a plain tuple, which is faster to make.
+
+        What depends on the number of decodes alone is kept, as most steps of a simulation have decodes only.
+        """
+        if shape.num_prefills or not shape.num_decodes:
+            return self._all_terms(shape)
+        _, _, _, _, num, context, max_context = shape
+        known = self._decodes.get(num)
+        if known is None:
+            known = self._decodes[num] = self._decodes_of(num)
+        values, rates = self._values, self.features._rates
+        longest, parts = self.features.longest(num, max_context)
+        reading = (
+            known.blocks + rates.blocks * num * (parts - 1) * values[18] + rates.kv_s * context * values[19]
+        )
+        followed = rates.longest * longest * values[20]
+        return (
+            max(0.0, known.launch - (known.device + max(reading, followed))),
+            *known.before,
+            reading,
+            max(0.0, followed - reading),
+            known.preparation + num * max_context * values[23] + known.groups,
+            *known.after,
+        )
+
+    def _decodes_of(self, num: int) -> _Decodes:
+        shape = StepShape(num_decodes=num)
+        products = list(map(mul, self.features.of(shape), self._values))
+        before, after = self._all_terms(shape)[1:5], self._all_terms(shape)[8:]
+        launch = products[0] + products[1] + products[2] + products[3]
+        return _Decodes(
+            launch, sum(before), before, products[17], products[21] + products[22], products[24], after
+        )
+
+    def _all_terms(self, shape: StepShape) -> tuple[float, ...]:
         products = list(map(mul, self.features.of(shape), self._values))
         launch = products[0] + products[1] + products[2] + products[3]
         weights, matrix_128, matrix_256, tiles, stairs, activations, elementwise, gaps = products[4:12]

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.costs.shape import StepShape
-from stretto.costs.step import (
+from stretto.costs.step import LLMStepCost, StepCost, StepFeatures
+from stretto.costs.step_terms import (
     ALL_REDUCE,
     FEW,
     HIDDEN,
@@ -24,8 +25,6 @@ from stretto.costs.step import (
     PREPARATION,
     SAMPLING,
     WEIGHTS,
-    LLMStepCost,
-    StepCost,
 )
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -125,6 +124,15 @@ def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:
     return np.where(shapes.num_prefills + shapes.num_decodes > 0, seconds, 0.0), regime
 
 
+def _read_s_of_experts(features: StepFeatures, tokens: NDArray[np.float64]) -> NDArray[np.float64] | float:
+    """Return the seconds to read the weights of a mixture of experts, of which a step reads those in use."""
+    model, kernels = features.model, features.kernels
+    unused = (1 - model.active_experts / model.num_experts) ** tokens
+    used = model.active_experts if kernels.tokens_alike else model.num_experts * (1 - unused)
+    weights = model.num_layers * (model.attention_params + used * model.expert_params)
+    return weights * model.dtype_bytes * features._rates.byte_s
+
+
 def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any] | float]:
     """Return what `StepFeatures.of` returns, for each step; one number if it is the same for all steps."""
     features = cost.features
@@ -134,12 +142,7 @@ def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any] | flo
     longest = shapes.max_context_tokens
     prompts = prefills * shapes.max_prefill_tokens if kernels.pads_prompts else shapes.prefill_tokens
     tokens = prompts + decodes
-    read_s: NDArray[Any] | float = rates.read_s
-    if not rates.read_s:
-        unused = (1 - model.active_experts / model.num_experts) ** tokens
-        used = model.active_experts if kernels.tokens_alike else model.num_experts * (1 - unused)
-        experts = used * model.expert_params
-        read_s = model.num_layers * (model.attention_params + experts) * model.dtype_bytes * rates.byte_s
+    read_s = rates.read_s or _read_s_of_experts(features, tokens)
     parts = np.ones(len(prefills), np.int64)
     if model.max_context_tokens > kernels.unsplit_tokens:
         parts = np.maximum(1, -(-longest // kernels.partition_tokens))

@@ -60,7 +60,7 @@ def read_steps(path: Path) -> list[MeasuredStep]:
     """
     steps = []
     for line, row in read_rows(path, (*SIZES, "seconds")):
-        steps.append(checked(path, line, lambda row=row: _step(row)))  # type: ignore[misc]
+        steps.append(checked_step(path, line, lambda row=row: _step(row)))  # type: ignore[misc]
     if not steps:
         raise DocumentError(f"{path}: the file has no steps")
     return steps
@@ -72,10 +72,10 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
     parts = {part: float(value) for part, value in named.items() if value}
     if parts and len(parts) < len(PARTS):
         raise ValueError(f"some parts are missing: there are only {', '.join(parts)}")
-    return measured(shape, float(row["seconds"]), parts or None)
+    return measured_step(shape, float(row["seconds"]), parts or None)
 
 
-def checked(path: Path, line: int, make: Callable[[], MeasuredStep]) -> MeasuredStep:
+def checked_step(path: Path, line: int, make: Callable[[], MeasuredStep]) -> MeasuredStep:
     """Call `make` to build the measured step of a row of a file, and return it; turn a ValueError or
     TypeError into a DocumentError that names the row.
     """
@@ -85,7 +85,7 @@ def checked(path: Path, line: int, make: Callable[[], MeasuredStep]) -> Measured
         raise DocumentError(f"{path}, row {line}: {error}") from error
 
 
-def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None = None) -> MeasuredStep:
+def measured_step(shape: StepShape, seconds: float, parts: Mapping[str, float] | None = None) -> MeasuredStep:
     """Build a measured LLM step from its sizes and times, after checking that these are possible.
 
     Raises:

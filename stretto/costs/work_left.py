@@ -13,6 +13,8 @@ BINS = 64
 """Number of bins of later work. Each is wider than the one before by the square root of 2."""
 _MOST = 256.0
 """Samples of a distribution at which all counts are halved."""
+_REFRESH = 16.0
+"""Inverse of the share of samples that may be new before an index counts them."""
 
 
 def bin_of(seconds: float) -> int:
@@ -40,6 +42,7 @@ class WorkLeft:
     total: float = 0.0
     asked_s: float = 0.0
     lines: list[tuple[float, float]] | None = None
+    num_new: int = 0  # samples that `lines` do not count yet
 
     def count(self, left_s: float, asked_s: float) -> None:
         """Count a program that asked for `left_s` later, when it had just asked for `asked_s` at once."""
@@ -48,7 +51,7 @@ class WorkLeft:
         self.sums_s[place] = self.sums_s.get(place, 0.0) + (left_s if place else 0.0)
         self.total += 1.0
         self.asked_s += (asked_s - self.asked_s) / self.total
-        self.lines = None
+        self.num_new += 1
         if self.total >= _MOST:
             self._halve()
 
@@ -63,10 +66,10 @@ class WorkLeft:
 
     def index_s(self, waiting_s: float, least_s: float = 0.0) -> float:
         """Return the least work per program that ends, with `waiting_s` of it waiting already; `least_s` if
-        that is more.
+        that is more. The last sixteenth of the samples need not count yet.
         """
-        if self.lines is None:
-            self.lines = self._lines()
+        if self.lines is None or _REFRESH * self.num_new > self.total:
+            self.lines, self.num_new = self._lines(), 0
         if len(self.lines) == 1:
             return max(waiting_s + self.lines[0][0], least_s)
         return max(min([(waiting_s + spent_s) / ended for spent_s, ended in self.lines]), least_s)

@@ -59,15 +59,8 @@ def load_documents(
         bad.append(error)
         on_bad(error)
 
-    good = []
-    for path in _distinct(_files(paths, note, on_left_out)):
-        try:
-            _check(path, max_bytes)
-        except DocumentError as error:
-            note(error)
-        else:
-            good.append(path)
     documents = []
+    good = _good_files(_distinct(_files(paths, note, on_left_out)), max_bytes, note)
     with ParserProcess(limits) as parser:
         for path in good:
             try:
@@ -86,6 +79,19 @@ def load_documents(
         cause = f"none of {len(bad)} can be read; the first: {bad[0].message}" if bad else "no path was given"
         raise DocumentError(f"no documents: {cause}")
     return documents
+
+
+def _good_files(files: Iterable[str], max_bytes: int, note: Callable[[DocumentError], None]) -> list[str]:
+    """Return the files that can be opened and are not too large; call `note` with the error of each other."""
+    good = []
+    for path in files:
+        try:
+            _check(path, max_bytes)
+        except DocumentError as error:
+            note(error)
+        else:
+            good.append(path)
+    return good
 
 
 def _files(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.costs.output_lengths import OutputLengths, output_lengths
-from stretto.emulate.answers import source_of
+from stretto.emulate.answers import random_source
 from stretto.emulate.prepared import AnswerTokens, as_long_as_allowed
 from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
 from stretto.model.errors import ConfigError
@@ -57,7 +57,7 @@ class RecordedLengths:
         """Return the number of tokens of the answer to a prompt, at most `max_tokens`."""
         known = self.recorded.get(tuple(prompt))
         if known is None:
-            return self.others.draw(source_of("length", prompt), limit=max_tokens)
+            return self.others.draw(random_source("length", prompt), limit=max_tokens)
         return min(known, max_tokens)
 
 

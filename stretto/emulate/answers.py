@@ -39,7 +39,7 @@ class WrittenAnswer:
         return "".join(self.pieces)
 
 
-def source_of(model: str, prompt: Sequence[int], number: int = 0) -> Random:
+def random_source(model: str, prompt: Sequence[int], number: int = 0) -> Random:
     """Return the source of random numbers for answer number `number` to a prompt of a model."""
     key = blake2b(array("Q", prompt).tobytes(), digest_size=16, key=model.encode()[:64])
     return Random(key.digest() + number.to_bytes(4, "big"))

@@ -11,11 +11,10 @@ from stretto.http.application import TaskApplication
 from stretto.http.byte_budget import ByteBudget
 from stretto.http.client.headers import Headers
 from stretto.http.client_request import ClientRequest, RequestLimits, path_of
-from stretto.http.connection import ClientConnection
 from stretto.http.refusals import TOO_LARGE, NotAllowed, Refused
 from stretto.http.request import JSON_TYPE, HttpRequest
 from stretto.http.routes import Handler, Route, Routes
-from stretto.http.served import WholeAnswer
+from stretto.http.served import Answerable, WholeAnswer
 from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path, wrong_method
 
 HandlerTable: TypeAlias = dict[tuple[str, str], Handler[HttpRequest]]
@@ -55,7 +54,7 @@ class EmulatedApp(TaskApplication[HttpRequest]):
             answer = malformed("", error.message).answer
         return answer.status, _headers(answer), json.dumps(answer.to_json()).encode()
 
-    def request_of(self, connection: ClientConnection, received: ClientRequest) -> HttpRequest:
+    def request_of(self, connection: Answerable, received: ClientRequest) -> HttpRequest:
         """Return the request that a handler gets."""
         path, query = path_of(received.target)
         received.path = "/" + path.strip("/")

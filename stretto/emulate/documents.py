@@ -46,7 +46,7 @@ def document_of(schema: Any, source: Random, num_words: int) -> Any:
     return _Maker(schema, source, num_words).make(schema, 0)
 
 
-def made_up_words(source: Random, number: int) -> str:
+def random_words(source: Random, number: int) -> str:
     """Return made-up words with spaces between them."""
     return " ".join("".join(source.choices(_SYLLABLES, k=2)) for _ in range(number))
 
@@ -145,7 +145,7 @@ class _Maker:
         if depth >= _SHALLOW:
             names = [name for name in names if name in required]
         if not names and depth < _SHALLOW and schema.get("additionalProperties") not in (None, False):
-            return {made_up_words(self._source, 1): self.make(schema["additionalProperties"], depth + 1)}
+            return {random_words(self._source, 1): self.make(schema["additionalProperties"], depth + 1)}
         return {name: self.make(properties.get(name, True), depth + 1) for name in names}
 
     def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
@@ -182,9 +182,9 @@ class _Maker:
             return _FORMATS[schema["format"]]
         if schema.get("minLength", 0) > _MAX_CHARS:
             raise _too_long()
-        text = made_up_words(self._source, self._num_words)
+        text = random_words(self._source, self._num_words)
         while len(text) < schema.get("minLength", 0):
-            text += f" {made_up_words(self._source, self._num_words)}"
+            text += f" {random_words(self._source, self._num_words)}"
         most: int = schema.get("maxLength", len(text))
         return text[:most]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from stretto.emulate.documents import document_of, made_up_words
+from stretto.emulate.documents import document_of, random_words
 from stretto.emulate.matching_text import text_matching
 from stretto.wire.errors import unacceptable
 from stretto.wire.output_form import OutputForm
@@ -41,7 +41,7 @@ def formed_text(form: OutputForm, source: Random, fits: Callable[[str], bool]) -
             case "json":
                 return _fitting(lambda words: document_of(form.value, source, words), fits)
             case "json_object":
-                return _fitting(lambda words: {"answer": made_up_words(source, words)}, fits)
+                return _fitting(lambda words: {"answer": random_words(source, words)}, fits)
             case "choice":
                 return str(source.choice(form.value))
             case "regex":
@@ -66,7 +66,7 @@ def list_asked_for(prompt: str) -> int | None:
 
 def list_text(number: int, source: Random, fits: Callable[[str], bool]) -> str:
     """Return a JSON list of made-up strings, short enough to fit if that is possible."""
-    return _fitting(lambda words: [made_up_words(source, words) for _ in range(number)], fits)
+    return _fitting(lambda words: [random_words(source, words) for _ in range(number)], fits)
 
 
 def _fitting(make: Callable[[int], Any], fits: Callable[[str], bool]) -> str:

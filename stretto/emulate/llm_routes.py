@@ -11,6 +11,7 @@ from stretto.emulate.generate import LOST, AnswerWriter, EmulatedGeneration
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.openai_writer import OpenAIWriter
 from stretto.emulate.prepared import AnswerTokens, PreparedRequest, as_long_as_allowed, prepare, prompts_of
+from stretto.emulate.responses_writer import ResponsesWriter
 from stretto.emulate.served_model import EmulatedModel
 from stretto.http.request import HttpRequest
 from stretto.model.errors import CapacityError
@@ -19,6 +20,7 @@ from stretto.wire.errors import RequestRefused, malformed, unacceptable
 from stretto.wire.fields import Fields, flag, read_body, text, token_ids
 from stretto.wire.models import ModelCard, models_json, tokenize_json
 from stretto.wire.requests import ChatRequest, CompletionRequest, GenerateRequest
+from stretto.wire.response_requests import chat_of
 
 VERSION = "0.32.0"
 """Version of vLLM whose answers are given."""
@@ -51,6 +53,7 @@ class LLMRoutes:
         self.table: HandlerTable = {
             ("POST", paths.GENERATE["completions"]): self._complete,
             ("POST", paths.GENERATE["chat"]): self._chat,
+            ("POST", paths.RESPONSES): self._respond,
             ("GET", paths.MODELS): self._models,
             ("GET", paths.HEALTH): self.healthy,
             ("GET", "ping"): self.healthy,
@@ -108,6 +111,11 @@ class LLMRoutes:
 
     async def _chat(self, request: HttpRequest) -> None:
         await self._generate(request, ChatRequest.from_json(read_body(await request.body())))
+
+    async def _respond(self, request: HttpRequest) -> None:
+        body = read_body(await request.body())
+        prepared, number = self.prepare(ChatRequest.from_json(chat_of(body)))
+        await self.run(request, prepared, ResponsesWriter(prepared, self.served.name, number, body))
 
     async def _generate(self, request: HttpRequest, asked: GenerateRequest) -> None:
         prepared, number = self.prepare(asked)

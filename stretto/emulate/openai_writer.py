@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from stretto.emulate.prepared import PreparedChoice, PreparedRequest
 from stretto.wire import sse
-from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json, whole_json
+from stretto.wire.answer_writing import chunk_json, whole_json
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts
 from stretto.wire.logprobs import TokenLogprob
 from stretto.wire.tool_calls import CallPart
 
@@ -67,7 +68,7 @@ class OpenAIWriter:
             AnswerChoice(
                 index=choice.index,
                 text=piece,
-                finish=_finish(choice) if is_last else None,
+                finish=finish_word(choice) if is_last else None,
                 stop_reason=answer.stop_reason if is_last else None,
                 logprobs=logprobs,
                 text_offset=offset,
@@ -101,8 +102,8 @@ class OpenAIWriter:
         return AnswerChoice(
             index=choice.index,
             text=choice.echoed + answer.text,
-            tool_calls=_made_calls(choice),
-            finish=_finish(choice),
+            tool_calls=made_calls(choice),
+            finish=finish_word(choice),
             stop_reason=answer.stop_reason,
             logprobs=logprobs,
             text_offset=len(choice.echoed),
@@ -117,7 +118,7 @@ class OpenAIWriter:
 
     def _calls(self, choice: PreparedChoice) -> bytes:
         """Return the chunks of a choice's calls: each opens with its name; its arguments come in parts."""
-        parts = [part for call in _made_calls(choice) for part in (replace(call, arguments=""), *_cut(call))]
+        parts = [part for call in made_calls(choice) for part in (replace(call, arguments=""), *_cut(call))]
         return b"".join(self._chunk(AnswerChoice(index=choice.index, tool_calls=(part,))) for part in parts)
 
     def _frame(self, choice: PreparedChoice) -> tuple[bytes, bytes]:
@@ -136,13 +137,14 @@ class OpenAIWriter:
         return choice.prompt if self._request.options.return_token_ids else None
 
 
-def _made_calls(choice: PreparedChoice) -> tuple[CallPart, ...]:
+def made_calls(choice: PreparedChoice) -> tuple[CallPart, ...]:
     """Return the calls of a choice; none if it is cut at its limit of tokens before them."""
     return choice.calls if choice.answer.finish == "stop" else ()
 
 
-def _finish(choice: PreparedChoice) -> str:
-    return "tool_calls" if _made_calls(choice) else choice.answer.finish
+def finish_word(choice: PreparedChoice) -> str:
+    """Return why a choice has ended, in OpenAI's words."""
+    return "tool_calls" if made_calls(choice) else choice.answer.finish
 
 
 def _cut(call: CallPart) -> list[CallPart]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from stretto.emulate.answers import WrittenAnswer, ended_answer, source_of, write_words
+from stretto.emulate.answers import WrittenAnswer, ended_answer, random_source, write_words
 from stretto.emulate.formed_text import formed_text, list_asked_for, list_text
+from stretto.emulate.required_calls import required_call
 from stretto.emulate.scripted_replies import ScriptedReply, takes_calls
 from stretto.emulate.served_model import EmulatedModel
 from stretto.emulate.tokens import Tokens, encode_chat
@@ -95,7 +96,7 @@ def prepare(request: GenerateRequest, served: EmulatedModel, answer_tokens: Answ
             wanted = request.prompts[len(choices) // options.n]
             echoed = wanted if isinstance(wanted, str) else served.tokens.decode(wanted)
         conversation = _conversation(request, len(choices) // options.n, served.tokens)
-        reply = served.reply_to(conversation)
+        reply = served.reply_to(conversation) or _required(request, prompt, max_tokens, served)
         calls = reply.calls if reply is not None and takes_calls(request) else ()
         for number in range(options.n):
             if reply is None:
@@ -104,6 +105,17 @@ def prepare(request: GenerateRequest, served: EmulatedModel, answer_tokens: Answ
                 answer = _scripted(reply, max_tokens, options, served.tokens, calls=calls)
             choices.append(PreparedChoice(len(choices), prompt, answer, max_tokens, echoed, calls))
     return PreparedRequest("chat" if is_chat else "completions", options, tuple(choices))
+
+
+def _required(
+    request: GenerateRequest, prompt: tuple[int, ...], max_tokens: int, served: EmulatedModel
+) -> ScriptedReply | None:
+    """Return the reply to a request whose answer must call a tool; None if it need not."""
+
+    def fits(arguments: str) -> bool:
+        return len(served.tokens.cut(arguments)) <= max_tokens
+
+    return required_call(request, random_source(served.name, prompt, 0), fits)
 
 
 def _conversation(request: GenerateRequest, number: int, tokens: Tokens) -> str:
@@ -168,7 +180,7 @@ def _answer(
     served: EmulatedModel,
     answer_tokens: AnswerTokens,
 ) -> WrittenAnswer:
-    source, tokens = source_of(served.name, prompt, number), served.tokens
+    source, tokens = random_source(served.name, prompt, number), served.tokens
     if (text := _formed(prompt, max_tokens, options, tokens, source)) is not None:
         return ended_answer(
             tokens.cut(text), max_tokens=max_tokens, stop=options.stop, stop_tokens=options.stop_token_ids

@@ -8,56 +8,50 @@ from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
 from stretto.emulate.llm_replica import EmulatedLLM
-from stretto.wire import metrics
-from stretto.wire.metrics import Family, Histogram, Published, Sample
+from stretto.wire import metric_table as table
+from stretto.wire.metrics import Family, Histogram, Published, one_value_each, render
 
 
 def render_metrics(replica: EmulatedLLM, model: str, lag: LagMeter) -> str:
     """Return the text of `/metrics`. The lag is that of all replicas of the process."""
-    return metrics.render(_families(replica, model, lag))
+    return render(_families(replica, model, lag))
 
 
 def _families(replica: EmulatedLLM, model: str, lag: LagMeter) -> Iterator[Published]:
-    labels = {"engine": "0", "model_name": model}
+    labels = "0", model
     counts, config = replica.counts, replica.model.scheduler
     values: dict[Family, float] = {
-        metrics.NUM_RUNNING: replica.num_running,
-        metrics.NUM_WAITING: replica.num_waiting,
-        metrics.KV_USED: replica.kv_used,
-        metrics.CACHE_QUERIES: counts.num_prompt_tokens,
-        metrics.CACHE_HITS: counts.num_cached_tokens,
-        metrics.PREEMPTIONS: replica.num_preemptions,
-        metrics.PROMPT_TOKENS: counts.num_prompt_tokens,
-        metrics.OUTPUT_TOKENS: counts.num_output_tokens,
+        table.VLLM_NUM_RUNNING: replica.num_running,
+        table.VLLM_NUM_WAITING: replica.num_waiting,
+        table.VLLM_KV_USED: replica.kv_used,
+        table.VLLM_CACHE_QUERIES: counts.num_prompt_tokens,
+        table.VLLM_CACHE_HITS: counts.num_cached_tokens,
+        table.VLLM_PREEMPTIONS: replica.num_preemptions,
+        table.VLLM_PROMPT_TOKENS: counts.num_prompt_tokens,
+        table.VLLM_OUTPUT_TOKENS: counts.num_output_tokens,
     }
     histograms: dict[Family, Histogram] = {
-        metrics.FIRST_TOKEN_S: counts.first_token_s,
-        metrics.BETWEEN_TOKENS_S: counts.between_tokens_s,
-        metrics.REQUEST_S: counts.request_s,
-        metrics.QUEUED_S: counts.queued_s,
+        table.VLLM_FIRST_TOKEN_S: counts.first_token_s,
+        table.VLLM_BETWEEN_TOKENS_S: counts.between_tokens_s,
+        table.VLLM_REQUEST_S: counts.request_s,
+        table.VLLM_QUEUED_S: counts.queued_s,
     }
-    cache = {
-        "block_size": str(config.block_tokens),
-        "enable_prefix_caching": str(replica.model.caches),
-        "num_gpu_blocks": str(config.num_blocks),
-    }
-    for family in metrics.FAMILIES:
+    cache = str(config.block_tokens), str(replica.model.caches), str(config.num_blocks)
+    for family in table.VLLM:
         if family in histograms:
-            yield family, histograms[family].samples(family, labels)
-        elif family is metrics.CACHE_CONFIG:
-            yield family, [Sample(family.name, 1.0, {**cache, **labels})]
-        elif family is metrics.FINISHED:
+            yield family, histograms[family].samples(family, *labels)
+        elif family is table.VLLM_CACHE_CONFIG:
+            yield family, [family.sample(1.0, *cache, *labels)]
+        elif family is table.VLLM_FINISHED:
             finishes = counts.num_finished_by.items()
-            yield family, [Sample(family.name, n, {**labels, "finished_reason": why}) for why, n in finishes]
+            yield family, [family.sample(n, *labels, why) for why, n in finishes]
         else:
-            yield family, [Sample(family.name, values[family], labels)]
-    yield from lag_samples(lag, replica.slipped_s, labels)
+            yield family, [family.sample(values[family], *labels)]
+    yield from lag_samples(lag, replica.slipped_s)
 
 
 def render_batch_metrics(replica: EmulatedBatches, model: str, lag: LagMeter) -> str:
     """Return the text of `/metrics`: the load under vLLM's names, and the lag."""
-    labels = {"engine": "0", "model_name": model}
-    load = {metrics.NUM_RUNNING: replica.num_running, metrics.NUM_WAITING: replica.num_waiting}
-    return metrics.render(
-        [*metrics.one_value_each(load, labels), *lag_samples(lag, replica.slipped_s, labels)]
-    )
+    labels = "0", model
+    load = {table.VLLM_NUM_RUNNING: replica.num_running, table.VLLM_NUM_WAITING: replica.num_waiting}
+    return render([*one_value_each(load, *labels), *lag_samples(lag, replica.slipped_s)])

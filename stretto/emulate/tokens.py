@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Protocol, TypeAlias
 
-from stretto.sim.synthetic_output import token_ids
+from stretto.sim.synthetic_output import made_up_token_ids
 from stretto.wire.requests import ChatMessage
 
 Piece: TypeAlias = tuple[int, str]
@@ -59,7 +59,7 @@ class FourCharacters:
 
     def encode(self, text: str, *, is_prompt: bool = True) -> list[int]:
         """Return the token ids of a text; none of an empty one."""
-        return token_ids(text) if text else []
+        return made_up_token_ids(text) if text else []
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids; ids that no ASCII text has become U+FFFD."""
@@ -71,7 +71,7 @@ class FourCharacters:
 
 
 def _piece(text: str) -> Piece:
-    return token_ids(text)[0], text
+    return made_up_token_ids(text)[0], text
 
 
 FOUR_CHARACTERS: Tokens = FourCharacters()

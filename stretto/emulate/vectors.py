@@ -15,7 +15,7 @@ DIMENSIONS = 1024
 _WORD = re.compile(r"\w+")
 
 
-def counts_of(text: str, dimensions: int = DIMENSIONS) -> NDArray[np.int32]:
+def direction_of(text: str, dimensions: int = DIMENSIONS) -> NDArray[np.int32]:
     """Return the direction of a text's vector as whole numbers: the sum of a random one for each word."""
     words = _WORD.findall(text.casefold()) or [text]
     total: NDArray[np.int32] = np.add.reduce([_of_word(word, dimensions) for word in words], dtype=np.int32)
@@ -24,13 +24,13 @@ def counts_of(text: str, dimensions: int = DIMENSIONS) -> NDArray[np.int32]:
 
 def vector_of(text: str, dimensions: int = DIMENSIONS) -> NDArray[np.float32]:
     """Return the vector of a text, of length 1."""
-    counts = counts_of(text, dimensions).astype(np.float32)
+    counts = direction_of(text, dimensions).astype(np.float32)
     return counts / np.float32(np.linalg.norm(counts))
 
 
 def vector_json(text: str, dimensions: int = DIMENSIONS) -> str:
     """Return the vector of a text as JSON. Its few different numbers are written once each."""
-    counts = counts_of(text, dimensions)
+    counts = direction_of(text, dimensions)
     length = math.sqrt(float((counts.astype(np.int64) ** 2).sum()))
     least = int(counts.min())
     written = [f"{count / length:.8f}" for count in range(least, int(counts.max()) + 1)]

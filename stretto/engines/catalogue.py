@@ -70,20 +70,20 @@ SEARCH_ENGINES = ("llm", "llm_small", "web")
 
 
 def llm_engine(
-    where: str | None,
+    where: str | Sequence[str] | None,
     *,
     instances: int = 1,
     api: str | None = None,
     tokenizer: str | None = None,
     model: str | None = None,
 ) -> Deployment:
-    """Return the declaration of the engine "llm" with a number of equal replicas: a server, or a
-    model on this machine.
+    """Return the declaration of the engine "llm": servers, or a model on this machine.
 
     Args:
         where: URL of a server, path of a checkpoint (a directory or a GGUF file), name of a fetched model, or
-            "stand-in" (no model, quotes the documents); None is the default model.
-        instances: number of replicas.
+            "stand-in" (no model, quotes the documents); None is the default model. A list of these is as many
+            replicas, which share the requests.
+        instances: number of replicas of each.
         api: "chat", "completions" or "auto" (the chat if it has one), for a server.
         tokenizer: tokenizer of a server's model: a directory, "none" or "auto".
         model: name of a server's model; None for the only one that it lists.
@@ -91,12 +91,17 @@ def llm_engine(
     Raises:
         ConfigError: the place or an option cannot be used.
     """
-    if is_url(where):
-        replica = server_replica(str(where), api=api, tokenizer=tokenizer, model=model)
-        return llm_deployment([replica] * instances)
-    if api or tokenizer or model:
+    places = [where] if where is None or isinstance(where, str) else [*where]
+    if (api or tokenizer or model) and not any(map(is_url, places)):
         raise ConfigError(FOR_SERVERS)
-    return llm_deployment([llm_replica(where)] * instances)
+    replicas = [
+        server_replica(place, api=api, tokenizer=tokenizer, model=model)
+        if place is not None and is_url(place)
+        else llm_replica(place)
+        for place in places
+        for _ in range(instances)
+    ]
+    return llm_deployment(replicas)
 
 
 def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) -> Deployment:
@@ -217,7 +222,7 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
     if where == STAND_IN:
         return StandIn, StandInConfig()
     from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
-    from stretto.engines.transformer.config import is_supported
+    from stretto.engines.transformer.config import is_supported_model
     from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 
     path = checkpoint_path(where)
@@ -226,7 +231,7 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
         check_installed("local", f"--llm {str(path)!r}", "gguf")
         is_short = where in FETCHED_MODELS and has_bfloat16()
         return TransformerLLM, TransformerConfig(path, dtype="bfloat16" if is_short else "float32")
-    if is_supported(path):
+    if is_supported_model(path):
         return TransformerLLM, TransformerConfig(path)
     return ReferenceLLM, ReferenceConfig(path)
 

@@ -253,6 +253,50 @@ def compile_graph(
         ConfigError: a decode has an unknown setting, or a setting with an unusable value.
         GraphError: an op of the graph is not in `ops`.
     """
+    wires = _wire(graph, ops)
+    nodes = _nodes(graph, wires, profiles, ops)
+    values, node_ids = wires.values, wires.node_ids
+    return ExecutionGraph(
+        graph=graph,
+        nodes=tuple(nodes),
+        inputs={name: i for i, (name, _) in enumerate(graph.inputs)},
+        num_values=len(values),
+        readers=tuple(map(tuple, wires.readers)),
+        followers=tuple(map(tuple, wires.followers)),
+        outputs=tuple((name, values[ref.name, ref.port], ref.index) for name, ref in graph.outputs),
+        streamed=_streamed(graph, node_ids, values),
+        ops=ops,
+        engine_nodes=_engine_nodes(nodes),
+        passes=passes,
+        verdicts=verdicts,
+    )
+
+
+@dataclass(slots=True)
+class _Wires:
+    """How the primitives of a graph are joined, by the numbers of primitives and values.
+
+    Attributes:
+        values: number of each value, by the name and port that it comes from.
+        node_ids: number of each primitive, by name.
+        read: names and ports that a primitive reads.
+        ins: inputs of each primitive.
+        readers: primitives that read each value, and at which of their inputs.
+        after: primitives that each has to wait for, beside those whose values it reads.
+        followers: primitives that wait for each so.
+    """
+
+    values: dict[tuple[str, str], int]
+    node_ids: dict[str, int]
+    read: set[tuple[str, str]]
+    ins: list[tuple[In, ...]]
+    readers: list[list[tuple[int, int]]]
+    after: list[list[int]]
+    followers: list[list[int]]
+
+
+def _wire(graph: Graph, ops: Ops) -> _Wires:
+    """Number the primitives and values of a graph, and note which reads and follows which."""
     values: dict[tuple[str, str], int] = {(name, ""): i for i, (name, _) in enumerate(graph.inputs)}
     node_ids = {primitive.name: i for i, primitive in enumerate(graph.primitives)}
     read = {(ref.name, ref.port) for ref in _refs(graph)}
@@ -271,21 +315,27 @@ def compile_graph(
         all_ins.append(ins)
         for position, arg in enumerate(ins):
             readers[arg.value].append((node_id, position))
+    return _Wires(values, node_ids, read, all_ins, readers, after, followers)
+
+
+def _nodes(graph: Graph, wires: _Wires, profiles: Mapping[str, Profile], ops: Ops) -> list[Node]:
+    """Return the steps of a graph, with prefills fused with their decodes."""
+    values, node_ids, readers, after = wires.values, wires.node_ids, wires.readers, wires.after
     own_s = {primitive.name: _typical_s(primitive, profiles) for primitive in graph}
-    depths, paths_s = _depths(graph, node_ids, followers, own_s)
+    depths, paths_s = _depths(graph, node_ids, wires.followers, own_s)
     fusions = _fusions(graph, node_ids, after, readers, values)
     fused_into = {decode: prefill for prefill, decode in fusions.items()}
     for decode in fused_into:  # it never runs by itself, so it has nothing to gain from pieces
-        all_ins[decode] = tuple(replace(arg, piece=None) for arg in all_ins[decode])
+        wires.ins[decode] = tuple(replace(arg, piece=None) for arg in wires.ins[decode])
     reuse = find_reuse(graph, fused_into, own_s)
     needed = {values[ref.name, ref.port] for _, ref in graph.outputs}
     nodes: list[Node] = []
-    for node_id, (primitive, ins) in enumerate(zip(graph.primitives, all_ins, strict=True)):
+    for node_id, (primitive, ins) in enumerate(zip(graph.primitives, wires.ins, strict=True)):
         spec = ops[primitive.op]
         config = dict(primitive.config)
-        outs = tuple(values[primitive.name, port] for port in _out_ports(primitive, ops, read))
-        reads = [all_ins[reader][position] for out in outs for reader, position in readers[out]]
-        is_needed = followers[node_id] or ops.is_effect(primitive) or not needed.isdisjoint(outs)
+        outs = tuple(values[primitive.name, port] for port in _out_ports(primitive, ops, wires.read))
+        reads = [wires.ins[reader][position] for out in outs for reader, position in readers[out]]
+        is_needed = wires.followers[node_id] or ops.is_effect(primitive) or not needed.isdisjoint(outs)
         only_hints = not is_needed and all(arg.is_hint for arg in reads)
         hint = primitive.arg(HINT) if any(arg.is_hint for arg in ins) else None
         hinting = None if hint is None else node_ids.get(hint.ref.name)
@@ -317,20 +367,7 @@ def compile_graph(
                 reuse=reuse.get(node_id),
             )
         )
-    return ExecutionGraph(
-        graph=graph,
-        nodes=tuple(nodes),
-        inputs={name: i for i, (name, _) in enumerate(graph.inputs)},
-        num_values=len(values),
-        readers=tuple(map(tuple, readers)),
-        followers=tuple(map(tuple, followers)),
-        outputs=tuple((name, values[ref.name, ref.port], ref.index) for name, ref in graph.outputs),
-        streamed=_streamed(graph, node_ids, values),
-        ops=ops,
-        engine_nodes=_engine_nodes(nodes),
-        passes=passes,
-        verdicts=verdicts,
-    )
+    return nodes
 
 
 def _refs(graph: Graph) -> Iterator[Ref]:

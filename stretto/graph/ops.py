@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from stretto.costs.tokens import num_tokens
-from stretto.documents.support import best_supported, quote
+from stretto.documents.support import best_supported, is_answered, nearest, quote
 from stretto.graph.graph import ANSWER, HINT, RECORD, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
 from stretto.model.errors import BadReply, ConfigError, GraphError
@@ -244,12 +244,17 @@ def _quote(inputs: Inputs, _: Settings) -> Mapping[str, object]:
 
 
 def _supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
-    """Choose the first present draft that the quote supports, else the quote."""
-    fixed = ("question", "quote")
+    """Choose the first present draft that the quote supports, else the quote. Say that there is no answer if
+    the hits do not answer the question.
+    """
+    fixed = ("question", "hits", "quote")
     drafts = [as_text(value) for name, value in inputs.items() if name not in fixed and value is not ABSENT]
     share = settings["share"]
     assert isinstance(share, int | float)
-    return {"": best_supported(as_text(inputs["question"]), as_text(inputs["quote"]), drafts, share)}
+    question, quoted = as_text(inputs["question"]), as_text(inputs["quote"])
+    if not is_answered(question, [as_text(hit) for hit in _flat_hits(inputs["hits"])]):
+        return {"": nearest(question, quoted)}
+    return {"": best_supported(question, quoted, drafts, share)}
 
 
 def _flat_hits(value: object) -> list[Hit]:
@@ -379,6 +384,7 @@ _SPECS = (
         "supported",
         (
             Port("question", "text"),
+            Port("hits", "list[hit]"),
             Port("quote", "text"),
             Port("drafts", "text", variadic=True, optional=True),
         ),

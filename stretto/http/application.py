@@ -9,10 +9,9 @@ from typing import Generic, TypeVar
 from stretto.http import ClientLeft
 from stretto.http.byte_budget import ByteBudget
 from stretto.http.client_request import ClientRequest, RequestLimits
-from stretto.http.connection import ClientConnection
 from stretto.http.refusals import Refused
 from stretto.http.request import HttpRequest
-from stretto.http.served import WholeAnswer
+from stretto.http.served import Answerable, WholeAnswer
 
 R = TypeVar("R", bound=HttpRequest)
 
@@ -43,7 +42,7 @@ class TaskApplication(ABC, Generic[R]):
         """
 
     @abstractmethod
-    def request_of(self, connection: ClientConnection, received: ClientRequest) -> R:
+    def request_of(self, connection: Answerable, received: ClientRequest) -> R:
         """Return the request that a handler gets."""
 
     @abstractmethod
@@ -54,7 +53,7 @@ class TaskApplication(ABC, Generic[R]):
     async def fail(self, request: R, error: Exception) -> None:
         """Answer a request whose handler has raised an error."""
 
-    def serve(self, connection: ClientConnection, received: ClientRequest) -> R:
+    def serve(self, connection: Answerable, received: ClientRequest) -> R:
         """Begin to answer a request."""
         request = self.request_of(connection, received)
         self.num_open += 1

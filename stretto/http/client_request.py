@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from stretto.http.byte_budget import ByteBudget
@@ -18,19 +18,41 @@ _PART_BYTES = 4096
 _ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.I)
 
 
+class BodySink(Protocol):
+    """What takes the body of a request as it comes, in place of memory.
+
+    Attributes:
+        is_full: whether no more of the body is to be received for now.
+        on_room: called when it is no longer full.
+    """
+
+    is_full: bool
+    on_room: Callable[[], None]
+
+    def take(self, data: bytes) -> None:
+        """Take a part of the body."""
+        ...
+
+    def close(self) -> None:
+        """Drop what has come, unless somebody has taken it over. May be called several times."""
+        ...
+
+
 @record
 class RequestLimits:
     """The limits of one request, which its server finds out at its head.
 
     Attributes:
         max_body_bytes: largest number of bytes of its body.
-        max_body_s: seconds that its body may take to come.
+        max_body_s: seconds that its body may take to come; while its sink is full, they do not pass.
         budget: budget of the bytes that it holds.
+        sink: takes its body; None keeps it in memory.
     """
 
     max_body_bytes: int
     max_body_s: float
     budget: ByteBudget
+    sink: BodySink | None = None
 
 
 @dataclass(slots=True)
@@ -47,6 +69,7 @@ class ClientRequest:
         limits: limits of the request; None until its head has been looked at.
         refusal: why it cannot be served, if that is known before it is read to its end.
         found: what the application has found out at its head, such as its route.
+        on_sent: called when it is sent to a worker; None tells nobody.
         num_held: bytes of memory that it and its answer count as holding.
         on_end: called once when it has been answered, or its client has left; None for nothing.
     """
@@ -62,6 +85,7 @@ class ClientRequest:
     limits: RequestLimits | None = None
     refusal: Refused | None = None
     found: Any = None
+    on_sent: Callable[[], None] | None = None
     num_held: int = 0
     on_end: Callable[[], None] | None = None
     _body: list[bytes | bytearray] = field(default_factory=list)
@@ -97,6 +121,11 @@ class ClientRequest:
     def drop_body(self) -> None:
         """Forget the body, because nobody wants an answer any more."""
         self._body = []
+
+    @property
+    def sink(self) -> BodySink | None:
+        """What takes the body as it comes; None if it is kept here."""
+        return None if self.limits is None else self.limits.sink
 
 
 def path_of(target: bytes) -> tuple[str, str]:

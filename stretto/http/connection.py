@@ -15,7 +15,7 @@ from stretto.http.head import answer_head
 from stretto.http.paced_reading import PacedReading
 from stretto.http.refusals import Refused
 from stretto.http.request_reader import RequestReader
-from stretto.http.served import Served, WholeAnswer
+from stretto.http.served import Answerable, Served, WholeAnswer
 
 _LINGER_S = 5.0
 """Seconds in which the rest of a refused request is read and dropped, so that its refusal is read."""
@@ -113,7 +113,7 @@ class ClientConnection(asyncio.Protocol):
         self.write(head + body if self._takes_body else head)
         self.finished(keeps_alive=keeps_alive)
 
-    def hand_over(self, serve: Callable[[ClientConnection, ClientRequest], Served | None]) -> None:
+    def hand_over(self, serve: Callable[[Answerable, ClientRequest], Served | None]) -> None:
         """Let something else answer the request that is being served."""
         served = serve(self, self._request)
         if self._is_busy:

@@ -38,6 +38,7 @@ class PacedReading:
         self._on_read = on_read
         self._loop = asyncio.get_running_loop()
         self._rest = bytearray()
+        reader.on_room = self.go_on
         self._is_due = False
 
     @property
@@ -61,9 +62,9 @@ class PacedReading:
                 self._parse_some()
             return
         reader.feed(data, now_s)
+        if reader.is_full:
+            self._pause()
         if reader.read:
-            if reader.is_full:
-                self._pause()
             self._on_read()
 
     def go_on(self) -> None:

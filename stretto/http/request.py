@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from stretto.http import ClientLeft
 from stretto.http.client.headers import Headers, value_of
-from stretto.http.client_request import ClientRequest
-from stretto.http.connection import ClientConnection
+from stretto.http.client_request import BodySink, ClientRequest
 from stretto.http.head import answer_head
-from stretto.http.served import Served
+from stretto.http.served import Answerable, Served
 
 T = TypeVar("T")
 
@@ -31,6 +30,7 @@ class HttpRequest:
         has_begun: whether its answer has begun.
         is_events: whether its answer is a stream of events.
         is_answered: whether its answer is complete.
+        status: status of its answer; 0 before there is one.
     """
 
     __slots__ = (
@@ -49,13 +49,15 @@ class HttpRequest:
         "parts",
         "path",
         "query",
+        "status",
     )
 
-    def __init__(self, connection: ClientConnection, received: ClientRequest, query: str = "") -> None:
+    def __init__(self, connection: Answerable, received: ClientRequest, query: str = "") -> None:
         self.method = received.method.decode("latin-1")
         self.path = received.path
         self.query = query
         self.parts: tuple[str, ...] = ()
+        self.status = 0
         self.has_begun = self.is_answered = False
         self._connection = connection
         self._received = received
@@ -70,6 +72,11 @@ class HttpRequest:
         return self._received.num_body
 
     @property
+    def is_local(self) -> bool:
+        """Whether the client runs on this machine."""
+        return self._connection.is_local
+
+    @property
     def headers(self) -> Headers:
         """The headers, with names in small letters."""
         return self._received.headers
@@ -77,6 +84,11 @@ class HttpRequest:
     def header(self, name: bytes) -> str:
         """Return the value of a header, whose name is in small letters; "" if there is none."""
         return (value_of(self._received.headers, name) or b"").decode("latin-1")
+
+    @property
+    def sink(self) -> BodySink | None:
+        """What has taken the body; None if `body` returns it."""
+        return self._received.sink
 
     async def body(self) -> bytes:
         """Return the whole body."""
@@ -116,6 +128,7 @@ class HttpRequest:
         headers: Headers | None = None,
     ) -> None:
         """Send a whole answer."""
+        self.status = status
         self._end()
         self._connection.answer(
             status,
@@ -153,7 +166,7 @@ class HttpRequest:
             ClientLeft: the client has asked for the head alone, which it gets.
         """
         received = self._received
-        self.has_begun = True
+        self.status, self.has_begun = status, True
         self._is_chunked = length is None and received.takes_chunks
         keeps_alive = received.keeps_alive and (length is not None or received.takes_chunks)
         received.keeps_alive = keeps_alive
@@ -202,13 +215,15 @@ class HttpRequest:
     def close(self) -> None:
         """Let go of all that the request holds. A connection whose answer is not complete is cut."""
         self._is_closed = True
+        if (sink := self._received.sink) is not None:
+            sink.close()
         if self._left_bytes and (limits := self._received.limits) is not None:
             limits.budget.count(-self._left_bytes)
             self._left_bytes = 0
         if not self.is_answered and not self._has_left:
             self._connection.abort()
 
-    def hand_over(self, serve: Callable[[ClientConnection, ClientRequest], Served | None]) -> None:
+    def hand_over(self, serve: Callable[[Answerable, ClientRequest], Served | None]) -> None:
         """Let something else answer the request, of which nothing has been answered yet. What `serve` raises
         is raised here, and leaves the request to its handler.
 

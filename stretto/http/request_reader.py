@@ -54,6 +54,7 @@ class RequestReader:
         is_closed: whether a request was refused in a way that ends the connection, so that nothing more is
             read.
         num_left: bytes that are to come of the present body, where that is known.
+        on_room: called when the sink of the present body takes more again.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class RequestReader:
         self.read: deque[ClientRequest] = deque()
         self.is_closed = False
         self.num_left = 0
+        self.on_room: Callable[[], None] = lambda: None
         self._admit = admit
         self._budget = budget
         self._expects_body = expects_body
@@ -79,8 +81,11 @@ class RequestReader:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many requests wait for their turn that no more are to be read."""
-        return len(self.read) >= _MAX_PIPELINED
+        """Whether so many requests wait for their turn that no more are to be read, or the present body comes
+        faster than it is taken.
+        """
+        sink = self._reading.sink
+        return len(self.read) >= _MAX_PIPELINED or (sink is not None and sink.is_full)
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Take bytes of the connection."""
@@ -139,6 +144,8 @@ class RequestReader:
         self.is_closed = True
         for request in self.read:
             self.release(request)
+            if request.sink is not None:
+                request.sink.close()
         self.read.clear()
         self._drop()
 
@@ -202,11 +209,13 @@ class RequestReader:
         self._max_body_bytes = limits.max_body_bytes
         if num_left > limits.max_body_bytes:
             self._refuse_inside(too_large(limits.max_body_bytes))
-        if num_left and not limits.budget.fits(num_left, self._num_held):
+        if limits.sink is None and num_left and not limits.budget.fits(num_left, self._num_held):
             self._refuse_inside(_too_much())
         if limits.budget is not self._budget:
             self._move_to(limits.budget)
         request.limits = limits
+        if limits.sink is not None:
+            limits.sink.on_room = self.on_room
         if waits:
             self._expects_body()
 
@@ -217,8 +226,12 @@ class RequestReader:
         self.num_left -= num_bytes
         if self._is_unwanted:
             return
-        self._reading.add(data)
-        self._num_uncounted += num_bytes
+        if (sink := self._reading.sink) is not None:
+            self._reading.num_body += num_bytes
+            sink.take(data)
+        else:
+            self._reading.add(data)
+            self._num_uncounted += num_bytes
         if self._reading.num_body > self._max_body_bytes:
             self._refuse_inside(too_large(self._max_body_bytes))
 
@@ -276,6 +289,8 @@ class RequestReader:
     def _drop(self) -> None:
         if self._since_s != math.inf and not self._is_unwanted:
             self.release(self._reading)
+            if (sink := self._reading.sink) is not None:
+                sink.close()
         self._reading, self._since_s, self._num_uncounted = ClientRequest(), math.inf, 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from stretto.http.client_request import BodySink, ClientRequest
 from stretto.http.refusals import NotAllowed, unknown_path
 
 R = TypeVar("R")
@@ -44,6 +45,8 @@ class Route(Generic[R]):
     Attributes:
         is_open: whether it needs no key.
         max_body_bytes: largest number of bytes of a body; None for the server's own limit.
+        max_body_s: seconds that a body may take to come; None for the server's own limit.
+        sink: returns what takes the body of a request as it comes; None keeps bodies in memory.
         operation: how the application's OpenAPI document describes it; None leaves it out.
     """
 
@@ -52,6 +55,8 @@ class Route(Generic[R]):
     handler: Handler[R]
     is_open: bool = False
     max_body_bytes: int | None = None
+    max_body_s: float | None = None
+    sink: Callable[[ClientRequest], BodySink] | None = None
     operation: Operation | None = None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from stretto.http.client.headers import Headers
+from stretto.http.client_request import ClientRequest
 
 WholeAnswer: TypeAlias = tuple[int, Headers, bytes]
 """Status, headers and body of an answer."""
@@ -41,6 +43,25 @@ class Answering(Protocol):
 
     def abort(self) -> None:
         """Note that the answer is cut, so that nobody may take it for complete."""
+        ...
+
+
+class Answerable(Answering, Protocol):
+    """What a task answers: the connection of a client, or a part of this process that asks as clients do.
+
+    Attributes:
+        is_full: whether the answer is not read as fast as it comes.
+    """
+
+    is_full: bool
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an answer can still be sent."""
+        ...
+
+    def hand_over(self, serve: Callable[[Answerable, ClientRequest], Served | None]) -> None:
+        """Let something else answer the request that is being served."""
         ...
 
 

@@ -62,6 +62,11 @@ class HttpServer:
         """Address of the server."""
         return url_of(self.host, self.port)
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether it takes connections."""
+        return self._server is not None
+
     async def listen(self, bound: socket.socket | None = None) -> None:
         """Begin to take connections, at a socket that is bound to the port already, if one is given.
 

@@ -23,6 +23,24 @@ _TEXT_SCHEMA = json.dumps(
 _MAX_NAME_CHARS = 64  # OpenAI's limit
 
 
+@record
+class ToolFunction:
+    """A tool as a model is told of it.
+
+    Attributes:
+        parameters: JSON schema of its arguments, an object.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return it in the form of OpenAI's field `tools`."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function that an LLM may call. `stretto.components.tool` makes one of a Python function.
@@ -69,10 +87,14 @@ class Tool:
         found: Mapping[str, Any] = json.loads(self.schema or _TEXT_SCHEMA)
         return found
 
-    def to_openai(self) -> dict[str, Any]:
-        """Return the tool in the form of OpenAI's field `tools`."""
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", "function": function}
+    @property
+    def declared(self) -> ToolFunction:
+        """The tool as a model is told of it."""
+        return ToolFunction(self.name, self.description, self.parameters)
+
+
+ToolChoice: TypeAlias = Literal["auto", "required", "none"]
+"""Whether a reply may call tools, must call one, or must call none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +102,17 @@ class ToolOffer:
     """What a server that takes calls of tools is sent besides the conversation.
 
     Attributes:
-        instructions: text of the system message.
+        instructions: text of the system message; "" if the conversation has its own, or none.
         tools: functions that the LLM may call, in OpenAI's form.
-        may_call: whether the LLM may call them now; else it has to answer.
         max_tokens: largest number of output tokens, whether the reply is calls or an answer.
+        max_calls: largest number of calls in a reply; None leaves it to the decode.
     """
 
     instructions: str
     tools: tuple[Mapping[str, Any], ...]
-    may_call: bool = True
+    choice: ToolChoice = "auto"
     max_tokens: int = 256
+    max_calls: int | None = None
 
     def to_json(self) -> str:
         """Return the offer as JSON text, the form in which settings of steps hold it."""
@@ -138,6 +161,21 @@ class ToolResult:
     def __str__(self) -> str:
         call = f"{self.name}: {self.arguments}" if self.arguments else self.name
         return f"{call}\n{self.text}"
+
+
+@record
+class ToolPart:
+    """A part of a conversation with tools, in words and as servers take it that take tools.
+
+    Attributes:
+        words: the part as models read it that are told of tools in words.
+        text: text of the message that servers get in its place; "" for none.
+        calls: calls with their results, of which servers get messages in its place.
+    """
+
+    words: str
+    text: str = ""
+    calls: tuple[ToolResult, ...] = ()
 
 
 RunEnd: TypeAlias = Literal["answered", "max_turns"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from stretto.model.errors import StrettoError
-from stretto.model.tools import ToolResult
+from stretto.model.tools import ToolPart, ToolResult
 
 
 class AbsentType:
@@ -206,15 +206,14 @@ class Segment:
             segment that goes on with the message before it. A prompt without roles is a message of the user.
         tokens: tokens that an LLM has generated as this text; None for any other text. An engine with another
             tokenizer uses the text.
-        calls: calls of tools with their results, of which `text` is the plain form. Servers that take calls
-            of tools get messages made of them instead.
+        tools: what servers that take calls of tools get in place of `text`, which tells of tools in words.
     """
 
     text: str
     name: str | None = None
     role: str | None = None
     tokens: TokenIds | None = None
-    calls: tuple[ToolResult, ...] = ()
+    tools: ToolPart | None = None
 
 
 def answer_segment(text: str, tokens: TokenIds | None = None) -> Segment:
@@ -263,6 +262,8 @@ def as_text(value: object) -> str:
             return value
         case ToolResult():
             return str(value)
+        case ToolPart():
+            return value.words
         case Hit(chunk):
             return chunk.text
         case Chunk(text=text):

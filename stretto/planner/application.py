@@ -1,17 +1,30 @@
 """An application of several LLMs, and the calls that a set of requests makes of it.
 
-A *node* is an LLM with a task. It calls its model once for each request, or several times, or once for each
+A *node* is a task for a model. It calls its model once for each request, or several times, or once for each
 chunk of the request's document: all at once, or in a chain, where each prompt has the next chunk and the
-answer so far. The answers of a node's inputs become part of its prompts, as `feed.py` says.
+answer so far. The answers of a node's inputs become part of its prompts, as `feed.py` says. Several nodes may
+have the same model; its servers then answer the calls of all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
 
 from stretto.model.errors import ConfigError
+
+MAX_NUMBER = 2**31 - 1
+"""Largest number of tokens: sums of several such numbers fit into 64 bits."""
+_MAX_CALLS = 2**16
+"""Most calls that a node makes for one request: a run holds all of them while the request lasts."""
+NumTokens: TypeAlias = Annotated[
+    int, Meta(ge=0, le=MAX_NUMBER, description=f"a number of tokens, 0 to {MAX_NUMBER}")
+]
+Named: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +44,12 @@ class ModelNode:
             slots alone.
     """
 
-    name: str
+    name: Named
     model: str
-    max_tokens: int
-    prompt_tokens: int = 0
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+    prompt_tokens: NumTokens = 0
     inputs: tuple[str, ...] = ()
-    calls: int = 1
+    calls: Annotated[int, Meta(ge=1, le=_MAX_CALLS)] = 1
     chain: bool = False
     map: bool = False
     template: str = ""
@@ -74,6 +87,9 @@ class AppRequest:
 class Application:
     """A checked application: its nodes in topological order.
 
+    Attributes:
+        models: nodes of each model, in this order.
+
     Raises:
         ConfigError: a name is used twice or unknown, or inputs form a cycle.
     """
@@ -82,10 +98,35 @@ class Application:
         self.name = name
         self.nodes = tuple(_sorted(nodes))
         self._by_name = {node.name: node for node in self.nodes}
+        self._sources: dict[frozenset[str], Mapping[str, frozenset[str]]] = {}
+        self.models: dict[str, list[ModelNode]] = {}
+        for node in self.nodes:
+            self.models.setdefault(node.model, []).append(node)
 
     def node(self, name: str) -> ModelNode:
         """Return the node of this name. Raises KeyError if there is none."""
         return self._by_name[name]
+
+    def sources(self, nodes: Collection[str]) -> Mapping[str, frozenset[str]]:
+        """Return the models that each model of some nodes waits for, directly or through others; itself too.
+
+        Models with equal sources wait for each other: they can only run together. A model with more sources
+        than another is none of that one's.
+        """
+        if (key := frozenset(nodes)) not in self._sources:
+            self._sources[key] = self._sources_of(key)
+        return self._sources[key]
+
+    def _sources_of(self, nodes: frozenset[str]) -> Mapping[str, frozenset[str]]:
+        taken = {node.model: {node.model} for node in self.nodes if node.name in nodes}
+        for node in self.nodes:
+            if node.name in nodes:
+                taken[node.model].update(self.node(name).model for name in node.inputs if name in nodes)
+        for between in taken:
+            for sources in taken.values():
+                if between in sources:
+                    sources |= taken[between]
+        return {model: frozenset(sources) for model, sources in taken.items()}
 
 
 def _sorted(nodes: Sequence[ModelNode]) -> list[ModelNode]:

@@ -1,28 +1,34 @@
 """Carries a plan out in virtual time: when each replica starts, and when each call ends.
 
-All planners are compared by this one simulation. Calls are dealt to the replicas of their node request by
-request. At the end of a stage, a node whose replicas and inputs stay as they are goes on undisturbed; the
-calls of other nodes that have begun go on from the tokens they have, which are prefilled again. What a stage
-runs is said by `StageSequence`.
+All planners are compared by this one simulation. The calls of each node are dealt to the replicas of its
+model request by request. Replicas whose calls wait for each other's answers are simulated together. At the
+end of a stage, a model whose replicas, nodes and inputs stay as they are goes on undisturbed; the calls of
+other models that have begun go on from the tokens they have, which are prefilled again. What a stage runs is
+said by `StageSequence`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from math import inf
+from typing import TypeVar
 
 import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
 from stretto.model.errors import InternalError
+from stretto.planner.links import Links
 from stretto.planner.plan import Plan, PlannedReplica
 from stretto.planner.problem import Problem
-from stretto.planner.replica_run import ReplicaLoad, ReplicaRun, run_replica
+from stretto.planner.replica_arrivals import Replica, run_replica, run_together
+from stretto.planner.replica_run import ReplicaLoad, ReplicaRun
 from stretto.planner.stage_sequence import PresentStage, StageSequence
 from stretto.planner.starts import Starts
 from stretto.planner.workload import DrawnCalls
+
+Numbers = TypeVar("Numbers", Ints, Floats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,7 @@ class ReplicaSpan:
 
     Attributes:
         busy_s: seconds in which it computed.
+        waits_s: times from and until which it was loaded, and waited for input.
     """
 
     replica: PlannedReplica
@@ -38,6 +45,7 @@ class ReplicaSpan:
     ready_s: float
     end_s: float
     busy_s: float
+    waits_s: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +86,25 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Running:
-    """A replica of the present stage: its calls, and how they run."""
+    """A replica of the present stage: its calls of each node, and how they run."""
 
     replica: PlannedReplica
     start_s: float
     ready_s: float
-    calls: Ints
+    calls: dict[str, Ints]
     run: ReplicaRun
 
     @property
     def end_s(self) -> float:
         ended_s = self.run.ended_s
         return float(ended_s.max()) if len(ended_s) else self.ready_s
+
+    def by_node(self, values: Numbers) -> Iterator[tuple[str, Ints, Numbers]]:
+        """Yield the calls of each node with their values, which are given for all calls."""
+        first = 0
+        for name, calls in self.calls.items():
+            yield name, calls, values[first : first + len(calls)]
+            first += len(calls)
 
 
 @dataclass(slots=True)
@@ -129,94 +144,164 @@ class _Executor:
     def _stage(self, stage: PresentStage, now_s: float) -> float:
         """Run one stage from `now_s` on; return when it ends."""
         before, self.running = self.running, {}
-        self._begin(stage.replicas, before, now_s)
-        for name, runs in before.items():
-            if name not in self.running:
-                self._cut(name, runs, now_s)
-        end_s = self._end_of(stage)
-        for name, runs in self.running.items():
-            for one in runs:
-                self.progress[name].ended_s[one.calls] = np.where(
-                    one.run.ended_s <= end_s, one.run.ended_s, inf
-                )
-        for name in list(filter(self._is_done, self.running)):
-            self._close(self.running.pop(name), end_s)
+        self._begin(stage, before, now_s)
+        for model, runs in before.items():
+            if model not in self.running:
+                self._cut(runs, now_s)
+        ends_s = {model: max(one.end_s for one in runs) for model, runs in self.running.items()}
+        end_s = min(ends_s[one] for one in stage.roots) if stage.ends_at_first else max(ends_s.values())
+        for one in (one for runs in self.running.values() for one in runs):
+            for name, calls, ended_s in one.by_node(one.run.ended_s):
+                self.progress[name].ended_s[calls] = np.where(ended_s <= end_s, ended_s, inf)
+        last = {device: one.key for one in stage.replicas for device in one.devices}
+        for model, runs in list(self.running.items()):
+            if all(self._is_done(node.name) for node in self.problem.app.models[model]):
+                self._close(self.running.pop(model), end_s)
+            elif gone := [
+                one for one in runs if any(last[at] != one.replica.key for at in one.replica.devices)
+            ]:
+                self._close(gone, end_s)
+                self.running[model] = [one for one in runs if one not in gone]
         return end_s
 
-    def _end_of(self, stage: PresentStage) -> float:
-        ends_s = {name: max(one.end_s for one in runs) for name, runs in self.running.items()}
-        return min(ends_s[name] for name in stage.roots) if stage.ends_at_first else max(ends_s.values())
-
-    def _begin(
-        self, replicas: Sequence[PlannedReplica], before: dict[str, list[_Running]], now_s: float
-    ) -> None:
-        """Start replicas in their order, or let all of a node go on undisturbed."""
+    def _begin(self, stage: PresentStage, before: Mapping[str, list[_Running]], now_s: float) -> None:
+        """Start replicas in their order, or let all of a model go on undisturbed."""
         free_s = [now_s] * self.problem.machine.num_devices
-        dealt: dict[str, Iterator[Ints]] = {}
+        dealt = self._dealt(stage)
         ready_s: dict[str, Floats] = {}
-        for replica in replicas:
-            name = replica.node
-            held = before.get(name, [])
-            if name not in self.running:
-                mine = [one for one in replicas if one.node == name]
-                ready_s[name] = self._ready_s(name, now_s)
-                if self._goes_on(held, mine, ready_s[name], now_s):
-                    self.running[name] = held
-                    for running in held:
-                        _hold(free_s, running)
+        going_on: set[str] = set()
+        for unit in _units(stage, self.problem):
+            models = dict.fromkeys(stage.replicas[at].model for at in unit)
+            if not going_on.isdisjoint(models):
+                continue
+            if new := [model for model in models if model not in self.running]:
+                nodes = [name for model in new for name in stage.nodes[model]]
+                ready_s |= {name: self._ready_s(name, nodes, now_s) for name in nodes}
+                held = {model: before.get(model, []) for model in new}
+                if self._goes_on(held, stage, ready_s, now_s):
+                    self.running |= held
+                    going_on.update(models)
+                    _hold(free_s, (one for runs in held.values() for one in runs))
                     continue
-                self._cut(name, held, now_s)
-                self.running[name] = []
-                dealt[name] = iter(self._deal(name, mine))
-            if name in dealt and len(calls := next(dealt[name])):
-                known = {one.replica.devices: one for one in held}
-                running = self._start(replica, calls, ready_s[name], free_s, known.get(replica.devices))
-                self.running[name].append(running)
-                _hold(free_s, running)
+                self._cut((one for runs in held.values() for one in runs), now_s)
+                self.running |= {model: [] for model in new}
+            wanted = [(stage.replicas[at], dealt[at]) for at in unit if dealt[at]]
+            kept = {one.replica.key: one for model in models for one in before.get(model, [])}
+            for one in self._started(wanted, ready_s, free_s, kept):
+                self.running[one.replica.model].append(one)
+                _hold(free_s, [one])
 
     def _goes_on(
-        self, before: list[_Running], replicas: list[PlannedReplica], ready_s: Floats, now_s: float
+        self,
+        held: Mapping[str, Sequence[_Running]],
+        stage: PresentStage,
+        ready_s: Mapping[str, Floats],
+        now_s: float,
     ) -> bool:
-        """Return whether the replicas of a node and the times of its inputs stay as they are."""
-        return [one.replica for one in before] == replicas and all(
-            np.array_equal(np.maximum(ready_s[one.calls], now_s), np.maximum(one.run.load.ready_s, now_s))
-            for one in before
+        """Return whether replicas and nodes of models, and the times of their inputs, stay as they are."""
+        for model, runs in held.items():
+            known = {name for one in runs for name in one.calls}
+            planned = [one for one in stage.replicas if one.model == model]
+            if [one.replica for one in runs] != planned or not known.issuperset(stage.nodes[model]):
+                return False
+        return all(
+            np.array_equal(np.maximum(ready_s[name][calls], now_s), np.maximum(known_s, now_s))
+            for runs in held.values()
+            for one in runs
+            for name, calls, known_s in one.by_node(one.run.load.ready_s)
+            if name in ready_s
         )
 
-    def _start(
+    def _started(
         self,
-        replica: PlannedReplica,
-        calls: Ints,
-        ready_s: Floats,
-        free_s: list[float],
-        kept: _Running | None,
-    ) -> _Running:
-        """Start a replica as soon as its devices are free; `kept` has been loaded on the same devices."""
-        progress, cost = self.progress[replica.node], self.problem.costs[replica.node][replica.tp]
-        drawn = progress.drawn
-        start_s = max(free_s[device] for device in replica.devices)
-        if kept:
-            loaded_s = max(start_s, kept.ready_s)
-        elif not start_s and replica.key in self.problem.loaded:
-            loaded_s = self.problem.loaded[replica.key]
+        wanted: Sequence[tuple[PlannedReplica, dict[str, Ints]]],
+        ready_s: Mapping[str, Floats],
+        free_s: Sequence[float],
+        kept: Mapping[tuple[str, tuple[int, ...]], _Running],
+    ) -> list[_Running]:
+        """Start replicas with their calls as soon as their devices are free. Those in `kept` have been loaded
+        on the same devices.
+        """
+        times_s: list[tuple[float, float]] = []
+        replicas: list[Replica] = []
+        for replica, dealt in wanted:
+            start_s = max(free_s[device] for device in replica.devices)
+            if replica.key in kept:
+                loaded_s = max(start_s, kept[replica.key].ready_s)
+            elif not start_s and replica.key in self.problem.loaded:
+                loaded_s = self.problem.loaded[replica.key]
+            else:
+                loaded_s = self.starts.ready_s(replica.model, replica.tp, start_s)
+            cost = self.problem.costs[replica.model][replica.tp]
+            times_s.append((start_s, loaded_s))
+            replicas.append(Replica(self._load(dealt, ready_s), cost.scheduler, cost.step, loaded_s))
+        links = self._links([dealt for _, dealt in wanted], replicas)
+        if links is None:
+            runs = [run_replica(one.load, one.config, one.cost, one.begin_s) for one in replicas]
         else:
-            loaded_s = self.starts.ready_s(replica.node, replica.tp, start_s)
-        place = np.full(len(drawn.outputs) + 1, -1)
-        place[calls] = np.arange(len(calls))
-        generated = progress.generated[calls]
-        load = ReplicaLoad(
-            drawn.prompts[calls] + generated,
-            drawn.outputs[calls] - generated,
-            ready_s[calls],
-            place[drawn.calls.previous[calls]],
+            runs = run_together(replicas, links)
+        return [
+            _Running(replica, *times, dealt, run)
+            for (replica, dealt), times, run in zip(wanted, times_s, runs, strict=True)
+        ]
+
+    def _load(self, dealt: Mapping[str, Ints], ready_s: Mapping[str, Floats]) -> ReplicaLoad:
+        """Return the load of a replica with these calls, one node after the other."""
+        previous: list[Ints] = []
+        first = 0
+        for name, calls in dealt.items():
+            drawn = self.progress[name].drawn
+            place = np.full(len(drawn.outputs) + 1, -1)
+            place[calls] = np.arange(first, first + len(calls))
+            previous.append(place[drawn.calls.previous[calls]])
+            first += len(calls)
+        parts = [(self.progress[name], calls, ready_s[name][calls]) for name, calls in dealt.items()]
+        return ReplicaLoad(
+            np.concatenate([one.drawn.prompts[calls] + one.generated[calls] for one, calls, _ in parts]),
+            np.concatenate([one.drawn.outputs[calls] - one.generated[calls] for one, calls, _ in parts]),
+            np.concatenate([known_s for _, _, known_s in parts]),
+            np.concatenate(previous),
         )
-        return _Running(
-            replica, start_s, loaded_s, calls, run_replica(load, cost.scheduler, cost.step, loaded_s)
-        )
+
+    def _links(self, dealt: Sequence[dict[str, Ints]], replicas: Sequence[Replica]) -> Links | None:
+        """Return which calls of these replicas wait for which; None if they wait for those of one node of
+        their own replica alone.
+        """
+        numbers: dict[str, Ints] = {}
+        first = 0
+        for name, calls in ((name, calls) for one in dealt for name, calls in one.items()):
+            if name not in numbers:
+                numbers[name] = np.full(len(self.progress[name].ended_s), -1)
+            numbers[name][calls] = np.arange(first, first + len(calls))
+            first += len(calls)
+        feeds = self.problem.workload.feeds
+        inner = [(name, source) for name in numbers for source in feeds[name] if source in numbers]
+        if not inner:
+            return None
+        links = Links([one.load for one in replicas])
+        for name, source in inner:
+            feed = feeds[name][source]
+            is_given = numbers[source][feed.givers] >= 0
+            waits = np.flatnonzero((numbers[name] >= 0) & (feed.taken >= 0))
+            givers = numbers[source][feed.givers[is_given]]
+            links.add(givers, feed.groups[is_given], numbers[name][waits], feed.taken[waits])
+        return links
+
+    def _dealt(self, stage: PresentStage) -> list[dict[str, Ints]]:
+        """Return the calls of each replica of a stage, by node; nothing for one that has none."""
+        dealt: list[dict[str, Ints]] = [{} for _ in stage.replicas]
+        for model, nodes in stage.nodes.items():
+            mine = [at for at, one in enumerate(stage.replicas) if one.model == model]
+            for name in nodes:
+                calls = self._deal(name, [stage.replicas[at] for at in mine])
+                for at, one in zip(mine, calls, strict=True):
+                    if len(one):
+                        dealt[at][name] = one
+        return dealt
 
     def _deal(self, name: str, replicas: Sequence[PlannedReplica]) -> list[Ints]:
-        """Deal the calls that have not ended to replicas, each whole of calls to the one that has the least
-        for its weight.
+        """Deal the calls of a node that have not ended to replicas, each whole of calls to the one that has
+        the least for its weight.
         """
         progress = self.progress[name]
         left = np.flatnonzero(np.isinf(progress.ended_s))
@@ -234,31 +319,78 @@ class _Executor:
         owners = owner[wholes]
         return [left[owners == at] for at in range(len(replicas))]
 
-    def _ready_s(self, name: str, now_s: float) -> Floats:
-        """Return when the inputs of each call of a node are there; infinite if not in this stage."""
+    def _ready_s(self, name: str, together: Sequence[str], now_s: float) -> Floats:
+        """Return when the inputs of each call of a node are there, other than those of nodes that are
+        simulated together with it; infinite if not in this stage.
+        """
         calls = self.progress[name].drawn.calls
         ready_s = np.full(len(calls.requests), now_s)
         for source, feed in self.problem.workload.feeds[name].items():
-            ended_s = self.progress[source].ended_s.copy()
-            for one in self.running.get(source, []):
-                ended_s[one.calls] = one.run.ended_s
-            ready_s = np.maximum(ready_s, feed.latest(ended_s, now_s))
+            if source not in together:
+                ended_s = self.progress[source].ended_s.copy()
+                for one in self.running.get(self.problem.app.node(source).model, []):
+                    for other, its_calls, its_ends_s in one.by_node(one.run.ended_s):
+                        if other == source:
+                            ended_s[its_calls] = its_ends_s
+                ready_s = np.maximum(ready_s, feed.latest(ended_s, now_s))
         return ready_s
 
-    def _cut(self, name: str, runs: list[_Running], now_s: float) -> None:
-        """Stop the replicas of a node: keep what they have generated."""
+    def _cut(self, runs: Iterable[_Running], now_s: float) -> None:
+        """Stop replicas: keep what they have generated."""
         for one in runs:
-            self.progress[name].generated[one.calls] += one.run.generated_at(now_s)
-        self._close(runs, now_s)
+            for name, calls, generated in one.by_node(one.run.generated_at(now_s)):
+                self.progress[name].generated[calls] += generated
+            self._close([one], now_s)
 
-    def _close(self, runs: list[_Running], now_s: float) -> None:
+    def _close(self, runs: Iterable[_Running], now_s: float) -> None:
         for one in runs:
             end_s = min(one.end_s, now_s)
-            busy_s = one.run.busy_until(end_s)
-            self.spans.append(ReplicaSpan(one.replica, one.start_s, min(one.ready_s, end_s), end_s, busy_s))
+            ready_s = min(one.ready_s, end_s)
+            busy_s, waits_s = one.run.busy_until(end_s), one.run.waits_s(ready_s, end_s)
+            self.spans.append(ReplicaSpan(one.replica, one.start_s, ready_s, end_s, busy_s, waits_s))
 
 
-def _hold(free_s: list[float], running: _Running) -> None:
-    """Note that the devices of a replica are free only when it has ended."""
-    for device in running.replica.devices:
-        free_s[device] = max(free_s[device], running.end_s)
+def _units(stage: PresentStage, problem: Problem) -> Iterator[list[int]]:
+    """Yield the replicas of a stage by their numbers, in the order in which they can be simulated: those
+    whose calls wait for each other's answers together, any other one by itself.
+    """
+    nodes = [name for names in stage.nodes.values() for name in names]
+    sources = problem.app.sources(nodes)
+    units: dict[object, list[int]] = {}
+    for at, one in enumerate(stage.replicas):
+        mine = sources[one.model]
+        feeds = (source for name in stage.nodes[one.model] for source in problem.workload.feeds[name])
+        is_linked = any(sources[other] == mine for other in mine - {one.model}) or any(
+            source in stage.nodes[one.model] for source in feeds
+        )
+        units.setdefault(mine if is_linked else at, []).append(at)
+    left = list(units.values())
+    while left:
+        unit = next(unit for unit in left if _can_begin(unit, left, stage.replicas, sources))
+        left.remove(unit)
+        yield unit
+
+
+def _can_begin(
+    unit: Sequence[int],
+    left: Sequence[Sequence[int]],
+    replicas: Sequence[PlannedReplica],
+    sources: Mapping[str, frozenset[str]],
+) -> bool:
+    """Return whether a unit waits neither for devices nor for answers of those that are left."""
+    for at in unit:
+        one, mine = replicas[at], sources[replicas[at].model]
+        for number in (number for other in left if other is not unit for number in other):
+            other_one = replicas[number]
+            if number < at and not set(one.devices).isdisjoint(other_one.devices):
+                return False
+            if other_one.model in mine and sources[other_one.model] != mine:
+                return False
+    return True
+
+
+def _hold(free_s: list[float], runs: Iterable[_Running]) -> None:
+    """Note that the devices of replicas are free only when these have ended."""
+    for one in runs:
+        for device in one.replica.devices:
+            free_s[device] = max(free_s[device], one.end_s)

@@ -16,7 +16,7 @@ from stretto.planner.fast_state import (
     FastState,
     Numbers,
     acquire,
-    replay,
+    replay_trail,
 )
 
 
@@ -45,7 +45,7 @@ def give_up(state: FastState, numbers: Numbers, request: int) -> None:
     while stack[-1] != request:  # those above it have ended
         stack.pop()
     stack.pop()
-    replay(state, numbers)
+    replay_trail(state, numbers)
     stay = state.stay_of[request]
     num_computed = state.start[request]
     if stay == NO_STAY:

@@ -15,7 +15,7 @@ from stretto.planner.fast_state import (
     FastState,
     Numbers,
     acquire,
-    replay,
+    replay_trail,
 )
 
 
@@ -129,7 +129,7 @@ def resume(
         back.pop()
         state.stack.append(request)
         acquire(state, numbers)  # first: this may evict blocks of this request
-        replay(state, numbers)
+        replay_trail(state, numbers)
         num_held = state.kept[request]
         numbers.available -= num_held
         state.kept[request] = 0

@@ -76,6 +76,20 @@ class FastScheduler:
         self._state.prompts.extend(prompts)
         self._state.outputs.extend(outputs)
 
+    def num_free_steps(self) -> int:
+        """Return how many decode steps follow in which nothing is decided: until one ends, or KV blocks are
+        short. It is 0 if the next step has prefills or needs more blocks than there are, or others wait.
+        """
+        state, numbers = self._state, self._numbers
+        before = (numbers.step - 1) % numbers.block_tokens
+        if self.is_waiting or state.begun or state.counts[before] > numbers.available or not numbers.decoding:
+            return 0
+        due, last_steps = state.due, state.last_steps
+        while last_steps[due[0] & REQUEST_MASK] != due[0] >> REQUEST_BITS:  # this stay was cut
+            heappop(due)
+        num_steps = (due[0] >> REQUEST_BITS) - numbers.step + 1
+        return steps_that_fit(state.counts, before, numbers.decoding, num_steps, numbers.available)[0]
+
     @property
     def is_waiting(self) -> bool:
         """Whether some request has not been started, or was preempted."""

@@ -177,7 +177,7 @@ def acquire(state: FastState, numbers: Numbers) -> None:
     numbers.acquired = 0
 
 
-def replay(state: FastState, numbers: Numbers) -> None:
+def replay_trail(state: FastState, numbers: Numbers) -> None:
     """Let happen to the idle blocks what is on the trail, and clear it."""
     idle, trail = state.idle, state.trail
     free = numbers.free
@@ -222,5 +222,5 @@ def evict(idle: Column, kept: Column, used: Column, num_blocks: int) -> None:
             heappop(idle)
 
 
-PARTS = (column, new_log, new_state, make_room, acquire, evict, replay)
+PARTS = (column, new_log, new_state, make_room, acquire, evict, replay_trail)
 """The functions of this file; each calls none but those before it."""

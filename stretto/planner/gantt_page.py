@@ -11,29 +11,31 @@ from stretto.planner.machine import PlanMachine
 _WIDTH, _ROW, _LEFT = 1000, 28, 60
 _STYLE = (
     "body{font:13px system-ui,sans-serif;margin:24px;color:#1f2328;background:#fff}"
-    "text{font-size:11px;fill:#1f2328}.loading{fill-opacity:.3}.scroll{overflow-x:auto}"
+    "text{font-size:11px;fill:#1f2328}.loading{fill-opacity:.3}.waiting{fill:#fff;fill-opacity:.75}.scroll{overflow-x:auto}"
     ".key{display:inline-block;padding:2px 8px;margin:0 8px 4px 0}"
 )
 
 
-def gantt_page(title: str, done: Execution, nodes: Sequence[str], machine: PlanMachine) -> str:
-    """Return the page; a bar is pale while its replica loads, and has a tooltip."""
+def gantt_page(title: str, done: Execution, models: Sequence[str], machine: PlanMachine) -> str:
+    """Return the page; a bar is pale while its replica loads, nearly white while it waits for input, and has
+    a tooltip.
+    """
     scale = _WIDTH / max(1e-9, done.makespan_s)
-    colours = {node: f"hsl({at * 360 // len(nodes)} 55% 62%)" for at, node in enumerate(nodes)}
+    colours = {model: f"hsl({at * 360 // len(models)} 55% 62%)" for at, model in enumerate(models)}
     height = _ROW * machine.num_devices + 20
     rows = [
         f'<text x="0" y="{_ROW * at + 18}">{machine.device} {at}</text>' for at in range(machine.num_devices)
     ]
     for span in done.spans:
         for device in span.replica.devices:
-            rows += _bar(span, device, scale, colours[span.replica.node])
+            rows += _bar(span, device, scale, colours[span.replica.model])
     rows.append(f'<text x="{_LEFT}" y="{height - 4}">0</text>')
     rows.append(
         f'<text x="{_LEFT + _WIDTH}" y="{height - 4}" text-anchor="end">{done.makespan_s:.0f} s</text>'
     )
     keys = "".join(
-        f'<span class="key" style="background:{colour}">{escape(node)}</span>'
-        for node, colour in colours.items()
+        f'<span class="key" style="background:{colour}">{escape(model)}</span>'
+        for model, colour in colours.items()
     )
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
@@ -47,10 +49,11 @@ def gantt_page(title: str, done: Execution, nodes: Sequence[str], machine: PlanM
 
 def _bar(span: ReplicaSpan, device: int, scale: float, colour: str) -> Iterator[str]:
     tip = (
-        f"{escape(span.replica.node)}: starts at {span.start_s:.1f} s, loaded at {span.ready_s:.1f} s, "
+        f"{escape(span.replica.model)}: starts at {span.start_s:.1f} s, loaded at {span.ready_s:.1f} s, "
         f"ends at {span.end_s:.1f} s"
     )
-    parts = ((span.start_s, span.ready_s, ' class="loading"'), (span.ready_s, span.end_s, ""))
+    waits = ((begin_s, end_s, ' class="waiting"') for begin_s, end_s in span.waits_s)
+    parts = ((span.start_s, span.ready_s, ' class="loading"'), (span.ready_s, span.end_s, ""), *waits)
     for begin_s, end_s, kind in parts:
         yield (
             f'<rect{kind} x="{_LEFT + begin_s * scale:.1f}" y="{_ROW * device + 2}" '

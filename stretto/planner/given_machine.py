@@ -13,11 +13,11 @@ Instead of `gpu`, `costs` may name a file with measured costs, as presets have t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from reprlib import repr as short
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from stretto.costs.gpus import GPUS, peak_figures
 from stretto.costs.known_costs import llm_device
@@ -28,16 +28,43 @@ from stretto.model.nearest_name import nearest_name
 from stretto.planner.detected import detect_machine
 from stretto.planner.machine import USUAL_STORAGE, PlanMachine, machine_of
 from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
+from stretto.schema.typed import read_as, words_for
 
 HERE = "here"
 _ENDINGS = (".yaml", ".yml", ".json")
-_FIELDS = ("name", "gpu", "costs", "count", "memory_gib", "nvlink", "disk_gb_s", "link_gb_s")
-_GPU_FIELDS = ("name", "bandwidth_gb_s", "tflops", "cores")
-_GPU_WORDS = ", ".join(_GPU_FIELDS)
 _MAX_DEVICES = 1024
 _MAX_NUMBER = 1e6
 _GB = 1e9
 _GIB = 2**30
+_Amount: TypeAlias = Annotated[
+    float, Meta(gt=0, le=_MAX_NUMBER, description=f"a number above 0, at most {_MAX_NUMBER:.0f}")
+]
+_Devices: TypeAlias = Annotated[
+    int, Meta(ge=1, le=_MAX_DEVICES, description=f"a number of GPUs from 1 to {_MAX_DEVICES}")
+]
+_Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+
+class _PeakFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Peak figures of a GPU, as a machine's file has them."""
+
+    name: _Name
+    bandwidth_gb_s: _Amount
+    tflops: _Amount
+    cores: Annotated[int, Meta(ge=1, le=int(_MAX_NUMBER))]
+
+
+class _MachineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine as its file has it."""
+
+    count: _Devices
+    name: _Name | None = None
+    gpu: str | _PeakFigures | None = None
+    costs: str | None = None
+    memory_gib: _Amount | None = None
+    nvlink: bool | None = None
+    disk_gb_s: _Amount = USUAL_STORAGE.disk_bytes_s / _GB
+    link_gb_s: _Amount = USUAL_STORAGE.link_bytes_s / _GB
 
 
 def given_machine(text: str) -> PlanMachine:
@@ -50,7 +77,7 @@ def given_machine(text: str) -> PlanMachine:
     if text.casefold() == HERE:
         return detect_machine()
     if text.casefold().endswith(_ENDINGS):
-        return read_machine(Path(text))
+        return read_machine_file(Path(text))
     try:
         return machine_of(text)
     except ConfigError as error:
@@ -60,7 +87,7 @@ def given_machine(text: str) -> PlanMachine:
         ) from error
 
 
-def read_machine(path: Path) -> PlanMachine:
+def read_machine_file(path: Path) -> PlanMachine:
     """Read a machine from its file.
 
     Raises:
@@ -77,85 +104,47 @@ def read_machine(path: Path) -> PlanMachine:
 
 
 def _machine(found: Any, path: Path) -> PlanMachine:
-    _check_fields(found, _FIELDS, "a machine")
-    name = found.get("name", path.stem)
-    if not (isinstance(name, str) and name and name.isprintable()):
-        raise ConfigError(f"name must be a text, got {short(name)}")
-    if ("gpu" in found) == ("costs" in found):
+    machine = read_as(_MachineFile, found)
+    name = path.stem if machine.name is None else machine.name
+    if not name.isprintable():
+        raise ConfigError(f"name must have printable characters, got {name!r}")
+    if (machine.gpu is None) == (machine.costs is None):
         raise ConfigError("needs either gpu or costs")
-    if "costs" in found:
-        gpu: str | Hardware = _costs_file(found["costs"], path)
-        if "nvlink" in found:
+    memory_bytes = None if machine.memory_gib is None else machine.memory_gib * _GIB
+    if machine.costs is not None:
+        gpu: str | Hardware = _costs_file(machine.costs, path)
+        if machine.nvlink is not None:
             raise ConfigError(
                 "nvlink has no use beside costs, which were measured with the links that there are"
             )
         has_nvlink = True
     else:
-        gpu = _gpu(found["gpu"], found)
+        gpu = _gpu(machine.gpu, memory_bytes)
         usual = isinstance(gpu, str) and GPUS[gpu].has_nvlink
-        has_nvlink = found.get("nvlink", usual)
-        if not isinstance(has_nvlink, bool):
-            raise ConfigError(f"nvlink must be true or false, got {short(has_nvlink)}")
-    count = found.get("count")
-    if type(count) is not int or not 1 <= count <= _MAX_DEVICES:
-        raise ConfigError(f"count must be a number of GPUs from 1 to {_MAX_DEVICES}, got {short(count)}")
-    return PlanMachine(
-        name,
-        count,
-        gpu,
-        Storage(
-            _number(found, "disk_gb_s", USUAL_STORAGE.disk_bytes_s / _GB) * _GB,
-            _number(found, "link_gb_s", USUAL_STORAGE.link_bytes_s / _GB) * _GB,
-        ),
-        memory_bytes=_number(found, "memory_gib") * _GIB if "memory_gib" in found else None,
-        has_nvlink=has_nvlink,
-    )
+        has_nvlink = usual if machine.nvlink is None else machine.nvlink
+    storage = Storage(machine.disk_gb_s * _GB, machine.link_gb_s * _GB)
+    return PlanMachine(name, machine.count, gpu, storage, memory_bytes=memory_bytes, has_nvlink=has_nvlink)
 
 
-def _gpu(value: Any, machine: Mapping[str, Any]) -> str | Hardware:
+def _gpu(given: str | _PeakFigures | None, memory_bytes: float | None) -> str | Hardware:
     """Return the name of a GPU that is known, or the peak figures of another one."""
-    if isinstance(value, str):
-        try:
-            return nearest_name(value, GPUS, "gpu: there are no figures of the GPU")
-        except ConfigError as error:
-            raise ConfigError(f"{error.message}; or give a mapping with its {_GPU_WORDS}") from error
-    _check_fields(value, _GPU_FIELDS, "gpu, if it is not a name,")
-    name, cores = value.get("name"), value.get("cores")
-    if not (isinstance(name, str) and name and name.isprintable()):
-        raise ConfigError(f"gpu: name must be a text, got {short(name)}")
-    if type(cores) is not int or not 1 <= cores <= _MAX_NUMBER:
-        raise ConfigError(f"gpu: cores must be its number of multiprocessors, got {short(cores)}")
-    if "memory_gib" not in machine:
-        raise ConfigError("memory_gib is needed for a gpu with peak figures")
-    memory_bytes = _number(machine, "memory_gib") * _GIB
-    bandwidth, tflops = (_number(value, key, place="gpu: ") for key in ("bandwidth_gb_s", "tflops"))
-    return peak_figures(name, memory_bytes, bandwidth * _GB, tflops * 1e12, cores)
+    if isinstance(given, _PeakFigures):
+        if memory_bytes is None:
+            raise ConfigError("memory_gib is needed for a gpu with peak figures")
+        bandwidth, flops = given.bandwidth_gb_s * _GB, given.tflops * 1e12
+        return peak_figures(given.name, memory_bytes, bandwidth, flops, given.cores)
+    try:
+        return nearest_name(str(given), GPUS, "gpu: there are no figures of the GPU")
+    except ConfigError as error:
+        raise ConfigError(f"{error.message}; or give {words_for(_PeakFigures)}") from error
 
 
-def _costs_file(value: Any, path: Path) -> str:
-    if not (isinstance(value, str) and value.endswith(".json")):
-        raise ConfigError(f"costs must be the path of a file that ends in .json, got {short(value)}")
-    file = str(path.parent / value)
+def _costs_file(costs: str, path: Path) -> str:
+    if not costs.endswith(".json"):
+        raise ConfigError(f"costs must be the path of a file that ends in .json, got {costs!r}")
+    file = str(path.parent / costs)
     try:
         llm_device(file)
     except ConfigError as error:
         raise ConfigError(f"costs: {error.message}") from error
     return file
-
-
-def _number(found: Mapping[str, Any], key: str, default: float | None = None, place: str = "") -> float:
-    value = found.get(key, default)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= _MAX_NUMBER or math.isnan(value):
-        raise ConfigError(
-            f"{place}{key} must be a number above 0, at most {_MAX_NUMBER:.0f}, got {short(value)}"
-        )
-    return float(value)
-
-
-def _check_fields(found: Any, known: tuple[str, ...], what: str) -> None:
-    if not isinstance(found, dict):
-        raise ConfigError(f"{what} must be a mapping with {', '.join(known)}; got {short(found)}")
-    for field in found:
-        if field not in known:
-            raise ConfigError(f"{what} has the unknown field {short(field)}; known are {', '.join(known)}")

@@ -24,8 +24,8 @@ def keep_loaded(plan: Plan, num_devices: int, saved_s: Mapping[ReplicaKey, float
     """Return the plan on other devices, such that the most seconds of loading are saved.
 
     Args:
-        saved_s: seconds that are saved by each replica that runs now, by node and devices, if the plan begins
-            with it on these devices.
+        saved_s: seconds that are saved by each replica that runs now, by model and devices, if the plan
+            begins with it on these devices.
     """
     firsts = _first_replicas(plan)
     sizes = {one.tp for stage in plan.stages for one in stage.replicas}
@@ -33,8 +33,8 @@ def keep_loaded(plan: Plan, num_devices: int, saved_s: Mapping[ReplicaKey, float
 
     def own(at: int, to: int, width: int) -> float:
         """Return what is saved by the replica that has a whole group."""
-        node = firsts.get((at, width))
-        return saved_s.get((node, tuple(range(to, to + width))), 0.0) if node else 0.0
+        model = firsts.get((at, width))
+        return saved_s.get((model, tuple(range(to, to + width))), 0.0) if model else 0.0
 
     def group(at: int, to: int, level: int) -> _Match:
         width = widths[level]
@@ -62,12 +62,12 @@ def keep_loaded(plan: Plan, num_devices: int, saved_s: Mapping[ReplicaKey, float
 
 
 def _first_replicas(plan: Plan) -> dict[tuple[int, int], str]:
-    """Return the nodes of the replicas that begin at once, by first device and number of devices."""
+    """Return the models of the replicas that begin at once, by first device and number of devices."""
     taken: set[int] = set()
     firsts: dict[tuple[int, int], str] = {}
     for replica in plan.stages[0].replicas:
         if taken.isdisjoint(replica.devices):
-            firsts[replica.devices[0], replica.tp] = replica.node
+            firsts[replica.devices[0], replica.tp] = replica.model
         taken.update(replica.devices)
     return firsts
 

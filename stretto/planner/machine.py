@@ -124,7 +124,7 @@ class ReplicaCost:
         return self.start.seconds
 
 
-def model_of(name: str, machine: PlanMachine) -> LLMModel:
+def planned_model(name: str, machine: PlanMachine) -> LLMModel:
     """Return the sizes of a model: known by name, in any case, with or without its owner, or those of a
     directory with a `config.json`.
 

@@ -1,8 +1,9 @@
 """Plans as data: which replicas run on which devices, and in which order.
 
 A plan is a list of stages. In a stage, a replica starts when its devices are free of those before it in the
-list. A stage ends when all its calls have ended, or when the first of its nodes is done; then replicas that
-the next stage does not have are drained, and what they had begun goes on elsewhere.
+list, and answers calls of all nodes that use its model. A stage ends when all its calls have ended, or when
+the first of its models has nothing left to do; then replicas that the next stage does not have are drained,
+and what they had begun goes on elsewhere.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from math import inf
 from typing import TypeAlias
 
 ReplicaKey: TypeAlias = tuple[str, tuple[int, ...]]
-"""Node and devices of a replica."""
+"""Model and devices of a replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedReplica:
-    """One replica of a node's model.
+    """One replica of a model.
 
     Attributes:
         devices: numbers of its devices; their number is the degree of tensor parallelism.
-        weight: share of the node's calls, relative to the node's other replicas of the stage.
+        weight: share of the model's calls, relative to the model's other replicas of the stage.
     """
 
-    node: str
+    model: str
     devices: tuple[int, ...]
     weight: float = 1.0
 
@@ -36,8 +37,8 @@ class PlannedReplica:
 
     @property
     def key(self) -> ReplicaKey:
-        """Node and devices: two replicas with equal ones differ in their weights at most."""
-        return self.node, self.devices
+        """Model and devices: two replicas with equal ones differ in their weights at most."""
+        return self.model, self.devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Stage:
     """Replicas that run together, or after each other on the same devices.
 
     Attributes:
-        ends_at_first: whether the stage ends when the first of its nodes is done.
+        ends_at_first: whether the stage ends when the first of its models has nothing left to do.
     """
 
     replicas: tuple[PlannedReplica, ...]
@@ -68,7 +69,7 @@ class PlanAction:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan for all nodes of an application, made by the planner of this name.
+    """A plan for all models of an application, made by the planner of this name.
 
     Attributes:
         expected_s: makespan by the table of run times, in seconds; infinite if the planner does not know it.
@@ -84,7 +85,7 @@ class Plan:
         for number, stage in enumerate(self.stages):
             begin = "start"
             if number:
-                names = sorted({replica.node for replica in self.stages[number - 1].replicas})
+                names = sorted({replica.model for replica in self.stages[number - 1].replicas})
                 ends_at_first = self.stages[number - 1].ends_at_first
                 begin = f"the first of {', '.join(names)} is done" if ends_at_first else "all before are done"
             wanted = {replica.key for replica in stage.replicas}
@@ -97,7 +98,7 @@ class Plan:
                     continue
                 last = {device: other for other in added for device in other.devices}
                 before = dict.fromkeys(last[device] for device in replica.devices if device in last)
-                after = [f"{other.node} leaves {_devices(other)}" for other in before]
+                after = [f"{other.model} leaves {_devices(other)}" for other in before]
                 yield PlanAction(" and ".join(after) or begin, "add", replica)
                 added.append(replica)
                 running[replica.key] = replica
@@ -113,22 +114,22 @@ def place(
     """Place replicas on aligned groups of devices, with as few restarts as it takes.
 
     Args:
-        wanted: (node, tp, number of replicas) of each node; together at most `num_devices` devices.
+        wanted: (model, tp, number of replicas) of each model; together at most `num_devices` devices.
         before: replicas that run now. Those that are still wanted stay where they are, unless the devices
             that they leave cannot be grouped; then the smallest of them move.
     """
-    left = {(node, tp): count for node, tp, count in wanted}
+    left = {(model, tp): count for model, tp, count in wanted}
     kept: list[PlannedReplica] = []
     for replica in before:
-        if left.get((replica.node, replica.tp), 0):
-            left[replica.node, replica.tp] -= 1
-            kept.append(PlannedReplica(replica.node, replica.devices))
+        if left.get((replica.model, replica.tp), 0):
+            left[replica.model, replica.tp] -= 1
+            kept.append(PlannedReplica(replica.model, replica.devices))
     kept.sort(key=lambda replica: -replica.tp)
     while True:
         placed = list(kept)
         free = set(range(num_devices)) - {device for replica in kept for device in replica.devices}
         missing = sorted(left.items(), key=lambda item: -item[0][1])
-        for (node, tp), count in missing:
+        for (model, tp), count in missing:
             for _ in range(count):
                 group = next(
                     (
@@ -141,8 +142,8 @@ def place(
                 if group is None:
                     break
                 free -= set(group)
-                placed.append(PlannedReplica(node, group))
+                placed.append(PlannedReplica(model, group))
         if len(placed) == sum(count for _, _, count in wanted):
             return tuple(placed)
         moved = kept.pop()
-        left[moved.node, moved.tp] += 1
+        left[moved.model, moved.tp] += 1

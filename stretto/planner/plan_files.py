@@ -20,25 +20,39 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from reprlib import repr as short
-from typing import Any, BinaryIO, TypeVar, get_type_hints
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
 
 from stretto.model.errors import ConfigError, UserError
-from stretto.planner.application import Application, AppRequest, ModelNode
+from stretto.planner.application import Application, AppRequest, ModelNode, Named, NumTokens
 from stretto.planner.prompt_slots import constant_text, known_slots, slots_of
 from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
+from stretto.schema.typed import read_as
 
 T = TypeVar("T")
 
-_NODE_FIELDS = tuple(ModelNode.__slots__)
-_REQUEST_FIELDS = ("custom_id", "prompt", "prompt_tokens", "chunks", "nodes", "answers")
 _CHARACTERS_PER_TOKEN = 4
 NO_ANSWERS: Mapping[str, int] = {}
 """The answers of requests that have none, one object for all of them: an empty mapping takes 64 bytes."""
-MAX_NUMBER = 2**31 - 1
-"""Largest number of tokens: sums of several such numbers fit into 64 bits."""
-_MAX_CALLS = 2**16
-"""Most calls that a node makes for one request: a run holds all of them while the request lasts."""
+
+
+class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An application as its file has it."""
+
+    nodes: list[Any]
+    name: str | None = None
+
+
+class _RequestLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request as its line has it."""
+
+    custom_id: Named
+    prompt: str | None = None
+    prompt_tokens: NumTokens | None = None
+    chunks: tuple[str | NumTokens, ...] = ()
+    nodes: tuple[str, ...] = ()
+    answers: dict[str, NumTokens] = {}
 
 
 def read_application(path: Path) -> Application:
@@ -51,43 +65,20 @@ def read_application(path: Path) -> Application:
         found = read_yaml(path)
     except YAML_ERRORS as error:
         raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("nodes"), list):
-        raise ConfigError(f"{path}: an application is a mapping with a list of `nodes`")
-    _check_fields(found, ("name", "nodes"), str(path))
-    name = found.get("name", path.stem)
-    if not isinstance(name, str):
-        raise ConfigError(f"{path}: name must be a text, got {short(name)}")
     try:
-        nodes = [_node(fields, f"node {at}") for at, fields in enumerate(found["nodes"], 1)]
-        return Application(name, nodes)
+        written = read_as(_Written, found)
+        nodes = [_node(fields, f"node {at}") for at, fields in enumerate(written.nodes, 1)]
+        return Application(path.stem if written.name is None else written.name, nodes)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}") from error
 
 
 def _node(fields: Any, place: str) -> ModelNode:
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{place} must be a mapping, got {short(fields)}")
-    _check_fields(fields, _NODE_FIELDS, place)
-    for name in ("name", "model", "max_tokens"):
-        if name not in fields:
-            raise ConfigError(f"{place} has no {name}")
-    values = {**fields}
-    if "inputs" in values:
-        values["inputs"] = _names(values["inputs"], f"{place}: inputs")
-    kinds = get_type_hints(ModelNode)
-    for name, value in values.items():
-        if name != "inputs" and type(value) is not kinds[name]:
-            raise ConfigError(f"{place}: {name} must be of type {kinds[name].__name__}, got {short(value)}")
-        most = _MAX_CALLS if name == "calls" else MAX_NUMBER
-        if isinstance(value, int) and value > most:
-            raise ConfigError(f"{place}: {name} must be at most {most}, got {short(value)}")
-    node = ModelNode(**values)
-    if node.prompt and "prompt_tokens" not in values:
+    node = read_as(ModelNode, fields, place)
+    if node.prompt and "prompt_tokens" not in fields:
         node = replace(node, prompt_tokens=tokens_of(constant_text(node.prompt)))
-    if not (node.name and node.name.isprintable()):
+    if not node.name.isprintable():
         raise ConfigError(f"{place}: name must have printable characters, got {node.name!r}")
-    if node.max_tokens < 1 or node.calls < 1 or node.prompt_tokens < 0:
-        raise ConfigError(f"{place}: max_tokens and calls must be at least 1, prompt_tokens at least 0")
     known = known_slots(node)
     if unknown := [name for name in slots_of(node.prompt) if name not in known]:
         raise ConfigError(f"{place}: prompt has {{{unknown[0]}}}; known are {', '.join(known)}")
@@ -184,54 +175,22 @@ _decode = json.JSONDecoder(object_pairs_hook=_mapping).decode
 
 def parse_request(found: Any) -> AppRequest:
     """Return the request that the JSON of one line describes. Raises ConfigError if it is wrong."""
-    if not isinstance(found, dict):
-        raise ConfigError(f"a request is a mapping, got {short(found)}")
-    _check_fields(found, _REQUEST_FIELDS, "the request")
-    if not isinstance(found.get("custom_id"), str) or not found["custom_id"]:
-        raise ConfigError(f"custom_id must be a text, got {short(found.get('custom_id'))}")
-    if ("prompt" in found) and ("prompt_tokens" in found):
+    line = read_as(_RequestLine, found)
+    if line.prompt is not None and line.prompt_tokens is not None:
         raise ConfigError("a request has a prompt or prompt_tokens, not both")
-    prompt = found.get("prompt", "")
-    chunks = found.get("chunks", [])
-    answers = found.get("answers", {})
-    if not isinstance(prompt, str):
-        raise ConfigError(f"prompt must be a text, got {short(prompt)}")
-    if not isinstance(chunks, list):
-        raise ConfigError(f"chunks must be a list, got {short(chunks)}")
-    if not isinstance(answers, dict):
-        raise ConfigError(f"answers must be a mapping from node to tokens, got {short(answers)}")
-    if not chunks and "prompt" not in found and "prompt_tokens" not in found:
+    if not line.chunks and line.prompt is None and line.prompt_tokens is None:
         raise ConfigError("a request needs a prompt, prompt_tokens or chunks")
-    nodes = _names(found.get("nodes", []), "nodes")
-    if "nodes" in found and not nodes:
+    if "nodes" in found and not line.nodes:
         raise ConfigError("nodes must name at least one node; without nodes, a request is for all of them")
-    known = {name: max(1, _number(tokens, f"answer of {name}")) for name, tokens in answers.items()}
     return AppRequest(
-        found["custom_id"],
-        tokens_of(prompt) if "prompt" in found else _number(found.get("prompt_tokens", 0), "prompt_tokens"),
-        tuple(tokens_of(chunk) if isinstance(chunk, str) else _number(chunk, "a chunk") for chunk in chunks),
-        nodes,
-        known or NO_ANSWERS,
+        line.custom_id,
+        line.prompt_tokens or 0 if line.prompt is None else tokens_of(line.prompt),
+        tuple(tokens_of(chunk) if isinstance(chunk, str) else chunk for chunk in line.chunks),
+        line.nodes,
+        {name: max(1, tokens) for name, tokens in line.answers.items()} or NO_ANSWERS,
     )
 
 
 def tokens_of(text: str) -> int:
     """Return about how many tokens a text has."""
     return -(-len(text) // _CHARACTERS_PER_TOKEN)
-
-
-def _number(value: Any, what: str) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_NUMBER:
-        raise ConfigError(f"{what} must be a number of tokens, 0 to {MAX_NUMBER}, got {short(value)}")
-    return value
-
-
-def _names(value: Any, what: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ConfigError(f"{what} must be a list of names, got {short(value)}")
-    return tuple(value)
-
-
-def _check_fields(found: Mapping[Any, Any], known: tuple[str, ...], place: str) -> None:
-    if unknown := [name for name in found if name not in known]:
-        raise ConfigError(f"{place}: unknown field {unknown[0]!r}; known are {', '.join(known)}")

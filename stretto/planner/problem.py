@@ -12,7 +12,7 @@ from stretto.costs.shape import LLMModel
 from stretto.model.errors import ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
-from stretto.planner.machine import PlanMachine, ReplicaCost, costs_by_tp, model_of
+from stretto.planner.machine import PlanMachine, ReplicaCost, costs_by_tp, planned_model
 from stretto.planner.plan import ReplicaKey
 from stretto.planner.workload import DrawnCalls, Workload
 
@@ -21,9 +21,10 @@ class Problem:
     """An application with its requests on a machine; the lengths of answers are drawn several times.
 
     Attributes:
-        costs: costs of one replica, by node that has calls and number of its devices.
+        sizes: sizes of each model that has calls.
+        costs: costs of one replica, by model that has calls and number of its devices.
         preempts: whether a stage of a plan may end replicas that still have calls.
-        loaded: seconds until each replica that runs now is ready, by node and devices. Plans need not load
+        loaded: seconds until each replica that runs now is ready, by model and devices. Plans need not load
             them again. Whoever knows such replicas sets it; there are none at first.
 
     Args:
@@ -51,9 +52,10 @@ class Problem:
         self.app = app
         self.machine = machine
         self.workload = Workload(app, requests, models, lengths, answers)
+        self.sizes = {node.model: models[node.name] for node in app.nodes if node.name in self.names}
         self.costs: dict[str, dict[int, ReplicaCost]] = {
-            name: costs_by_tp(models[name], machine, models[name].max_context_tokens, weights)
-            for name in self.names
+            model: costs_by_tp(sizes, machine, sizes.max_context_tokens, weights)
+            for model, sizes in self.sizes.items()
         }
         self.preempts = preempts
         self.loaded: Mapping[ReplicaKey, float] = {}
@@ -91,7 +93,7 @@ class Problem:
     def smallest(self) -> Problem:
         """Return the problem in which each replica has as few devices as it can."""
         small = copy(self)
-        small.costs = {name: {min(costs): costs[min(costs)]} for name, costs in self.costs.items()}
+        small.costs = {model: {min(costs): costs[min(costs)]} for model, costs in self.costs.items()}
         return small
 
     @cached_property
@@ -107,8 +109,8 @@ class Problem:
         preset = self.machine.costs
         models = sorted(
             {
-                self.workload.models[name].name
-                for name, costs in self.costs.items()
+                self.sizes[model].name
+                for model, costs in self.costs.items()
                 if all(cost.is_estimated for cost in costs.values())
             }
         )
@@ -127,9 +129,19 @@ class Problem:
         """Names of the nodes that have calls, in topological order."""
         return [name for name, calls in self.workload.calls.items() if len(calls.requests)]
 
+    @cached_property
+    def models(self) -> list[str]:
+        """Models that have calls, each after those that it waits for, unless these wait for it too."""
+        sources = self.app.sources(self.names)
+        return sorted(sources, key=lambda model: len(sources[model]))
+
+    def nodes_of(self, model: str) -> list[str]:
+        """Return the nodes of a model that have calls, in topological order."""
+        return [name for name in self.names if self.app.node(name).model == model]
+
 
 def _model(node: ModelNode, machine: PlanMachine) -> LLMModel:
     try:
-        return model_of(node.model, machine)
+        return planned_model(node.model, machine)
     except ConfigError as error:
         raise ConfigError(f"node {node.name!r}: {error.message}") from error

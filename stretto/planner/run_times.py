@@ -1,4 +1,4 @@
-"""How long replicas take for a share of a node's calls: simulated for some shares, and interpolated.
+"""How long replicas take for a share of a model's calls: simulated for some shares, and interpolated.
 
 Planners compare thousands of plans, so they use this table; `execute` simulates the plan that they choose.
 Of many requests, only halves, quarters and so on are simulated; the time grows evenly between these. Small
@@ -15,10 +15,12 @@ from functools import cache
 import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
+from stretto.planner.circles import Circles, models_given
 from stretto.planner.compiled import compiled
 from stretto.planner.problem import Problem
-from stretto.planner.replica_run import ReplicaLoad, run_replica
-from stretto.planner.workload import DrawnCalls
+from stretto.planner.replica_arrivals import run_replica
+from stretto.planner.replica_run import ReplicaLoad
+from stretto.planner.workload import ModelCalls, calls_together
 
 _MOST_REQUESTS = 4096
 _MOST_REQUESTS_COMPILED = 16384
@@ -43,28 +45,32 @@ class Effort:
 
 
 class RunTimes:
-    """Seconds that one replica of a node needs for a share of its calls, once it is loaded.
+    """Seconds that one replica of a model needs for a share of its calls, once it is loaded.
 
-    All inputs are taken to be there. The seconds are means over the first draws of the lengths of answers; of
-    many requests, over fewer draws.
+    The calls are those of all nodes that use the model. All inputs are taken to be there. The seconds are
+    means over the first draws of the lengths of answers; of many requests, over fewer draws.
 
     `effort` is what the simulations may take; the most that is useful if there is none.
 
     Attributes:
-        inputs: inputs of each node that have calls, in the order of the application.
-        num_draws: largest number of draws that were simulated of a node.
+        inputs: models that each model waits for directly, and that do not wait for it.
+        circles: models that wait for each other.
+        num_draws: largest number of draws that were simulated of a model.
     """
 
     def __init__(self, problem: Problem, effort: Effort | None = None) -> None:
         self.problem = problem
         self._effort = effort or Effort(_MOST_REQUESTS_COMPILED if compiled() else _MOST_REQUESTS)
         self.num_devices = problem.machine.num_devices
+        self.models = problem.models
+        sources, given = problem.app.sources(problem.names), models_given(problem)
         self.inputs = {
-            name: tuple(source for source in problem.app.node(name).inputs if source in problem.names)
-            for name in problem.names
+            model: tuple(one for one in self.models if one in given[model] and sources[one] != sources[model])
+            for model in self.models
         }
+        self.circles = Circles(problem, self.parts)
         self._rows = {
-            (name, tp): self._draws_of(name, tp) for name in problem.names for tp in problem.costs[name]
+            (model, tp): self._draws_of(model, tp) for model in self.models for tp in problem.costs[model]
         }
         self.num_draws = max(map(len, self._rows.values()))
         self._lists: dict[tuple[str, int], list[float]] = {
@@ -74,15 +80,15 @@ class RunTimes:
         self.plans = cache(self._plans)
         self.alone_s = cache(self._alone_s)
 
-    def run_s(self, node: str, tp: int, share: float) -> float:
-        """Return the seconds that a replica on `tp` devices needs for a share of the node's calls."""
-        return self._at_share(self._lists[node, tp], share)
+    def run_s(self, model: str, tp: int, share: float) -> float:
+        """Return the seconds that a replica on `tp` devices needs for a share of the model's calls."""
+        return self._at_share(self._lists[model, tp], share)
 
-    def each_run_s(self, node: str, tp: int, share: float) -> list[float]:
-        """Return what `run_s` is the mean of: the seconds with each of `num_draws` draws. A node for which
+    def each_run_s(self, model: str, tp: int, share: float) -> list[float]:
+        """Return what `run_s` is the mean of: the seconds with each of `num_draws` draws. A model for which
         fewer draws were simulated has the same ones again.
         """
-        found = [self._at_share(row, share) for row in self._rows[node, tp]]
+        found = [self._at_share(row, share) for row in self._rows[model, tp]]
         return [found[at % len(found)] for at in range(self.num_draws)]
 
     def _at_share(self, seconds: list[float], share: float) -> float:
@@ -93,9 +99,9 @@ class RunTimes:
         before = shares[at - 1]
         return seconds[at - 1] + (seconds[at] - seconds[at - 1]) * (share - before) / (shares[at] - before)
 
-    def share_in(self, node: str, tp: int, seconds: float) -> float:
-        """Return the share of the node's calls that a replica does in some seconds; at most 1."""
-        row = self._lists[node, tp]
+    def share_in(self, model: str, tp: int, seconds: float) -> float:
+        """Return the share of the model's calls that a replica does in some seconds; at most 1."""
+        row = self._lists[model, tp]
         at = bisect_right(row, seconds)
         if at == len(row):
             return 1.0
@@ -104,61 +110,61 @@ class RunTimes:
         low, high = self._shares[at - 1], self._shares[at]
         return low + (high - low) * (seconds - row[at - 1]) / (row[at] - row[at - 1])
 
-    def loading_s(self, node: str, tp: int) -> float:
+    def loading_s(self, model: str, tp: int) -> float:
         """Return the seconds that a replica needs to start."""
-        return self.problem.costs[node][tp].loading_s
+        return self.problem.costs[model][tp].loading_s
 
-    def last_s(self, node: str, tp: int) -> float:
+    def last_s(self, model: str, tp: int) -> float:
         """Return the seconds that one whole of calls takes alone; for a chain, the longest one."""
-        return float(self._lists[node, tp][0])
+        return float(self._lists[model, tp][0])
 
-    def least_s(self, node: str) -> float:
-        """Return a lower bound of the seconds of any single call of a node."""
-        drawn = [draw[node] for draw in self.problem.draws]
-        load = ReplicaLoad(
-            np.array([min(int(calls.prompts.min()) for calls in drawn)]),
-            np.array([min(int(calls.outputs.min()) for calls in drawn)]),
-            np.zeros(1),
-            np.full(1, -1),
-        )
-        costs = self.problem.costs[node].values()
-        return min(float(run_replica(load, cost.scheduler, cost.step, 0.0).ended_s[0]) for cost in costs)
+    def parts(self, model: str) -> dict[str, float]:
+        """Return the share of each node in the work of its model, by the time that it takes alone."""
+        nodes = self.problem.nodes_of(model)
+        if len(nodes) == 1:
+            return dict.fromkeys(nodes, 1.0)
+        tp, drawn = min(self.problem.costs[model]), self.problem.draw(0)
+        seconds = {name: self._simulated(calls_together([drawn[name]]), model, tp)[-1] for name in nodes}
+        return {name: float(took_s / sum(seconds.values())) for name, took_s in seconds.items()}
 
-    def _alone_s(self, node: str, plan: tuple[int, int]) -> float:
-        """Return the seconds from the start of a node's replicas, (dp, tp), until all its calls are done."""
+    def _alone_s(self, model: str, plan: tuple[int, int]) -> float:
+        """Return the seconds from the start of a model's replicas, (dp, tp), until all its calls are done."""
         dp, tp = plan
-        return self.loading_s(node, tp) + self.run_s(node, tp, 1 / dp)
+        return self.loading_s(model, tp) + self.run_s(model, tp, 1 / dp)
 
-    def _plans(self, node: str) -> list[tuple[int, int]]:
-        """Return all pairs (dp, tp) with which a node can run on this machine."""
-        return [(dp, tp) for tp in self.problem.costs[node] for dp in range(1, self.num_devices // tp + 1)]
+    def _plans(self, model: str) -> list[tuple[int, int]]:
+        """Return all pairs (dp, tp) with which a model can run on this machine."""
+        return [(dp, tp) for tp in self.problem.costs[model] for dp in range(1, self.num_devices // tp + 1)]
 
     def _parts(self) -> list[int]:
         """Return into how many parts the requests are divided, for each share of the table."""
         num = self.num_devices
         return [*(num * 2**half for half in range(_NUM_SMALL, 0, -1)), *range(num, 0, -1)]
 
-    def _draws_of(self, name: str, tp: int) -> list[list[float]]:
+    def _draws_of(self, model: str, tp: int) -> list[list[float]]:
         """Return what `_simulated` returns for some draws."""
-        calls = self.problem.workload.calls[name]
-        few = _FEW_CHAINED_CALLS if np.any(calls.previous >= 0) else _FEW_CALLS
+        nodes = self.problem.nodes_of(model)
+        calls = [self.problem.workload.calls[name] for name in nodes]
+        few = _FEW_CHAINED_CALLS if any(np.any(one.previous >= 0) for one in calls) else _FEW_CALLS
         most = min(self._effort.most_draws, self.problem.num_draws)
-        num = max(1, min(most, few // len(calls.requests)))
-        return [self._simulated(self.problem.draw(at)[name], name, tp).tolist() for at in range(num)]
+        num = max(1, min(most, few // sum(len(one.requests) for one in calls)))
+        draws = (self.problem.draw(at) for at in range(num))
+        together = (calls_together([drawn[name] for name in nodes]) for drawn in draws)
+        return [self._simulated(one, model, tp).tolist() for one in together]
 
-    def _simulated(self, calls: DrawnCalls, name: str, tp: int) -> Floats:
+    def _simulated(self, calls: ModelCalls, model: str, tp: int) -> Floats:
         """Return the seconds for a single whole (the longest, if it is a chain), and then for shares of all
         wholes: one over each of `_parts`.
         """
-        wholes = np.unique(calls.calls.wholes)
-        work = np.bincount(calls.calls.wholes, weights=calls.prompts + calls.outputs)[wholes]
-        if np.any(calls.calls.previous >= 0):  # every share has some of the longest chains
+        wholes = np.unique(calls.wholes)
+        work = np.bincount(calls.wholes, weights=calls.prompts + calls.outputs)[wholes]
+        if np.any(calls.previous >= 0):  # every share has some of the longest chains
             wholes = wholes[np.argsort(-work, kind="stable")]
 
         @cache
         def seconds(count: int) -> float:
             evenly = np.arange(count) * len(wholes) // count
-            return self._seconds(name, tp, calls, wholes[evenly])
+            return self._seconds(model, tp, calls, wholes[evenly])
 
         most = self._effort.most_requests
         counts = [1, *(-(-len(wholes) // parts) for parts in self._parts())]
@@ -176,16 +182,16 @@ class RunTimes:
             row += np.maximum(0, np.array(counts) - most) * each_s
         return np.maximum.accumulate(row)
 
-    def _seconds(self, name: str, tp: int, drawn: DrawnCalls, wholes: Ints) -> float:
+    def _seconds(self, model: str, tp: int, drawn: ModelCalls, wholes: Ints) -> float:
         """Simulate one replica with all calls of these wholes."""
-        calls = np.flatnonzero(np.isin(drawn.calls.wholes, wholes))
+        calls = np.flatnonzero(np.isin(drawn.wholes, wholes))
         place = np.full(len(drawn.outputs) + 1, -1)
         place[calls] = np.arange(len(calls))
         load = ReplicaLoad(
             drawn.prompts[calls],
             drawn.outputs[calls],
             np.zeros(len(calls)),
-            place[drawn.calls.previous[calls]],
+            place[drawn.previous[calls]],
         )
-        cost = self.problem.costs[name][tp]
+        cost = self.problem.costs[model][tp]
         return float(run_replica(load, cost.scheduler, cost.step, 0.0).ended_s.max())

@@ -23,13 +23,12 @@ class Starts:
         self._in_memory_s: dict[str, float] = {}
         self._reads: list[tuple[float, float]] = []
 
-    def ready_s(self, node: str, tp: int, start_s: float) -> float:
+    def ready_s(self, model: str, tp: int, start_s: float) -> float:
         """Return when a replica that starts at `start_s` seconds serves, and note its reading."""
-        start = self._problem.costs[node][tp].start
+        start = self._problem.costs[model][tp].start
         ready_s = start_s + start.seconds
         if not start.disk_s:
             return ready_s
-        model = self._problem.workload.models[node].name
         begin_s = ready_s - start.reading_s
         known_s = self._in_memory_s.get(model)
         if known_s is None or known_s > max(ready_s, begin_s + start.disk_s):

@@ -73,6 +73,43 @@ class DrawnCalls:
     outputs: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class ModelCalls:
+    """Calls of one model's nodes with one draw of the lengths of all answers.
+
+    Attributes:
+        prompts, outputs: numbers of tokens as in `DrawnCalls`.
+        previous: call among these whose answer each prompt also has; -1 for none.
+        wholes: number of the whole that each call belongs to, which one replica does.
+    """
+
+    prompts: Ints
+    outputs: Ints
+    previous: Ints
+    wholes: Ints
+
+
+def calls_together(nodes: Sequence[DrawnCalls]) -> ModelCalls:
+    """Return the calls of several nodes of a model, one node after the other. The calls for a request are one
+    whole, but each call of a map is one by itself.
+    """
+    previous: list[Ints] = []
+    wholes: list[Ints] = []
+    first_call = first_whole = 0
+    for one in nodes:
+        calls = one.calls
+        previous.append(np.where(calls.previous < 0, -1, calls.previous + first_call))
+        wholes.append(calls.wholes + (first_whole if calls.node.map else 0))
+        first_call += len(calls.requests)
+        first_whole = 1 + max(int(numbers.max(initial=-1)) for numbers in wholes)
+    return ModelCalls(
+        np.concatenate([one.prompts for one in nodes]),
+        np.concatenate([one.outputs for one in nodes]),
+        np.concatenate(previous),
+        np.concatenate(wholes),
+    )
+
+
 class Workload:
     """All calls that a set of requests still makes of an application.
 

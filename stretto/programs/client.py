@@ -24,7 +24,7 @@ from stretto.model.values import Failure
 from stretto.programs.connection import Connection, InProcess, ProgramSession
 from stretto.programs.fragment import Call, Work
 from stretto.programs.ledger import Ledger
-from stretto.programs.values import checked
+from stretto.programs.values import checked_value
 from stretto.programs.variable import CURRENT, ProgramClient, SemanticVariable, produced
 from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import check_deadline
@@ -150,7 +150,7 @@ class Client:
         if when is not None and not isinstance(when, SemanticVariable):
             raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
         constants = {
-            name: checked(value, f"{work.name}: {name}")
+            name: checked_value(value, f"{work.name}: {name}")
             for name, value in inputs.items()
             if not isinstance(value, SemanticVariable)
         }
@@ -210,7 +210,7 @@ class Client:
             UserError: it has one already, a call produces it, the value cannot stand in a prompt, or the
                 session has ended.
         """
-        value = checked(value, f"the variable {name!r}")
+        value = checked_value(value, f"the variable {name!r}")
         if self._opened().is_closed():
             raise UserError(f"the variable {name!r} cannot be set: the session is closed")
         self.ledger.note_set(name)

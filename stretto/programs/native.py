@@ -10,7 +10,7 @@ from typing import Any
 from stretto.model.errors import EngineFailure, StrettoError, UserError
 from stretto.model.foreign import described, raised
 from stretto.model.values import ABSENT, Failure
-from stretto.programs.values import checked
+from stretto.programs.values import checked_value
 from stretto.programs.variable import SemanticVariable, needed_client
 
 
@@ -60,7 +60,7 @@ class NativeFunction:
                 value = await self._function(*args, **keywords)
             else:
                 value = await asyncio.to_thread(self._run_in_thread, args, keywords)
-            return checked(value, f"the result of {self.name}")
+            return checked_value(value, f"the result of {self.name}")
         except StrettoError as error:
             return Failure(error.at(self.name))
         except asyncio.CancelledError:

@@ -11,7 +11,7 @@ from stretto.model.values import AbsentType, Chunk, Document, Failure, Hit, is_t
 _MAX_DEPTH = 16
 
 
-def checked(value: object, where: str, depth: int = 0) -> object:
+def checked_value(value: object, where: str, depth: int = 0) -> object:
     """Return a value that a variable may have, lists as copies: a text, a number, a bool, an object of JSON,
     a document or a part of one, a list of such values, `ABSENT` or a `Failure`.
 
@@ -30,14 +30,14 @@ def checked(value: object, where: str, depth: int = 0) -> object:
             except ValueError:  # Python writes no longer integers
                 raise UserError(f"{where}: an integer of {value.bit_length()} bits is too long") from None
         case list() | tuple() if depth < _MAX_DEPTH:
-            return [checked(item, where, depth + 1) for item in value]
+            return [checked_value(item, where, depth + 1) for item in value]
         case dict() if depth < _MAX_DEPTH and all(is_text(key) for key in value):
             return {key: checked_data(item, where, depth + 1) for key, item in value.items()}
         case Chunk(text=text) | Hit(Chunk(text=text)):
-            checked(text, where)
+            checked_value(text, where)
         case Document(sections=sections):
             for section in sections:
-                checked(section.text, where)
+                checked_value(section.text, where)
         case float() | AbsentType() | Failure():
             pass
         case _:
@@ -49,7 +49,7 @@ def checked(value: object, where: str, depth: int = 0) -> object:
 
 
 def checked_data(value: object, where: str, depth: int = 0) -> object:
-    """Return a value of JSON within an object: what `checked` takes, but no documents, and None.
+    """Return a value of JSON within an object: what `checked_value` takes, but no documents, and None.
 
     Raises:
         UserError: it is of another type.
@@ -60,4 +60,4 @@ def checked_data(value: object, where: str, depth: int = 0) -> object:
         raise UserError(f"{where}: an object holds values of JSON, got {reprlib.repr(value)}")
     if isinstance(value, list | tuple) and depth < _MAX_DEPTH:
         return [checked_data(item, where, depth + 1) for item in value]
-    return checked(value, where, depth)
+    return checked_value(value, where, depth)

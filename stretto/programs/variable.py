@@ -12,7 +12,7 @@ from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import AbsentType, Failure
 from stretto.programs.fragment import Work
 from stretto.programs.ledger import Ledger
-from stretto.programs.values import checked
+from stretto.programs.values import checked_value
 
 _UNSET: Any = object()
 
@@ -33,7 +33,7 @@ class SemanticVariable:
     """
 
     def __init__(self, content: object = _UNSET, *, name: str = "") -> None:
-        self._content = content if content is _UNSET else checked(content, "the content of a variable")
+        self._content = content if content is _UNSET else checked_value(content, "the content of a variable")
         self._stem = name
         self._client: ProgramClient | None = None
         self._is_dropped = False

@@ -23,6 +23,11 @@ _PROMPT, _OUTPUT, _CACHED = (
     (b"cached_tokens", b"cache_read_input_tokens"),
 )
 """Names of the counts in OpenAI's older API, and in its newer one and others."""
+_OPENING = re.compile(
+    rb'"content": ?""|"type": ?"(?:message_start|content_block_start|ping|response\.'
+    rb'(?:created|queued|in_progress|output_item\.added|content_part\.added))"'
+)
+"""What an event has that opens a stream: an empty text, or a type of Anthropic's or OpenAI's newer API."""
 _UNKNOWN = WorkerUsage()
 _COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})(?![\w.])' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED)))
 
@@ -88,3 +93,10 @@ class UsageReader:
 
 def _first(found: Mapping[bytes, int], names: Sequence[bytes]) -> int | None:
     return next((found[name] for name in names if name in found), None)
+
+
+def has_token(events: bytes) -> bool:
+    """Return whether events of a stream have more than its opening, which servers send before the first
+    token.
+    """
+    return len(_OPENING.findall(events)) < events.count(b"data:")

@@ -11,29 +11,29 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from time import monotonic
 
+from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest
 from stretto.http.head import answer_head
 from stretto.http.served import Answering
 from stretto.model.errors import EngineFailure, EngineTimeout
-from stretto.router.answers import EventParts, UsageReader
+from stretto.operate.spans import Spans
+from stretto.router.answers import EventParts, UsageReader, has_token
 from stretto.router.attempt import Attempt
 from stretto.router.body_edits import Span, edited
-from stretto.router.head import REQUEST_ID, with_ids
+from stretto.router.head import REQUEST_ID, TRACEPARENT, with_ids
 from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.programs import HEADER, RoutedProgram
-from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import error_body, error_event, error_headers, json_body
-from stretto.router.request_log import RequestTrace
 from stretto.router.resumption import Resumption, resumable
 from stretto.router.router_state import RouterState
 from stretto.router.stored_names import made_id
 from stretto.router.worker_link import WorkerLink
+from stretto.sched.request_trace import RequestTrace, read_traceparent
 from stretto.wire.errors import ApiError, read_retry_after
 
 _MAX_WHOLE_BYTES = 1_000_000
@@ -60,11 +60,12 @@ class RoutedExchange:
     Args:
         act: carries out actions of the router's state machine.
         ended: called when the request has left the router, with what happened to it.
-        threads: threads that read large bodies.
+        readers: what reads large bodies beside the event loop.
 
     Attributes:
-        reading: reading of the request's body by a thread; None for a small one.
+        reading: reading of the request's body beside the event loop; None for a small one.
         program: program of the request; None before it was recognised, or if it has none.
+        spans: makes its spans; None makes none.
     """
 
     def __init__(
@@ -75,13 +76,14 @@ class RoutedExchange:
         router_state: RouterState,
         act: Callable[[list[RouterAction]], None],
         ended: Callable[[RoutedExchange], None],
-        threads: ReadingThreads,
+        readers: BodyReaders,
     ) -> None:
         self.client = client
         self.request = request
-        self.reading: Reading[RoutedRequest] | None = None
+        self.reading: asyncio.Task[RoutedRequest] | None = None
         self.program: RoutedProgram | None = None
-        self._threads = threads
+        self.spans: Spans | None = None
+        self._readers = readers
         self._router_state = router_state
         self._act = act
         self._ended = ended
@@ -108,6 +110,7 @@ class RoutedExchange:
         self._made = made_id(request.method, request.path)
         self._failure: tuple[int, Headers, bytes] | None = None
         self._is_paused = self._was_paused = False
+        self._paused_since_s = 0.0
 
     @property
     def has_ended(self) -> bool:
@@ -130,11 +133,33 @@ class RoutedExchange:
         if routed.alias_at:
             name = routed.model.encode() if routed.is_form else json_body(routed.model)
             self._renaming = [(span, name) for span in routed.alias_at]
-        self.trace.model, self.trace.num_prompt = routed.model, routed.num_tokens
-        self.ticket, actions = self._router_state.arrive(routed, monotonic())
+        self.trace.placed_s = placed_s = monotonic()
+        self._describe(routed)
+        if self.spans is not None:
+            self._join(self.spans)
+        self.ticket, actions = self._router_state.arrive(routed, placed_s)
         self.trace.decided_s = monotonic()
         register(self)
         self._act(actions)
+
+    def _describe(self, routed: RoutedRequest) -> None:
+        """Note in the trace what was read of the request."""
+        trace = self.trace
+        trace.model, trace.estimated_tokens = routed.model, routed.num_tokens
+        trace.is_listed = self._router_state.is_listed(routed.model)
+        trace.tenant, trace.door = routed.tenant or "", routed.door
+        if (step := routed.step) is not None:
+            trace.program, trace.step = step.record.program or step.query, step.step
+        elif self.program is not None:
+            trace.program = self.program.told_as
+
+    def _join(self, spans: Spans) -> None:
+        """Give the request its place among spans; what a worker does belongs to its span."""
+        given = value_of(self.request.headers, TRACEPARENT)
+        parent = None if given is None else read_traceparent(given.decode("latin-1"))
+        header = spans.begin(self.trace, parent).header().encode()
+        self._headers = [line for line in self._headers if line[0] != TRACEPARENT]
+        self._headers.append((TRACEPARENT, header))
 
     def fail(self, message: str, status: int = 500) -> None:
         """End everything with an error of the router. Nothing happens if it has ended."""
@@ -149,9 +174,12 @@ class RoutedExchange:
     def send(self, action: Send, link: WorkerLink) -> None:
         """Begin an attempt at a worker."""
         now_s = monotonic()
-        self.trace.sent(action, now_s)
+        self.trace.tries.append(action.begun(link.name, now_s))
+        self.trace.deadline_s = action.deadline_s
         data = self._data_for(link)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
+        if self.request.on_sent is not None:
+            self.request.on_sent()
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
 
@@ -247,7 +275,7 @@ class RoutedExchange:
             return
         self.stop()
         if self.reading is not None:
-            self.reading.drop()
+            self.reading.cancel()
         self.request.drop_body()
         self._sent_body = b""
         self.trace.error = "the client left"
@@ -258,11 +286,14 @@ class RoutedExchange:
     def pause(self) -> None:
         """Read no more of the answer: the client does not take it."""
         self._is_paused = self._was_paused = True
+        self._paused_since_s = monotonic()
         if self.attempt is not None:
             self.attempt.pause()
 
     def resume(self) -> None:
         """Go on reading the answer."""
+        if self._is_paused:
+            self.trace.paused_s += monotonic() - self._paused_since_s
         self._is_paused = False
         if self.attempt is not None:
             self.attempt.resume()
@@ -278,7 +309,7 @@ class RoutedExchange:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
         if self._hedge is not None:
             if self._is_failure(answer) or self._router_state.is_about_own_key(self.ticket, answer.status):
-                self._take_hedge(f"it answered with status {answer.status}", answer)
+                self._leave_worker(answer, f"it answered with status {answer.status}")
                 return
             self._end_hedge()
         self._answer = answer
@@ -359,16 +390,13 @@ class RoutedExchange:
         """Handle an attempt that has failed before its end."""
         self.attempt = None
         reason = failure.message
-        if self._hedge is not None and was_sent:
-            self._take_hedge(reason)
-            return
         self.trace.failed(reason)
         if (resumption := self._resumption) is None:
             self._go_on(None, reason, was_sent=was_sent)
         elif resumption.num_read <= LARGE_BYTES:
             self._go_on(resumption.rest(), reason, was_sent=was_sent)
         else:
-            task = self._threads.run(resumption.num_read, Reading(resumption.rest))
+            task = self._readers.run(resumption.num_read, resumption.rest)
             task.add_done_callback(lambda task: self._rest_was_written(task, reason, was_sent=was_sent))
 
     def _rest_was_written(self, task: asyncio.Future[bytes | None], reason: str, *, was_sent: bool) -> None:
@@ -398,7 +426,9 @@ class RoutedExchange:
             hedge.give_up("")
             self._act(self._router_state.refused(hedge.action.ticket, answer.status, monotonic()))
             return
-        self._take_hedge("")
+        self.stop()
+        self.trace.failed("the second attempt began first")
+        self._act(self._router_state.hedge_won(self.ticket, monotonic()))
         self.on_head(answer)
 
     def hedge_fails(self, reason: str, *, was_sent: bool) -> None:
@@ -411,33 +441,16 @@ class RoutedExchange:
         """Go on with the first attempt alone."""
         self._hedge = None
 
-    def _take_hedge(self, failure: str, refusal: AnswerParser | None = None) -> None:
-        """Go on with the second attempt in place of the first, which is aborted or has failed; `refusal` is
-        the answer by which it has failed, if there is one.
-        """
+    def take_hedge(self) -> None:
+        """Go on with the second attempt in place of the first, which is over."""
         hedge, self._hedge = self._hedge, None
         assert hedge is not None, "there is one"
-        self.stop()
-        now_s = monotonic()
-        waited_s, why = self.trace.waited_s, self.trace.why  # in the router, before the first attempt
-        self.trace.failed(failure or "the second attempt began first")
-        self.trace.sent(replace(hedge.action, waited_s=waited_s, why=why), now_s)
+        first, begun = self.trace.tries[-1], hedge.action.begun(hedge.link.name, monotonic())
+        begun.waited_s, begun.held_s, begun.why = first.waited_s, first.held_s, first.why
+        self.trace.tries.append(begun)
         self.attempt = hedge.hand_over()
         if self._is_paused:
             self.attempt.pause()
-        status, retry_after_s = None, None
-        if refusal is not None:
-            status, retry_after_s = refusal.status, _retry_after_s(refusal)
-        self._act(
-            self._router_state.hedge_won(
-                self.ticket,
-                hedge.action.ticket,
-                now_s,
-                failure,
-                status=status,
-                retry_after_s=retry_after_s,
-            )
-        )
 
     def _end_hedge(self) -> None:
         """Abort the second attempt, if there is one."""
@@ -494,10 +507,15 @@ class RoutedExchange:
         """End an attempt at the head of an answer of which nothing is wanted."""
         self.stop()
         self.trace.failed(reason)
-        self._act(self._router_state.refused(self.ticket, answer.status, monotonic()))
+        retry_after_s = _retry_after_s(answer)
+        self._act(
+            self._router_state.refused(self.ticket, answer.status, monotonic(), retry_after_s=retry_after_s)
+        )
 
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""
+        if self.trace.first_token_s is None and has_token(events):
+            self.trace.first_token_s = monotonic()
         if self._resumption is not None:
             self._resumption.feed(events)
             if self._rest_request is not None:
@@ -558,11 +576,13 @@ class RoutedExchange:
         return told
 
     def _finish(self, answer: AnswerParser, now_s: float) -> None:
-        self.trace.usage = self._usage.usage()
+        trace, usage = self.trace, self._usage.usage()
+        trace.prompt_tokens, trace.cached_tokens = usage.num_prompt, usage.num_cached
+        trace.output_tokens = usage.num_output
         actions = self._router_state.answered(
             self.ticket,
             answer.status,
-            self.trace.usage,
+            usage,
             now_s,
             was_paused=self._was_paused,
             retry_after_s=_retry_after_s(answer),

@@ -9,19 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
+from typing import NamedTuple, TypeAlias
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.costs.learned_work import LearnedWork
+from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.byte_budget import ByteBudget
 from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.refusals import Refused
 from stretto.http.served import Answering, Served, WholeAnswer
 from stretto.http.server import HttpServer
+from stretto.operate.watch import Watch
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
-from stretto.router.counters import Counters
 from stretto.router.exchange import RoutedExchange
 from stretto.router.fallback_placement import FallbackPlacement
 from stretto.router.hedge_attempt import HedgeAttempt
@@ -36,15 +38,14 @@ from stretto.router.messages import (
     Send,
     Sender,
     Stop,
+    TakeHedge,
     Ticket,
     WorkerGone,
     WorkerId,
 )
 from stretto.router.programs import RoutedProgram
 from stretto.router.prompts import read_request
-from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import api_error_of, error_body, error_headers
-from stretto.router.request_log import RequestLog
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
 from stretto.router.stored_names import id_in_path, is_of_all
@@ -58,7 +59,16 @@ _log = logging.getLogger(__name__)
 
 LateAnswer = Callable[[], WholeAnswer]
 """Writes an answer of the router that is so long that it is written in a thread."""
-OwnRoute = Callable[[ClientRequest, bool], WholeAnswer | LateAnswer | None]
+
+
+class StreamedAnswer(NamedTuple):
+    """An answer of the router that is a stream: `serve` begins it."""
+
+    serve: Callable[[Answering], Served]
+
+
+OwnAnswer: TypeAlias = WholeAnswer | LateAnswer | StreamedAnswer | None
+OwnRoute = Callable[[ClientRequest, bool], OwnAnswer]
 """Answers requests to the router's own paths, given whether the client is local; None for other paths."""
 
 
@@ -66,11 +76,12 @@ class Front:
     """The driver of the state machine that decides for a router.
 
     Args:
-        log: file of all requests; None for none.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
+        watch: what sees all requests; None for one of its own.
         learned: what programs of earlier runs have asked for; None for nothing. It learns on here.
 
     Attributes:
+        watch: what sees all requests.
         placement: the policy that chooses workers.
         router_state: the state machine.
         links: the way to each worker.
@@ -83,14 +94,14 @@ class Front:
         on_worker_passed: called when a worker has passed a health check.
         on_worker_gone: called when a worker is gone.
         tokens: tokenizer of prompts; None without one.
-        threads: threads that read and write large bodies.
+        readers: what reads and writes large bodies beside the event loop.
     """
 
     def __init__(
         self,
         config: RouterConfig,
-        log: RequestLog | None = None,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
+        watch: Watch | None = None,
         learned: LearnedWork | None = None,
     ) -> None:
         self.config = config
@@ -100,7 +111,7 @@ class Front:
         self.budget = ByteBudget(config.max_held_bytes)
         self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, self.budget)
         self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s)
-        self.counters = Counters()
+        self.watch = Watch() if watch is None else watch
         self.programs = Recogniser(config.max_programs)
         self.aliases = Aliases(config.alias)
         self.own_route: OwnRoute = lambda request, is_local: None
@@ -108,8 +119,7 @@ class Front:
         self.on_worker_passed: list[Callable[[WorkerId], None]] = []
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
-        self.threads = ReadingThreads()
-        self._log = log
+        self.readers = BodyReaders()
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -122,7 +132,7 @@ class Front:
 
     def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer:
         """Return the answer to a request that is refused before it is read to its end."""
-        self.counters.count_refusal(error.status)
+        self.watch.metrics.count_refusal("openai", error.status)
         answer = api_error_of(error)
         return answer.status, error_headers(answer), error_body(answer)
 
@@ -135,6 +145,8 @@ class Front:
                 case Hedge(ticket, send):
                     link, forget = self.links[send.worker], self._forget_hedge
                     self._hedges[send.ticket] = self._exchanges[ticket].hedge(send, link, forget)
+                case TakeHedge(ticket):
+                    self._exchanges[ticket].take_hedge()
                 case Stop(ticket, reason):
                     self._at(ticket).give_up(reason)
                 case Refuse(ticket, status, message, retry_after_s):
@@ -144,7 +156,9 @@ class Front:
                 case Check(worker, at_s):
                     self.check(worker, at_s)
                 case WorkerGone(worker):
-                    self.links.pop(worker).connections.close()
+                    link = self.links.pop(worker)
+                    link.connections.close()
+                    self.watch.metrics.forget_worker(link.name)
                     for tell in self.on_worker_gone:
                         tell(worker)
         due_s = self.router_state.next_due_s
@@ -186,8 +200,6 @@ class Front:
         config = self.config
         for exchange in list(self._exchanges.values()):
             exchange.time_out(now_s, config.first_byte_timeout_s, config.idle_timeout_s)
-        if self._log is not None:
-            self._log.flush()
 
     def _expire(self) -> None:
         self._expiry, self._expiry_s = None, math.inf
@@ -200,22 +212,26 @@ class Front:
             route = read_target(request.target)
             request.path, request.target = route.path, route.target
             if (own := self.own_route(request, client.is_local)) is not None:
+                if isinstance(own, StreamedAnswer):
+                    return own.serve(client)
                 self._answer(client, request, own)
                 return None
             read = self._reader(request)
             is_large = request.num_body > LARGE_BYTES
-            routed = None if is_large else read()
+            routed = None if is_large else read(request.body)
         except Exception as error:
             self._refuse(client, request, _refusal(request.path, error))
             return None
         exchange = RoutedExchange(
-            client, request, arrived_s, self.router_state, self.act, self._ended, self.threads
+            client, request, arrived_s, self.router_state, self.act, self._ended, self.readers
         )
+        exchange.spans = self.watch.spans
         if routed is not None:
             self._look_up(exchange, routed)
             return exchange
-        exchange.reading = reading = Reading(read)
-        task = self.threads.run(request.num_body, reading)
+        owner = client_key(request.headers) if request.found is None else request.found.tenant
+        reading = self.readers.read(request.num_body, lambda: request.body, read, owner)
+        exchange.reading = task = self._loop.create_task(reading)
         task.add_done_callback(lambda task: self._was_read(exchange, task))
         return exchange
 
@@ -234,19 +250,22 @@ class Front:
             else:
                 self._answer(client, request, task.result())
 
-        self.threads.run(LARGE_BYTES, own).add_done_callback(written)
+        self.readers.run(LARGE_BYTES, own).add_done_callback(written)
 
-    def _was_read(self, exchange: RoutedExchange, task: asyncio.Future[RoutedRequest | None]) -> None:
-        """Go on with a request whose body a thread has read, unless its client has left."""
-        if task.cancelled() or exchange.has_ended:
+    def _was_read(self, exchange: RoutedExchange, task: asyncio.Task[RoutedRequest]) -> None:
+        """Go on with a request whose body was read beside the event loop, unless its client has left."""
+        exchange.reading = None
+        if task.cancelled():
             return
-        if (error := task.exception()) is not None:
+        if (error := task.exception()) is None:
+            if not exchange.has_ended:
+                self._look_up(exchange, task.result())
+        elif not exchange.has_ended:
             self._refuse(exchange.client, exchange.request, _refusal(exchange.request.path, error))
-        elif (routed := task.result()) is not None:
-            self._look_up(exchange, routed)
 
     def _look_up(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Place a request; if workers report what they hold, after its prompt has become token ids."""
+        routed = _in_name_of(exchange.request.found, routed)
         if routed.text and self.tokens is not None:
 
             def begin(ids: Sequence[int]) -> None:
@@ -281,12 +300,12 @@ class Front:
         return replace(routed, asked=None, program=program.named)
 
     def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
-        self.counters.count_refusal(error.status)
+        self.watch.metrics.count_refusal("openai", error.status)
         headers, body = error_headers(error), error_body(error)
         client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 
-    def _reader(self, request: ClientRequest) -> Callable[[], RoutedRequest]:
-        """Return what reads the body of a request, here or in a thread. Raises RequestRefused."""
+    def _reader(self, request: ClientRequest) -> Callable[[bytes], RoutedRequest]:
+        """Return what reads the body of a request, here or in another process. Raises RequestRefused."""
         path = request.path
         if not is_passed_on(path):
             raise no_such_path(path)
@@ -301,48 +320,33 @@ class Front:
             message = f"{path} has what all tenants have stored; ask for what you have stored by its id"
             raise RequestRefused(ApiError(403, message, "PermissionDeniedError"))
         if request.method != b"POST":
+            stored_id = id_in_path(path)
             return partial(
-                RoutedRequest,
-                is_repeatable=may_repeat,
-                client_key=key,
-                tenant=tenant,
-                stored_id=id_in_path(path),
+                _unread,
+                RoutedRequest(is_repeatable=may_repeat, client_key=key, tenant=tenant, stored_id=stored_id),
             )
         router_state = self.router_state
-        uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
-        deadline_s = read_deadline(request.headers)
-        is_step = sender is not None and sender.step is not None
-
-        def read() -> RoutedRequest:
-            routed = read_request(
-                path,
-                request.content_type,
-                request.body,
-                uses_keys=uses_keys,
-                has_reports=has_reports,
-                is_repeatable=may_repeat,
-                client_key=key,
-                tenant=tenant,
-                deadline_s=deadline_s,
-                aliases=self.aliases,
-                cuts_priority=router_state.cuts_priority,
-                headers=request.headers if self.config.max_programs and not is_step else None,
-            )
-            if sender is None or sender.step is None:
-                return routed
-            objective = sender.step.record.criteria
-            return replace(
-                routed,
-                step=sender.step,
-                program=sender.program,
-                objective=objective,
-                failed_at=sender.failed_at,
-            )
-
-        return read
+        is_alone = sender is not None and (sender.step is not None or sender.objective is not None)
+        return partial(
+            read_request,
+            path,
+            request.content_type,
+            uses_keys=router_state.uses_keys,
+            has_reports=router_state.has_reports,
+            is_repeatable=may_repeat,
+            client_key=key,
+            tenant=tenant,
+            deadline_s=read_deadline(request.headers),
+            aliases=self.aliases,
+            cuts_priority=router_state.cuts_priority,
+            headers=request.headers if self.config.max_programs and not is_alone else None,
+        )
 
     def _register(self, exchange: RoutedExchange) -> None:
         self._exchanges[exchange.ticket] = exchange
+        trace = exchange.trace
+        assert trace.placed_s is not None, "it was brought to the state machine"
+        self.watch.observers.on_request_arrived(trace, trace.placed_s)
 
     def _ended(self, exchange: RoutedExchange) -> None:
         self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
@@ -350,14 +354,37 @@ class Front:
             was_answered = exchange.trace.status == 200 or exchange.has_begun
             # later, for the last bytes of the answer may not have been written yet
             self._loop.call_soon(partial(program.end, was_answered=was_answered))
-        self.counters.count(exchange.trace)
-        if self._log is not None:
-            self._log.write(exchange.trace)
+        ended_s = exchange.trace.ended_s
+        assert ended_s is not None, "it has ended"
+        self.watch.observers.on_request_ended(exchange.trace, ended_s)
+
+
+def _in_name_of(sender: object, routed: RoutedRequest) -> RoutedRequest:
+    """Return a request with what the door before the router knows of it, if there is one."""
+    if not isinstance(sender, Sender):
+        return routed
+    if sender.step is None:
+        return routed if sender.objective is None else replace(routed, objective=sender.objective)
+    return replace(
+        routed,
+        step=sender.step,
+        program=sender.program,
+        door=sender.door,
+        objective=sender.step.record.criteria,
+        failed_at=sender.failed_at,
+    )
+
+
+def _unread(routed: RoutedRequest, body: bytes) -> RoutedRequest:
+    """Return what is known of a request whose body is not read."""
+    return routed
 
 
 def _refusal(path: str, error: BaseException) -> ApiError:
     """Return the answer to a request whose reading raised an error."""
     if isinstance(error, RequestRefused):
         return error.answer
+    if isinstance(error, Refused):
+        return api_error_of(error)
     _log.error("a request to %r could not be read", path, exc_info=error)
     return ApiError(500, "the router could not read the request", "InternalServerError")

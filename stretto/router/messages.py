@@ -10,6 +10,7 @@ from stretto.cluster.recognition.messages import AskedProgram
 from stretto.model.record import record
 from stretto.model.tasks import Objective
 from stretto.sched.queries.request import StepRequest
+from stretto.sched.request_trace import Door, Try
 
 WorkerId: TypeAlias = int
 Ticket: TypeAlias = int
@@ -61,6 +62,7 @@ class RoutedRequest:
         deadline_s: seconds within which its program should end; None if it does not say.
         asked: ids and prompt, from which its program is recognised; None if there are none, or afterwards.
         program: program that it belongs to.
+        door: where it came in.
         tenant: owner of the request, where its door knows it; None for whom the client's key tells.
         step: the step of an app's query that it is a part of; None for plain traffic.
         failed_at: workers that have begun to answer the step and failed, which others are preferred to.
@@ -85,6 +87,7 @@ class RoutedRequest:
     deadline_s: float | None = None
     asked: AskedProgram | None = None
     program: NamedProgram = NO_PROGRAM
+    door: Door = "openai"
     tenant: str | None = None
     step: StepRequest | None = None
     failed_at: Collection[WorkerId] = ()
@@ -98,13 +101,15 @@ class RoutedRequest:
 @record
 class Sender:
     """The sender of a request, as a door before the router knows it. The door has left it in the request's
-    `found`. Attributes are those of `RoutedRequest`.
+    `found`. Attributes are those of `RoutedRequest`; without an objective, the request says it itself.
     """
 
     tenant: str
     step: StepRequest | None = None
     program: NamedProgram = NO_PROGRAM
     failed_at: Collection[WorkerId] = ()
+    objective: Objective | None = None
+    door: Door = "openai"
 
 
 @record
@@ -113,14 +118,22 @@ class Send:
 
     Attributes:
         waited_s: seconds that the request has waited in the router, for room or for its turn.
+        held_s: part of them for which it was held, because its program had no room.
         why: what it has waited for; "" if it has not.
+        deadline_s: time by which its program should end; None if there is none.
     """
 
     ticket: Ticket
     worker: WorkerId
     choice: Choice
     waited_s: float = 0.0
+    held_s: float = 0.0
     why: str = ""
+    deadline_s: float | None = None
+
+    def begun(self, name: str, now_s: float) -> Try:
+        """Return the attempt that begins so, at a worker of this name."""
+        return Try(self.worker, name, self.choice, now_s, self.waited_s, self.held_s, self.why)
 
 
 @record
@@ -129,6 +142,13 @@ class Hedge:
 
     ticket: Ticket
     send: Send
+
+
+@record
+class TakeHedge:
+    """Action: go on with the second attempt of a request in place of the first, which is over."""
+
+    ticket: Ticket
 
 
 @record
@@ -192,7 +212,7 @@ class WaitingPicture:
     why: str
 
 
-RouterAction: TypeAlias = Send | Hedge | Stop | Refuse | Cut | WorkerGone | Check
+RouterAction: TypeAlias = Send | Hedge | TakeHedge | Stop | Refuse | Cut | WorkerGone | Check
 
 
 @record

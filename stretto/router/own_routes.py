@@ -13,16 +13,20 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from stretto.http.admin import AdminKey, admin_refusal
 from stretto.http.client.headers import value_of
-from stretto.http.client_request import ClientRequest
+from stretto.http.client_request import ClientRequest, path_of
+from stretto.http.event_stream import EventStream
 from stretto.http.served import WholeAnswer
 from stretto.model.errors import ConfigError
+from stretto.operate.admin_pages import LIVE, LIVE_S, PAGE, AdminPages
 from stretto.router.config import WorkerConfig
-from stretto.router.front import Front, LateAnswer
+from stretto.router.front import Front, LateAnswer, OwnAnswer, StreamedAnswer
+from stretto.router.gauges import fleet_view, gauges
 from stretto.router.health import HealthChecks
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path
-from stretto.wire.metrics import CONTENT_TYPE
+from stretto.wire.metrics import CONTENT_TYPE, render
 
 WORKERS = "/router/workers"
 WAITING = "/router/waiting"
@@ -30,6 +34,8 @@ METRICS = "/metrics"
 _MODEL = "/v1/models/"
 _MAX_SHOWN = 1000
 """Requests that wait of which an answer tells."""
+_MAX_ROWS = 30
+"""Rows of counts up to which `/metrics` is written at once."""
 _MAX_MODELS = 1000
 """Models of all workers together up to which an answer that lists them is written at once."""
 
@@ -40,8 +46,10 @@ class OwnRoutes:
     def __init__(self, front: Front, checks: HealthChecks) -> None:
         self._front = front
         self._checks = checks
+        self._admin = AdminKey(front.config.admin_key_env)
+        self._pages = AdminPages(front.watch, lambda: fleet_view(front))
 
-    def __call__(self, request: ClientRequest, is_local: bool) -> WholeAnswer | LateAnswer | None:
+    def __call__(self, request: ClientRequest, is_local: bool) -> OwnAnswer:
         """Answer a request; None if its path is not one of the router's own. An answer that lists very many
         models comes as a function, which a thread may call.
 
@@ -54,8 +62,9 @@ class OwnRoutes:
                 case "/health":
                     return self._health()
                 case path if path == METRICS:
-                    text = self._front.counters.render(self._front.router_state, self._front.budget.num_held)
-                    return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
+                    return self._metrics()
+                case page if page == PAGE or page.startswith("/admin/"):
+                    return self._admin_page(request, is_local)
                 case "/v1/models":
                     return self._listing(
                         partial(_models, [*model_lists(self._front), alias_cards(self._front)])
@@ -91,6 +100,33 @@ class OwnRoutes:
             for one in router_state.waiting(_MAX_SHOWN)
         ]
         return _answer({"waiting": router_state.num_waiting, "requests": pictures})
+
+    def _metrics(self) -> WholeAnswer | LateAnswer:
+        """Return the counts; many are written in a thread."""
+        metrics = self._front.watch.metrics
+        now = [*gauges(self._front), *self._pages.published()]
+
+        def written() -> WholeAnswer:
+            text = render([*metrics.published(), *now])
+            return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
+
+        return written() if metrics.num_rows <= _MAX_ROWS else written
+
+    def _admin_page(self, request: ClientRequest, is_local: bool) -> OwnAnswer:
+        """Answer the admin; None if there is no such page."""
+        if not self._admin.admits(request.headers, is_local=is_local):
+            return admin_refusal()
+        if request.path != LIVE:
+            return self._pages.answer(request.path, path_of(request.target)[1])
+        server, event = self._front.server, self._pages.event
+        return StreamedAnswer(
+            lambda client: EventStream(
+                client,
+                lambda: event() if server.is_listening else None,
+                LIVE_S,
+                takes_chunks=request.takes_chunks,
+            )
+        )
 
     def _health(self) -> WholeAnswer:
         num_serving = sum(worker.state == "serving" for worker in self._front.router_state.workers())

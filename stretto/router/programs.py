@@ -52,6 +52,11 @@ class RoutedProgram:
         return NamedProgram(str(found.program), is_final=found.is_last, has_returned=is_known)
 
     @property
+    def told_as(self) -> str:
+        """Number of the program that the client is told."""
+        return str(self.recognised.told_as)
+
+    @property
     def header(self) -> bytes:
         """The program and how it was found, as the header of the answer says them: "12;continues;sure"."""
         found = self.recognised

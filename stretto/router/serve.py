@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from stretto.costs.learned_work import LearnedWork
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.extras import imports_of
+from stretto.operate.watch import Watch
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
@@ -40,6 +41,7 @@ class RunningRouter:
         say: called with what a user should know of the workers.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
         has_port: whether it listens; else requests come in this process alone, through its `front`.
+        watch: what sees all requests; None for one of its own.
 
     Attributes:
         learned: what programs have asked for. One of an earlier run may be put there before this one begins.
@@ -57,7 +59,9 @@ class RunningRouter:
         *,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
         has_port: bool = True,
+        watch: Watch | None = None,
     ) -> None:
+        self._watch = Watch() if watch is None else watch
         self._config = config
         self._record = record
         self._say = say
@@ -77,7 +81,9 @@ class RunningRouter:
 
     async def __aenter__(self) -> RunningRouter:
         self._log = RequestLog(self._record) if self._record is not None else None
-        self.front = Front(self._config, self._log, self._tenant_weights, self.learned)
+        if self._log is not None:
+            self._watch.observers.add(self._log)
+        self.front = Front(self._config, self._tenant_weights, self._watch, self.learned)
         self._checks = HealthChecks(self.front)
         self._load_checks = LoadChecks(self.front)
         self.front.own_route = OwnRoutes(self.front, self._checks)
@@ -118,7 +124,7 @@ class RunningRouter:
         server.close()
         while server.connections:
             await asyncio.sleep(0)
-        self.front.threads.close()
+        self.front.readers.close()
         for link in self.front.links.values():
             link.connections.close()
         if self._log is not None:
@@ -153,12 +159,17 @@ class RunningRouter:
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)  # also after a bug
         self.front.sweep()
+        if self._log is not None:
+            self._log.flush()
         if self._config.learns_slots:
             self._load_checks.sweep()
 
 
-def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], None]) -> None:
+def run_router(
+    config: RouterConfig, record: Path | None, say: Callable[[str], None], watch: Watch | None = None
+) -> None:
     """Run a router until interrupted; `say` is told its address and what is wrong with its workers.
+    `watch` sees all requests, and is closed in the end.
 
     The first interrupt lets requests that run or wait be answered, for some time; a second one ends them.
 
@@ -167,7 +178,7 @@ def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], N
     """
 
     async def serve() -> None:
-        async with RunningRouter(config, record, say) as router:
+        async with RunningRouter(config, record, say, watch=watch) as router:
             gc.collect()
             gc.freeze()
             num = len(config.worker)
@@ -175,5 +186,7 @@ def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], N
             await serve_until_interrupted(
                 say, lambda: router.front.router_state.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
             )
+        if watch is not None:
+            await asyncio.to_thread(watch.close)
 
     run_until_interrupted(serve())

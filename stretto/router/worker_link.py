@@ -20,12 +20,14 @@ class WorkerLink:
         connect_timeout_s: seconds that a connection may take.
 
     Attributes:
+        name: URL of the worker as its settings have it.
         connections: connections to the worker.
         url: URL of the worker; a guess about its paths may be replaced.
         takes_priority: whether it takes the field `priority`.
     """
 
     def __init__(self, config: WorkerConfig, connect_timeout_s: float) -> None:
+        self.name = config.url
         self.connections = ServerConnections(parse_address(config.url), connect_timeout_s)
         self.url = read_server_url(config.url)
         self.takes_priority = config.takes_priority

@@ -75,7 +75,7 @@ def has_accelerator() -> bool:
     return os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and bool(_gpu_bytes())
 
 
-def detect_machine() -> Machine:
+def detect_devices() -> Machine:
     """Return the devices of this machine: the accelerators that NVIDIA's driver lists, the cores that this
     process may use, and the sizes of their memory.
     """

@@ -18,7 +18,7 @@ from stretto.graph.compile import ExecutionGraph
 from stretto.model.deployment import Engine
 from stretto.model.foreign import bug_of, raised, typed
 from stretto.model.references import load, load_inputs
-from stretto.model.tasks import Failed
+from stretto.model.tasks import Done, Failed
 from stretto.model.values import Failure
 from stretto.runtime.running import RunningInstances
 from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RetainPrefixes, RunBatch, StopTask
@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 _MAX_TURN_S = 0.005
 _MAX_STEPS = 128
 """Largest number of steps that begin or go on at one instant, but for those of one graph: some ms of work."""
+_END_STEPS = 8
+"""Number of steps that the end of an LLM request is as much work as, with the admission of the next one."""
 _STEP_INPUTS = 16
 """Number of inputs of a graph that are as much work as a step."""
 _STEP_PARTS = 128
@@ -193,7 +195,7 @@ class Pump:
             if isinstance(event, Extend):
                 num_steps += _num_steps(event.egraph)
             elif isinstance(event, LLMReport):
-                num_steps += 1
+                num_steps += _END_STEPS if isinstance(event.event, Done | Failed) else 1
             if (num_steps > _MAX_STEPS and place) or place >= _MAX_EVENTS:
                 self._inbox = events[place:]
                 return events[:place]

@@ -154,7 +154,7 @@ class StoppedTasks:
         self._tasks.clear()
 
 
-def serve(
+def run_instance(
     job: InstanceJob, inbox: Inbox, post: Callable[[Event], None], stopped: StoppedTasks | None = None
 ) -> None:
     """Run an instance from its start to its end: construct its engine and carry out the commands from

@@ -15,6 +15,7 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.model.foreign import raised
 from stretto.model.record import record
 from stretto.sched.messages import Action, Event
+from stretto.sched.request_trace import RequestTrace
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +72,14 @@ class Observer(Protocol):
         """
         return
 
+    def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
+        """Called with a request to a model when it begins to wait for its turn. The trace goes on."""
+        return
+
+    def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
+        """Called with a request to a model that has ended, however it has."""
+        return
+
 
 class Observers:
     """The observers of one run; each call is passed on to all of them. The object is false when there are
@@ -85,6 +94,10 @@ class Observers:
 
     def __bool__(self) -> bool:
         return bool(self._observers)
+
+    def add(self, observer: Observer) -> None:
+        """Let one more observer see the run from now on."""
+        self._observers = [*self._observers, observer]
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Pass an event to all observers."""
@@ -115,6 +128,22 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_kv(engine, instance, events, now_s)
+            except raised() as error:
+                self._drop(observer, error)
+
+    def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
+        """Pass a request that has arrived to all observers."""
+        for observer in self._observers:
+            try:
+                observer.on_request_arrived(trace, now_s)
+            except raised() as error:
+                self._drop(observer, error)
+
+    def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
+        """Pass a request that has ended to all observers."""
+        for observer in self._observers:
+            try:
+                observer.on_request_ended(trace, now_s)
             except raised() as error:
                 self._drop(observer, error)
 

@@ -114,7 +114,8 @@ class System:
         """Handle events (what has happened by `now_s`), and return the actions that the schedulers decide on,
         in order.
         """
-        self._turn.renew()
+        if self._turn.is_begun:
+            self._turn.renew()
         self._num_may_give_up, self._now_s = _MOST_GIVEN_UP, now_s
         for event in events:
             self._handle(event, now_s)

@@ -1,4 +1,4 @@
-"""Parser of engines files: TOML text that describes engines, their replicas and the machine.
+"""The typed reader, and the parser of engines files: TOML text that describes engines and the machine.
 
 Only `reading.py` opens a file.
 

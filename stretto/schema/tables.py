@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from stretto.model.errors import ConfigError
-from stretto.schema.fields import FieldProblem, build, check_keys
+from stretto.schema.fields import build, check_keys
 from stretto.schema.lines import KeyPath, key_lines
+from stretto.schema.typed import ValueProblem
 
 ARRAYS = ("engine", "replica")
 SINGLES = ("machine", "service", "router")
@@ -35,11 +36,11 @@ class TableRow:
     path: KeyPath
     values: Mapping[str, Any]
 
-    def place(self, *keys: str) -> str:
+    def place(self, *keys: str | int) -> str:
         """Return where a key of this table stands, as "file:line"; the table's line if it is not there."""
         return self.tables.place((*self.path, *keys))
 
-    def error(self, message: str, *keys: str) -> ConfigError:
+    def error(self, message: str, *keys: str | int) -> ConfigError:
         """Return an error with this message, preceded by the engines file and the line where a key of this
         table stands. `keys` are the nested keys that lead to it.
         """
@@ -65,7 +66,7 @@ class TableRow:
         """Check that the table has no other keys than `known`. Raises ConfigError if it has."""
         try:
             check_keys(self.values, known)
-        except FieldProblem as problem:
+        except ValueProblem as problem:
             raise self.error(problem.message, *problem.keys) from None
 
     def build(
@@ -86,7 +87,7 @@ class TableRow:
         """
         try:
             return build(kind, self.values, given=given, defaults=defaults)
-        except FieldProblem as problem:
+        except ValueProblem as problem:
             raise self.error(problem.message, *problem.keys) from problem.__cause__
 
 

@@ -6,21 +6,23 @@ import logging
 import secrets
 from collections.abc import Callable
 from itertools import count
+from time import monotonic
 
 from stretto.http.application import TaskApplication
+from stretto.http.body_readers import BodyReaders
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest, RequestLimits, path_of
-from stretto.http.connection import ClientConnection
 from stretto.http.refusals import LARGE_HEAD, SLOW_HEAD, NotAllowed, Refused
 from stretto.http.request import JSON_TYPE
 from stretto.http.routes import Route, Routes
-from stretto.http.served import WholeAnswer
+from stretto.http.served import Answerable, Served, WholeAnswer
 from stretto.model.errors import InternalError, StrettoError
 from stretto.model.foreign import bug_of
+from stretto.model.tasks import Objective
 from stretto.service.config import ServiceConfig
 from stretto.service.refusals import malformed
 from stretto.service.request import Admitted, ServiceRequest, refusal_answer
-from stretto.service.tenants import Tenants
+from stretto.service.tenants import Tenant, Tenants
 
 _LOG = logging.getLogger("stretto.service")
 
@@ -29,15 +31,18 @@ class ServiceApp(TaskApplication[ServiceRequest]):
     """What answers the requests of a service.
 
     Attributes:
+        tenants: the tenants that may use it.
         routes: table of its routes, to which others may be added.
         other_route: returns the route of a request to a path that is not in the table; None if it has none.
+        readers: what reads large bodies beside the event loop.
     """
 
     def __init__(self, config: ServiceConfig) -> None:
-        self._tenants = Tenants(config)
-        super().__init__(self._tenants.budget)
+        self.tenants = Tenants(config)
+        super().__init__(self.tenants.budget)
         self.routes: Routes[ServiceRequest] = Routes()
         self.other_route: Callable[[ClientRequest], Route[ServiceRequest] | None] = lambda request: None
+        self.readers = BodyReaders()
         self._config = config
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
@@ -48,15 +53,42 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         Raises:
             Refused: there is no such route, or the request brings no key of a tenant.
         """
-        request.path, _ = path_of(request.target)
+        request.path, query = path_of(request.target)
         route, parts = self._find(request)
         tenant, budget = None, self.budget
         if not route.is_open:
-            tenant = self._tenants.find(_authorization(request.headers).decode("latin-1"))
+            tenant = self.tenants.find(_authorization(request.headers).decode("latin-1"))
             budget = tenant.budget
-        request.found = Admitted(route, parts, tenant)
+            if request.method == b"POST":
+                tenant.count_request(monotonic())
+        request.found = Admitted(route, parts, tenant, query)
         max_bytes = route.max_body_bytes or self._config.max_body_bytes
-        return RequestLimits(max_bytes, self._config.max_body_s, budget)
+        max_body_s = route.max_body_s or self._config.max_body_s
+        sink = None if route.sink is None else route.sink(request)
+        return RequestLimits(max_bytes, max_body_s, budget, sink)
+
+    def serve_own(
+        self, asker: Answerable, request: ClientRequest, owner: Tenant, objective: Objective
+    ) -> Served:
+        """Answer a request that the service makes itself in the name of a tenant, as those of clients.
+
+        Args:
+            objective: class of the request.
+
+        Raises:
+            Refused: there is no such route.
+        """
+        route, parts = self._find(request)
+        request.found = Admitted(route, parts, owner, objective=objective)
+        return self.serve(asker, request)
+
+    def has_route(self, method: str, path: str) -> bool:
+        """Return whether requests to a path are answered."""
+        try:
+            self._find(ClientRequest(method.encode(), path.encode(), path))
+        except Refused:
+            return False
+        return True
 
     def _find(self, request: ClientRequest) -> tuple[Route[ServiceRequest], tuple[str, ...]]:
         try:
@@ -79,9 +111,9 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         status, headers, body = refusal_answer(error, self._next_id())
         return status, [(b"content-type", JSON_TYPE), *headers], body
 
-    def request_of(self, connection: ClientConnection, received: ClientRequest) -> ServiceRequest:
+    def request_of(self, connection: Answerable, received: ClientRequest) -> ServiceRequest:
         """Return the request that a handler gets."""
-        return ServiceRequest(connection, received, self._next_id())
+        return ServiceRequest(connection, received, self._next_id(), self.readers)
 
     async def handle(self, request: ServiceRequest) -> None:
         """Answer one HTTP request."""

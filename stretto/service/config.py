@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from stretto.http.client.address import check_port
 from stretto.model.errors import ConfigError
 from stretto.schema.tables import Tables
+from stretto.service.api_keys import PREFIX, is_hash
 from stretto.service.apps.limits import AppLimits
 
 DEFAULT_CHAT_TOKENS = 4096
@@ -26,6 +27,7 @@ class Limits:
         depth: number of calls on the longest way through the calls of one session.
         width: number of calls in one request.
         output_tokens: largest number of tokens that one output may be allowed.
+        requests_per_minute: number of POST requests. Infinite for no limit.
         tokens_per_minute: number of tokens that calls may ask for: for each, the largest number that it may
             generate, and a quarter of the characters of its prompt. Infinite for no limit.
     """
@@ -36,6 +38,7 @@ class Limits:
     depth: int = 100_000
     width: int = 10_000
     output_tokens: int = 1_000_000
+    requests_per_minute: float = math.inf
     tokens_per_minute: float = math.inf
 
     def __post_init__(self) -> None:
@@ -51,7 +54,7 @@ class TenantConfig:
 
     Attributes:
         name: name for traces and engines.
-        keys: API keys of the tenant's clients.
+        keys: API keys of the tenant's clients, or hashes of them as `stretto keys` writes them.
         limits: limits in place of those of the service.
         weight: share of the engines that it gets relative to other tenants, while they all have work.
     """
@@ -66,6 +69,11 @@ class TenantConfig:
             raise ConfigError("a tenant needs a name")
         if not self.keys or not all(key and key.isascii() and key.isprintable() for key in self.keys):
             raise ConfigError(f"tenant {self.name!r}: keys must be one or more texts of printable ASCII")
+        for key in self.keys:
+            if key.startswith(PREFIX) and not is_hash(key):
+                raise ConfigError(
+                    f"tenant {self.name!r}: {key!r:.80} is no hash of a key, as `stretto keys` writes it"
+                )
         if not 0 < self.weight < math.inf:
             raise ConfigError(
                 f"tenant {self.name!r}: weight is {self.weight!r}; it must be positive and finite"
@@ -91,6 +99,8 @@ class ServiceConfig:
         max_unread_s: seconds for which a client may leave an answer unread; its connection is closed then.
         max_wait_s: seconds that one request may wait for a variable, before status 408.
         session_idle_s: seconds without a request after which a session expires.
+        admin_key_env: environment variable with the key of the admin, who may see metrics and programs of all
+            tenants; None leaves that to clients on the same machine.
         max_queries: number of sessions with work, and of apps' queries, that run at once.
         grace_s: seconds that requests may still take after an interrupt.
     """
@@ -106,6 +116,7 @@ class ServiceConfig:
     max_unread_s: float = 60.0
     max_wait_s: float = 60.0
     session_idle_s: float = 600.0
+    admin_key_env: str | None = None
     max_queries: int = 4096
     grace_s: float = 25.0
 

@@ -13,7 +13,7 @@ from stretto.graph.graph import Slot
 from stretto.model.tasks import Objective
 from stretto.programs.fragment import Call, Fragment
 from stretto.service.places import LastInstance, step_name
-from stretto.trace.analysis.objectives import deduce
+from stretto.trace.analysis.objectives import deduce_preferences
 from stretto.trace.analysis.requests import AnalysedRequest, RequestGraph
 from stretto.trace.analysis.text import print_analysis
 
@@ -44,7 +44,7 @@ class Line:
         return self.request, self.preference, self.prefixes, self.state, self.place
 
 
-def lines_of(
+def graph_lines(
     calls: Sequence[Call],
     wanted: Mapping[str, Objective],
     state: Callable[[str], str],
@@ -63,7 +63,7 @@ def lines_of(
     graph, names = fragment.build()
     bind, _ = fragment.bind(names)
     requests = _renamed(RequestGraph.of(graph), bind)
-    printed = print_analysis(requests, deduce(requests, wanted)).splitlines()
+    printed = print_analysis(requests, deduce_preferences(requests, wanted)).splitlines()
     found = []
     for request, line in zip(requests.requests, printed, strict=True):
         place = places.get(step_name(request.name))
@@ -82,7 +82,7 @@ def _variable_of(request: AnalysedRequest, graph: RequestGraph, names: Mapping[s
     return next((made for made, read in graph.comes_of.items() if read == (request.makes,)), request.makes)
 
 
-def as_text(lines: Sequence[Line]) -> str:
+def text_of_lines(lines: Sequence[Line]) -> str:
     """Return the lines as text."""
     return "".join(" | ".join(cell for cell in line.cells if cell) + "\n" for line in lines)
 

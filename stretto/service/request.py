@@ -3,39 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import TypeVar
 
 import msgspec
 
+from stretto.http.admin import ADMIN_ONLY, CHALLENGE
+from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.client.headers import Headers
 from stretto.http.client_request import ClientRequest
-from stretto.http.connection import ClientConnection
 from stretto.http.refusals import NotAllowed, Refused, over_limit
 from stretto.http.request import JSON_TYPE, HttpRequest
 from stretto.http.routes import Route
-from stretto.http.served import WholeAnswer
+from stretto.http.served import Answerable, WholeAnswer
 from stretto.model.errors import StrettoError
 from stretto.model.record import record
+from stretto.model.tasks import Objective
+from stretto.operate.request_lines import REQUESTS, log_fields
 from stretto.service.refusals import body_of, retry_after_s, status_of
 from stretto.service.tenants import Tenant
 from stretto.wire.sse import DONE
 
+T = TypeVar("T")
+
 _PIECE_BYTES = 262_144
 _EVENT_CHARS = 65_536
 _AGAIN_S = 1.0
+_LEFT = 499
+"""Status in the log of a request whose client has left before there was an answer."""
 _NO_STORE: Headers = [(b"cache-control", b"no-store")]
 encode_json = msgspec.json.Encoder().encode
 
 
 @record
 class Admitted:
-    """What the head of a request says: its route with the parts of the path, and its tenant, if it needs
-    one.
+    """What the head of a request says: its route with the parts of the path, its tenant, if it needs one, and
+    the query of its URL.
+
+    Attributes:
+        objective: class of a request that the service makes itself, which spends none of the tenant's tokens
+            of a minute; None for a client's.
     """
 
     route: Route[ServiceRequest]
     parts: tuple[str, ...]
     tenant: Tenant | None
+    query: str = ""
+    objective: Objective | None = None
 
 
 class ServiceRequest(HttpRequest):
@@ -46,15 +62,19 @@ class ServiceRequest(HttpRequest):
         admitted: what its head says.
     """
 
-    __slots__ = ("_id_header", "_values", "admitted", "id")
+    __slots__ = ("_arrived_s", "_id_header", "_readers", "_values", "admitted", "id")
 
-    def __init__(self, connection: ClientConnection, received: ClientRequest, request_id: str) -> None:
-        super().__init__(connection, received)
-        self.id = request_id
+    def __init__(
+        self, connection: Answerable, received: ClientRequest, request_id: str, readers: BodyReaders
+    ) -> None:
         self.admitted: Admitted = received.found
+        super().__init__(connection, received, self.admitted.query)
+        self._readers = readers
+        self.id = request_id
         self.parts = self.admitted.parts
         self._id_header = (b"x-request-id", request_id.encode())
         self._values: list[object] = []
+        self._arrived_s = monotonic()
 
     @property
     def tenant(self) -> Tenant:
@@ -63,8 +83,49 @@ class ServiceRequest(HttpRequest):
         assert tenant is not None, "the route needs a key"
         return tenant
 
+    async def read(self, read: Callable[[bytes], T]) -> T:
+        """Return what a function makes of the body: of a large one, in another process.
+
+        Args:
+            read: function that can be pickled, with a result that can be.
+
+        Raises:
+            Refused: reading takes too much time or memory.
+            ClientLeft: the client has left before.
+            Exception: what `read` raises.
+        """
+        if self.num_body <= LARGE_BYTES:
+            return read(await self.body())
+        received = self._received
+        reading = self._readers.read(self.num_body, lambda: received.body, read, self.tenant.name)
+        return await self.unless_left(reading)
+
+    def claim(self, num_tokens: float) -> Callable[[], None]:
+        """Count the request as running, and spend the tokens that it may take; return what ends that. One
+        that the service makes itself counts nowhere: it takes what others leave.
+
+        Raises:
+            Refused: the tenant has as much running as it may, or has spent its tokens.
+        """
+        if self.admitted.objective is not None:
+            return _do_nothing
+        self.tenant.take_request(num_tokens, asyncio.get_running_loop().time())
+        return self.tenant.end_request
+
     def close(self) -> None:
-        """Let go of all that the request holds."""
+        """Let go of all that the request holds, and log it, unless something else answers and logs it."""
+        if REQUESTS.isEnabledFor(logging.INFO) and (self.status or not self.is_answered):
+            tenant = self.admitted.tenant
+            log_fields(
+                {
+                    "id": self.id,
+                    "method": self.method,
+                    "path": self.admitted.route.path,
+                    "tenant": "" if tenant is None else tenant.name,
+                    "status": self.status or _LEFT,
+                    "total_s": round(monotonic() - self._arrived_s, 4),
+                }
+            )
         for value in self._values:
             self.tenant.values.release(value)
         self._values.clear()
@@ -138,14 +199,18 @@ class ServiceRequest(HttpRequest):
         status, headers, body = refusal_answer(error, self.id)
         await super().answer(body, status, headers=headers)
 
-    async def send_event(self, event: object) -> bytes:
+    async def send_event(self, event: object, kind: str = "") -> bytes:
         """Send an event of a stream (server-sent events), which the first one begins; return its bytes.
+
+        Args:
+            kind: type of the event; "" for none.
 
         Raises:
             ClientLeft: the client does not read what has been sent, or has asked for the head alone.
         """
         self._begin_events()
-        written = b"data: " + encode_json(event) + b"\n\n"
+        head = b"event: %b\n" % kind.encode() if kind else b""
+        written = head + b"data: " + encode_json(event) + b"\n\n"
         await self.send(written)
         return written
 
@@ -164,10 +229,10 @@ class ServiceRequest(HttpRequest):
         await self._send_parts(parts)
         await self.send(b"\n\n")
 
-    async def end_events(self) -> None:
-        """End a stream of events."""
+    async def end_events(self, last: bytes = DONE) -> None:
+        """End a stream of events; `last` stands behind them."""
         self._begin_events()
-        self.end(DONE)
+        self.end(last)
 
     def _begin_events(self) -> None:
         if not self.has_begun:
@@ -179,11 +244,17 @@ class ServiceRequest(HttpRequest):
             await self.send(part)
 
 
+def _do_nothing() -> None:
+    return
+
+
 def refusal_answer(error: StrettoError, request_id: str) -> WholeAnswer:
     """Return the answer that tells an error. Its content type is left to whoever sends it."""
     headers: Headers = [(b"x-request-id", request_id.encode())]
     if (again_s := retry_after_s(error)) is not None:
         headers.append((b"retry-after", b"%d" % again_s))
+    if isinstance(error, Refused) and error.code == ADMIN_ONLY:
+        headers.append(CHALLENGE)
     if isinstance(error, NotAllowed):
         headers.append((b"allow", ", ".join(error.methods).encode()))
     return status_of(error), headers, encode_json(body_of(error, request_id))

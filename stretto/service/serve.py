@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from stretto.cluster.machine import Machine
@@ -14,6 +15,8 @@ from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import StrettoError
 from stretto.model.values import Document
+from stretto.operate.step_requests import StepRequests
+from stretto.operate.watch import Watch
 from stretto.runtime.learned_file import LearnedFile
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import DeployedApp
@@ -21,6 +24,8 @@ from stretto.service.config import ServiceConfig
 from stretto.service.places import LastInstances
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.service import Service
+from stretto.service.tenants_watch import follow_tenants
+from stretto.service.usage_book import UsageBook
 
 _YOUNG_OBJECTS = 10_000
 _KEEP_EVERY_S = 300.0
@@ -83,12 +88,16 @@ def run_service(
     spares: Mapping[str, Replica] | None = None,
     learned: LearnedFile | None = None,
     pool: WorkerPool | None = None,
+    watch: Watch | None = None,
+    state: Path | None = None,
+    engines_file: Path | None = None,
 ) -> None:
     """Run a service until interrupted; `say` is told its address.
 
-    `documents`, `spares` and `pool` are those of `Service`. What `beside` does with the runtime runs
-    meanwhile, and is cancelled in the end. What is learned of programs is read from the file `learned`, and
-    written there now and then and in the end.
+    `documents`, `spares`, `pool`, `watch` and `state` are those of `Service`. A pool has the same `watch`,
+    which is closed in the end. What `beside` does with the runtime runs meanwhile, and is cancelled in the
+    end. What is learned of programs is read from the file `learned`, and written there now and then and in
+    the end. The tenants are those of `engines_file`, also when it changes.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
@@ -103,32 +112,42 @@ def run_service(
 
     async def serve() -> None:
         places = LastInstances()
+        seen = watch or (Watch() if pool is None else pool.watch)
+        book = None if state is None else UsageBook(state)
+        if book is not None:
+            seen.observers.add(book)
+        steps = StepRequests(seen.observers, () if pool is None else (pool.engine,))
+        spans = [] if seen.spans is None else [seen.spans]
         of_workers = {} if pool is None else {pool.engine: pool.learned}
         async with (
             Runtime(
                 given,
-                observers=[places] if pool is None else [places, pool],
+                observers=[places, steps, *spans, *([] if pool is None else [pool])],
                 max_queries=config.max_queries,
                 machine=machine,
                 tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
                 learned=known,
             ) as runtime,
             _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
+            nullcontext() if book is None else book,
             nullcontext() if pool is None else pool,
-            Service(runtime, config, apps, places, documents, spares, pool) as service,
+            Service(runtime, config, apps, places, documents, spares, pool, seen, state) as service,
         ):
             spare_collector()
             deployed = f"  apps: {', '.join(apps)}" if apps else ""
             say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
-            task = None if beside is None else asyncio.create_task(beside(runtime))
+            tasks = [] if beside is None else [asyncio.create_task(beside(runtime))]
+            if engines_file is not None:
+                tasks.append(asyncio.create_task(follow_tenants(engines_file, service.app.tenants, say)))
 
             async def finish() -> None:
-                if task is not None:
+                for task in tasks:
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
                 await service.drain()
 
             await serve_until_interrupted(say, lambda: service.num_open, finish, config.grace_s)
+        await asyncio.to_thread(seen.close)
 
     run_until_interrupted(serve())

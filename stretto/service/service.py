@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from stretto.http.routes import Operation, Route
@@ -10,12 +12,18 @@ from stretto.http.server import HttpServer
 from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
 from stretto.model.values import Document
+from stretto.operate.watch import Watch
 from stretto.programs.engine_checks import check_engines
 from stretto.runtime.runtime import Runtime
+from stretto.service.admin import AdminRoutes
 from stretto.service.app import ServiceApp
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.routes import AppRoutes
+from stretto.service.batches.room_beside import RoomBeside
+from stretto.service.batches.routes import BatchRoutes
+from stretto.service.batches.runner import BatchRunner
+from stretto.service.batches.store import BatchStore
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.openai.routes import OpenAIRoutes
@@ -42,6 +50,8 @@ class Service:
         spares: replicas of engines that have none yet; the first request to an engine starts its own.
         pool: workers that answer what no engine or app does, and an engine of the runtime; None for none. It
             is an observer of the runtime.
+        watch: what sees the requests of the runtime and of the pool; None for that of the pool.
+        state: folder in which files and batches are kept; None takes none.
 
     Attributes:
         app: the application, to whose `routes` more may be added.
@@ -62,6 +72,8 @@ class Service:
         documents: Sequence[Document] = (),
         spares: Mapping[str, Replica] | None = None,
         pool: WorkerPool | None = None,
+        watch: Watch | None = None,
+        state: Path | None = None,
     ) -> None:
         self.runtime = runtime
         self.pool = pool
@@ -87,9 +99,14 @@ class Service:
             pool.serve(runtime)
             door = PoolDoor(pool, lambda: self.is_draining)
             self.app.other_route = door.route
+        seen = watch or (Watch() if pool is None else pool.watch)
+        admin = AdminRoutes(runtime, config, seen, pool, lambda: self.is_draining)
+        self.app.routes.add(*admin.routes)
         openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
         self.app.routes.add(*openai.routes)
         self._server: HttpServer | None = None
+        self._state = state
+        self._batches: BatchRunner | None = None
 
     @property
     def url(self) -> str:
@@ -107,8 +124,22 @@ class Service:
         self._server = HttpServer(
             self.app, self.config.host, self.config.port, unread_s=self.config.max_unread_s
         )
+        if self.pool is not None:
+            self.app.readers = self.pool.front.readers
+        if self._state is not None:
+            store = await asyncio.to_thread(BatchStore, self._state)
+            self._batches = BatchRunner(
+                self.app,
+                store,
+                self.config.max_body_bytes,
+                (lambda num_lines, now_s: None) if self.pool is None else RoomBeside(self.pool),
+            )
+            routes = BatchRoutes(self.app, store, self._batches, lambda: self.is_draining)
+            self.app.routes.add(*routes.routes)
         await self._server.listen()
         await self.apps.__aenter__()
+        if self._batches is not None:
+            await self._batches.__aenter__()
         return self
 
     async def __aexit__(
@@ -120,6 +151,10 @@ class Service:
         self.sessions.stop()
         if self._server is not None:
             self._server.close()
+        if self._batches is not None:
+            await self._batches.__aexit__()
+        if self.pool is None:  # else they are the pool's
+            self.app.readers.close()
         await self.apps.__aexit__(kind, error, traceback)
 
     async def drain(self) -> None:
@@ -127,6 +162,8 @@ class Service:
         at most `grace_s` seconds.
         """
         self.is_draining = True
+        if self._batches is not None:
+            await self._batches.stop()
         if self._server is not None:
             await self._server.finish(self.config.grace_s)
         if self.pool is not None:

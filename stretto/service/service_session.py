@@ -19,7 +19,7 @@ from stretto.runtime.session import Session
 from stretto.sched.queries.demand import asked_by
 from stretto.service.bodies import MAX_DECODED_BYTES, SHORT_BYTES, in_thread
 from stretto.service.calls import Works
-from stretto.service.graph_page import Line, lines_of
+from stretto.service.graph_page import Line, graph_lines
 from stretto.service.places import LastInstances
 from stretto.service.refusals import conflict, not_found, not_yet
 from stretto.service.schema import CallBody, SubmitBody
@@ -30,7 +30,7 @@ from stretto.service.submitted import (
     calls_of,
     have_few_items,
     known_works,
-    num_tokens,
+    num_asked_tokens,
     read_calls,
     read_value,
     read_values,
@@ -224,7 +224,7 @@ class ServiceSession:
             if wanted.get(name) != "latency" and asked is not None:
                 wanted[name] = asked
         where = dict(places.of(self._session.id))
-        return await asyncio.to_thread(lines_of, calls, wanted, self._state, where)
+        return await asyncio.to_thread(graph_lines, calls, wanted, self._state, where)
 
     def _state(self, name: str) -> str:
         return "has come" if self._session.is_settled(name) else "is to come"
@@ -277,7 +277,7 @@ class ServiceSession:
                 )
             except StrettoError as error:  # raised later, when nothing else is refused
                 planned = error
-        return Submitted(values, calls, named, sum(map(num_tokens, calls)), planned)
+        return Submitted(values, calls, named, sum(map(num_asked_tokens, calls)), planned)
 
     async def _carry_out(self, asked: Submitted, body: SubmitBody, *, is_long: bool) -> None:
         """Add what a request asks for to the books and to the session, or nothing. Raises StrettoError."""

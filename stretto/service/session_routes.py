@@ -17,7 +17,7 @@ from stretto.programs.wire.values import value_to_wire
 from stretto.service.bodies import decoded_off_loop
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
-from stretto.service.graph_page import as_html, as_text
+from stretto.service.graph_page import as_html, text_of_lines
 from stretto.service.openapi import links_of_session, links_of_variable
 from stretto.service.places import LastInstances
 from stretto.service.refusals import draining
@@ -110,7 +110,7 @@ class SessionRoutes:
                 as_html(lines, session.id).encode(), content_type=b"text/html; charset=utf-8"
             )
         else:
-            await request.answer(as_text(lines).encode(), content_type=b"text/plain; charset=utf-8")
+            await request.answer(text_of_lines(lines).encode(), content_type=b"text/plain; charset=utf-8")
 
     async def _close(self, request: ServiceRequest) -> None:
         await self._sessions.close(self._session(request))

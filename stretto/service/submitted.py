@@ -14,7 +14,7 @@ from stretto.http.refusals import Refused
 from stretto.model.errors import StrettoError
 from stretto.programs.connection import Planned
 from stretto.programs.fragment import Call, Work
-from stretto.programs.values import checked
+from stretto.programs.values import checked_value
 from stretto.programs.wire.values import value_from_wire
 from stretto.service.calls import Works
 from stretto.service.schema import CallBody, Placeholder, SubmitBody
@@ -59,7 +59,7 @@ def read_value(value: object, where: str) -> ReadValue:
         UserError: it cannot be used.
     """
     check_num_items((value,), where)
-    found = checked(value_from_wire(value), where)
+    found = checked_value(value_from_wire(value), where)
     return ReadValue(found, num_bytes(found))
 
 
@@ -118,7 +118,7 @@ def read_calls(
     return calls
 
 
-def num_tokens(call: Call) -> float:
+def num_asked_tokens(call: Call) -> float:
     """Return the number of tokens that a call asks for: what it may generate, and a quarter of the characters
     of its prompt and of the values that come with it.
     """
@@ -138,7 +138,7 @@ def _call(body: CallBody, work: Work, tenant: Tenant, new_name: Callable[[str], 
             outputs[one.name] = _output(one, new_name)
         elif one.value is not msgspec.UNSET:
             inputs[one.name] = None
-            constants[one.name] = checked(value_from_wire(one.value), one.name)
+            constants[one.name] = checked_value(value_from_wire(one.value), one.name)
         elif isinstance(one.semantic_var_id, str):
             inputs[one.name] = one.semantic_var_id
         else:

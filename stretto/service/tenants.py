@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 from stretto.http.byte_budget import BudgetPart, ByteBudget
 from stretto.http.refusals import Refused, over_limit
+from stretto.model.errors import ConfigError
+from stretto.service.api_keys import KeyTable
 from stretto.service.config import Limits, ServiceConfig
 from stretto.service.held_values import HeldValues
 from stretto.service.idempotency import AnsweredKeys
@@ -36,8 +37,19 @@ class Tenant:
         self.num_sessions = 0
         self.num_requests = 0
         self.answered = AnsweredKeys()
-        self._num_tokens = limits.tokens_per_minute
-        self._counted_s: float | None = None
+        self._requests = _MinuteRate("the tenant asks for {} requests", limits.requests_per_minute)
+        self._tokens = _MinuteRate("the calls ask for {} tokens", limits.tokens_per_minute)
+
+    def limit(self, limits: Limits) -> None:
+        """Set other limits."""
+        self.limits = limits
+        self._requests.limit(limits.requests_per_minute)
+        self._tokens.limit(limits.tokens_per_minute)
+
+    def count_request(self, now_s: float) -> None:
+        """Count a request that has come. Raises Refused if there are too many in this minute."""
+        self._requests.check(1.0, now_s)
+        self._requests.spend(1.0)
 
     def check_session(self) -> None:
         """Check that the tenant may open another session. Raises Refused if not."""
@@ -77,24 +89,48 @@ class Tenant:
         Raises:
             Refused: too few are left; it says when there will be enough.
         """
-        rate = self.limits.tokens_per_minute
-        if math.isinf(rate):
-            return
-        if self._counted_s is not None:
-            grown = self._num_tokens + (now_s - self._counted_s) * rate / _MINUTE_S
-            self._num_tokens = min(rate, grown)
-        self._counted_s = now_s
-        needed = min(num_tokens, rate)
-        if needed > self._num_tokens:
-            missing = needed - self._num_tokens
-            raise over_limit(
-                f"the calls ask for {num_tokens:.0f} tokens; {rate:g} are allowed in a minute",
-                missing / rate * _MINUTE_S,
-            )
+        self._tokens.check(num_tokens, now_s)
 
     def spend_tokens(self, num_tokens: float) -> None:
         """Take tokens out of what is left of this minute's, after the check."""
-        self._num_tokens -= num_tokens
+        self._tokens.spend(num_tokens)
+
+
+class _MinuteRate:
+    """What is left of this minute's of something that a tenant may use. It grows evenly, up to one minute's.
+
+    Args:
+        wants: says what is asked for, with a number in place of braces.
+        rate: what may be used in a minute; infinite for no limit.
+    """
+
+    def __init__(self, wants: str, rate: float) -> None:
+        self._wants = wants
+        self._rate = self._left = rate
+        self._counted_s: float | None = None
+
+    def limit(self, rate: float) -> None:
+        """Set another limit."""
+        self._left = rate if math.isinf(self._rate) else min(rate, self._left)
+        self._rate = rate
+
+    def check(self, num: float, now_s: float) -> None:
+        """Check that so much may be used now. Raises Refused if not; it says when there will be enough."""
+        rate = self._rate
+        if math.isinf(rate):
+            return
+        if self._counted_s is not None:
+            self._left = min(rate, self._left + (now_s - self._counted_s) * rate / _MINUTE_S)
+        self._counted_s = now_s
+        needed = min(num, rate)
+        if needed > self._left:
+            wants = self._wants.format(f"{num:.0f}")
+            message = f"{wants}; {rate:g} are allowed in a minute"
+            raise over_limit(message, (needed - self._left) / rate * _MINUTE_S)
+
+    def spend(self, num: float) -> None:
+        """Take so much out of what is left, after the check."""
+        self._left -= num
 
 
 class Tenants:
@@ -107,12 +143,39 @@ class Tenants:
     def __init__(self, config: ServiceConfig) -> None:
         self.budget = ByteBudget(config.max_held_bytes)
         self._anybody = None if config.tenant else Tenant("", config.limits, self.budget)
-        self._by_key: dict[bytes, Tenant] = {}
+        self._keys: KeyTable[Tenant] = KeyTable()
+        self._by_name: dict[str, Tenant] = {}
+        self.replace(config)
+
+    def replace(self, config: ServiceConfig) -> None:
+        """Take the tenants of other settings, with their keys and limits. Who is still there goes on with
+        what it has used of them.
+
+        Raises:
+            ConfigError: there were no tenants, or there are none any more.
+        """
+        if bool(config.tenant) == (self._anybody is not None):
+            raise ConfigError(
+                "the first tenant comes, or the last one goes, when the service is started again"
+            )
+        before, self._by_name, keys = self._by_name, {}, KeyTable[Tenant]()
+        is_shared = len(config.tenant) > 1 or bool(before)
         for one in config.tenant:
-            budget = BudgetPart(self.budget) if len(config.tenant) > 1 else self.budget
-            tenant = Tenant(one.name, one.limits or config.limits, budget)
+            limits = one.limits or config.limits
+            if (tenant := before.get(one.name)) is None:
+                budget = BudgetPart(self.budget) if is_shared else self.budget
+                tenant = Tenant(one.name, limits, budget)
+            tenant.limit(limits)
+            self._by_name[one.name] = tenant
             for key in one.keys:
-                self._by_key[_hash(key)] = tenant
+                keys.add(key, tenant)
+        self._keys = keys
+
+    def named(self, name: str) -> Tenant | None:
+        """Return the tenant of a name; None if there is none. The only tenant of a service without tenants
+        has an empty name.
+        """
+        return self._anybody if self._anybody is not None and not name else self._by_name.get(name)
 
     def find(self, authorization: str) -> Tenant:
         """Return the tenant of a request by its header `Authorization`.
@@ -123,11 +186,7 @@ class Tenants:
         if self._anybody is not None:
             return self._anybody
         scheme, _, key = authorization.partition(" ")
-        tenant = self._by_key.get(_hash(key.strip())) if scheme.lower() == "bearer" else None
+        tenant = self._keys.find(key.strip()) if scheme.lower() == "bearer" else None
         if tenant is None:
             raise unauthorized()
         return tenant
-
-
-def _hash(key: str) -> bytes:
-    return hashlib.sha256(key.encode("latin-1", "replace")).digest()

@@ -21,7 +21,13 @@ from stretto.sched.observer import Observer
 from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
-from stretto.sim.synthetic_output import OutputSource, filler, filler_output, lengths_by_query, token_ids
+from stretto.sim.synthetic_output import (
+    OutputSource,
+    filler,
+    filler_output,
+    lengths_by_query,
+    made_up_token_ids,
+)
 from stretto.sim.synthetic_workloads import request_graph
 from stretto.trace.agents.load_report import RequestTimes
 from stretto.trace.agents.plan import AgentPlan
@@ -176,7 +182,7 @@ def agent_tokens(prompt: Prompt) -> list[int]:
     goes on from an answer begins with the tokens of the prompt and the answer.
     """
     pieces = (piece for segment in prompt for piece in segment.text.split(_SEPARATOR))
-    return [token for piece in pieces for token in token_ids(piece)]
+    return [token for piece in pieces for token in made_up_token_ids(piece)]
 
 
 def _output_tokens(request: AgentRequest) -> int:

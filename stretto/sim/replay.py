@@ -34,19 +34,18 @@ from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_batches import SyntheticBatch, SyntheticConfig
 from stretto.sim.synthetic_output import SyntheticOutput, chars, drawn_lengths
-from stretto.trace.run_file import (
+from stretto.trace.recorded_run import (
+    SETTINGS,
     RecordedGraph,
     RecordedQuery,
     RecordedReplica,
     RecordedRun,
     RecordedSpan,
-    num_chars,
-    total_size,
 )
+from stretto.trace.recorded_sizes import num_chars, total_size
 
 _BLOCK_TOKENS = 16
 _NUM_BLOCKS = 1 << 14
-_NO_SETTINGS = ("name", "kind", "instances", "profile", "replicas")
 
 _TimedSpan: TypeAlias = tuple[float, RecordedSpan]
 """Start of a span in the run's time, and the span."""
@@ -155,19 +154,18 @@ def replay_engines(run: RecordedRun, change: WhatIf, vocabulary: Vocabulary = DE
     Their cost profiles are fitted to the recorded times.
     """
     instances = dict(change.instances or {})
-    names = [str(fields["name"]) for fields in run.engines]
+    names = [engine.name for engine in run.engines]
     if unknown := [name for name in instances if name not in names]:
         raise ConfigError(f"there is no engine {unknown[0]!r} in the record; there are {', '.join(names)}")
     if change.policy is not None:
         check_policy(change.policy, vocabulary.policies)
     spans = _by_engine(run)
     engines = []
-    for fields in run.engines:
-        name = str(fields["name"])
-        is_llm = fields["kind"] != "batch"
-        settings = {key: value for key, value in fields.items() if key not in _NO_SETTINGS}
+    for found in run.engines:
+        is_llm = found.kind != "batch"
+        settings = {key: getattr(found, key) for key in SETTINGS}
         config = SyntheticConfig(_chunk_sizes(run))
-        profiles = _fitted(fields["replicas"], spans[name], _fit_llm if is_llm else _fit_batch)
+        profiles = _fitted(found.replicas, spans[found.name], _fit_llm if is_llm else _fit_batch)
         replicas = tuple(
             Replica(
                 SyntheticBatch,
@@ -178,11 +176,11 @@ def replay_engines(run: RecordedRun, change: WhatIf, vocabulary: Vocabulary = DE
                 num_slots=recorded.num_slots,
                 kv_tokens=recorded.kv_tokens,
             )
-            for recorded in fields["replicas"]
+            for recorded in found.replicas
         )
-        engine = Deployment(Engine(name, "llm" if is_llm else "batch", **settings), replicas)
-        if name in instances:
-            engine = engine.changed(instances=instances[name])
+        engine = Deployment(Engine(found.name, "llm" if is_llm else "batch", **settings), replicas)
+        if found.name in instances:
+            engine = engine.changed(instances=instances[found.name])
         if change.policy is not None:
             engine = engine.changed(policy=change.policy)
         engines.append(engine)
@@ -242,7 +240,7 @@ def _fit_batch(spans: Iterable[_TimedSpan]) -> Profile | None:
 def _batch_costs(run: RecordedRun) -> dict[str, BatchCost]:
     """Return the costs of batches that profiles do not tell, by engine. Unlike replicas have none."""
     spans = _by_engine(run)
-    alike = [str(f["name"]) for f in run.engines if f["kind"] == "batch" and len(set(f["replicas"])) == 1]
+    alike = [f.name for f in run.engines if f.kind == "batch" and len(set(f.replicas)) == 1]
     costs = {name: _batch_cost(spans[name]) for name in alike}
     return {name: cost for name, cost in costs.items() if cost is not None}
 

@@ -47,7 +47,7 @@ OutputLength: TypeAlias = Callable[[LLMTask, Decode], int]
 """A function that gives an output's length in tokens; it is cut at `max_tokens`."""
 
 
-def token_ids(text: str) -> list[int]:
+def made_up_token_ids(text: str) -> list[int]:
     """Return made-up token ids of a text, `num_tokens(text)` of them; equal text has equal ids."""
     if not text.isascii():
         count = num_tokens(text)
@@ -93,8 +93,8 @@ def _ascii_ids(text: str) -> list[int]:
 def prompt_ids(prompt: Prompt) -> list[int]:
     """Return the made-up token ids of all segments of a prompt, each tokenised by itself."""
     if len(prompt) == 1:
-        return token_ids(prompt[0].text)
-    return [token for segment in prompt for token in token_ids(segment.text)]
+        return made_up_token_ids(prompt[0].text)
+    return [token for segment in prompt for token in made_up_token_ids(segment.text)]
 
 
 def filler(name: str, tokens: int) -> str:
@@ -213,5 +213,5 @@ def output_ids(said: SyntheticOutput) -> list[int]:
     ids.
     """
     text = said.value if isinstance(said.value, str) else json.dumps(said.value)
-    ids = token_ids(text)
+    ids = made_up_token_ids(text)
     return ids[: said.num_tokens] + [0] * (said.num_tokens - len(ids))

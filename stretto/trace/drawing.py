@@ -19,7 +19,7 @@ from stretto.graph.ops import OPS, Ops
 from stretto.graph.text import print_graph
 from stretto.graph.unroll import own_args, own_prompt
 from stretto.graph.verify import verify
-from stretto.trace.layout import Box, Edge, Layout, Point, place
+from stretto.trace.layout import Box, Edge, Layout, Point, lay_out
 
 _MARGIN = 18.0
 _TITLE_HEIGHT = 34.0
@@ -67,7 +67,7 @@ def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[s
     sizes |= {name: (_width(lines), 18.0 + 14.0 * len(lines)) for name, lines in texts.items()}
     sizes |= {pill: (_width([pill]) - 4, 24.0) for pill in pills if not pill.startswith("%")}
     lines = _lines(graph, ops)
-    layout = place(sizes, [line.edge for line in lines])
+    layout = lay_out(sizes, [line.edge for line in lines])
     hover = dict(zip(texts, print_graph(graph, ops).splitlines()[1:], strict=False))
     body = _draw_lines(lines, layout)
     for pill in pills:

@@ -18,7 +18,7 @@ from typing import Any
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.trace.drawing import colours_of, draw_graph
-from stretto.trace.lanes import horizon_s, lanes, origin_s, pack, running_s
+from stretto.trace.lanes import horizon_s, lanes, origin_s, pack_rows, running_s
 from stretto.trace.recorder import Recorder, Span
 from stretto.trace.summary import Summary, summarise
 from stretto.trace.tables import engine_table, pass_table, query_table, share_table, tiles
@@ -128,7 +128,7 @@ def _data(recorder: Recorder, summary: Summary, colours: Mapping[str, str]) -> d
         group["lanes"].append([span_ids[id(span)] for span in lane.spans])
     rows = summary.queries
     query_lanes: list[list[int]] = []
-    for i, number in enumerate(pack([(row.start_s, row.start_s + row.wall_s) for row in rows])):
+    for i, number in enumerate(pack_rows([(row.start_s, row.start_s + row.wall_s) for row in rows])):
         query_lanes += [[] for _ in range(number + 1 - len(query_lanes))]
         query_lanes[number].append(i)
     return {

@@ -35,7 +35,7 @@ def lanes(recorder: Recorder) -> list[Lane]:
     for engine, instances in groups.items():
         for instance in sorted(instances):
             spans = instances[instance]
-            numbers = pack([running_s(span, until_s) for span in spans])
+            numbers = pack_rows([running_s(span, until_s) for span in spans])
             for number in range(max(numbers) + 1):
                 chosen = [span for span, own in zip(spans, numbers, strict=True) if own == number]
                 chosen.sort(key=lambda span: span.start_s)
@@ -71,7 +71,7 @@ def running_s(span: Span, until_s: float) -> tuple[float, float]:
     return (span.start_s, end_s) if span.started else (end_s, end_s)
 
 
-def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
+def pack_rows(intervals: Sequence[tuple[float, float]]) -> list[int]:
     """Distribute time intervals over rows of a time line so that none overlap in a row; return each
     interval's row.
 

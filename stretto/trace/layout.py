@@ -74,7 +74,7 @@ class Layout:
     height: float
 
 
-def place(
+def lay_out(
     sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge], *, gap_x: float = 64, gap_y: float = 18
 ) -> Layout:
     """Lay out a graph for drawing, in columns from left to right. The edges must form no cycle.

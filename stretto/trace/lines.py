@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stretto.model.errors import UserError
-from stretto.trace.row_checks import FieldKind, shortened
+from stretto.schema.typed import convert, problem_of, unknown_key
 
 
 class TraceError(UserError):
@@ -34,21 +36,24 @@ class JsonLine:
         """Return an error that names the file and this line."""
         return TraceError(f"{self.path}, line {self.number}: {reason}")
 
-    def optional(self, name: str, kind: FieldKind, default: Any = None) -> Any:
+    def optional(self, name: str, kind: Any, default: Any = None) -> Any:
         """Return a field, or `default` where it is missing or null.
 
         Raises:
-            TraceError: the value is not of `kind`.
+            TraceError: the value does not have the type `kind`.
         """
         value = self.fields.get(name)
         if value is None:
             return default
-        if not kind.holds(value):
-            raise self.error(f"{name} must be {kind.what}, got {shortened(value)}")
+        try:
+            convert(kind, value)
+        except msgspec.ValidationError as error:
+            problem = problem_of(dict[str, kind], {name: value})
+            raise self.error(str(problem or error)) from None
         return value
 
-    def required(self, name: str, kind: FieldKind) -> Any:
-        """Return a field. Raises TraceError if it is missing, null, or not of `kind`."""
+    def required(self, name: str, kind: Any) -> Any:
+        """Return a field. Raises TraceError if it is missing, null, or does not have the type `kind`."""
         if self.fields.get(name) is None:
             raise self.error(f"there is no {name}")
         return self.optional(name, kind)
@@ -60,7 +65,7 @@ class JsonLine:
             TraceError: a field is not.
         """
         if unknown := [name for name in self.fields if name not in known]:
-            raise self.error(f"unknown field {shortened(unknown[0])}; known are {', '.join(known)}")
+            raise self.error(unknown_key(unknown[0], known))
 
     def within(self, name: str, fields: Mapping[str, Any]) -> JsonLine:
         """Return an object within this line as a line of its own, whose errors name the place too."""

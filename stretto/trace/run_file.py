@@ -1,20 +1,4 @@
-"""A run as a file that can be run again in simulation: sizes and times, no texts.
-
-JSON lines. The first says what it is and which engines there were; then come the graphs, each before the
-first query that uses it, and the queries, as they ended. A line `not_repeated` stands where the first of
-something begins that a replay leaves out, a key of `NOT_REPEATED`:
-
-    {"schema": "stretto-run", "version": 1, "engines": [{"name": "llm", "kind": "llm", "instances": 2, …,
-     "replicas": [{"profile": {…}, "num_slots": 8, "kv_tokens": null, "tp": 1}, …]}]}
-    {"graph": "advanced_rag", "text": "graph advanced_rag(…", "is_optimised": false}
-    {"query": "q1", "graph": 0, "arrival_s": 0.0, "latency_s": 1.9, "error": null,
-     "passes": ["prune_order"], "spans": […], "tenant": "", "objective": "latency", "deadline_s": 5.0,
-     "program": "", "inputs": {"question": {"chars": 31, "id": "9f3c…"}, "files": [[1200, 800]]}}
-    {"not_repeated": "sessions"}
-
-The seconds of a deadline count from the query's arrival. The size of a text is its characters, of a document
-those of its sections. Equal ids are equal texts.
-"""
+"""The recorder of runs, which a simulation can run again: sizes and times, no texts."""
 
 from __future__ import annotations
 
@@ -22,9 +6,10 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.costs.tokens import num_tokens
@@ -34,10 +19,7 @@ from stretto.graph.text import print_graph
 from stretto.model.deployment import Deployment
 from stretto.model.errors import StrettoError, UserError
 from stretto.model.private_file import private
-from stretto.model.profile import Profile
-from stretto.model.references import Reference
-from stretto.model.tasks import Done, Failed, LLMTask, Objective, Piece, Started, Task
-from stretto.model.values import Chunk, Document, Hit
+from stretto.model.tasks import Done, Failed, LLMTask, Piece, Started, Task
 from stretto.sched.messages import (
     Action,
     Admit,
@@ -56,123 +38,10 @@ from stretto.sched.messages import (
     Suspended,
 )
 from stretto.sched.observer import Observer
+from stretto.trace.recorded_run import SCHEMA, SETTINGS, VERSION, RecordedReplica, RecordedSpan, YesNo
+from stretto.trace.recorded_sizes import first_word, input_size, num_chars, result_sizes, sizes_of
 
 _log = logging.getLogger(__name__)
-SCHEMA = "stretto-run"
-VERSION = 1
-NOT_REPEATED = {
-    "sessions": "sessions",
-    "fleet": "instances that came or went",
-    "policies": "policies that are gone, in whose place are the nearest ones,",
-}
-_SETTINGS = (
-    "policy",
-    "placement",
-    "age_limit_s",
-    "fill_timeout_s",
-    "max_batch",
-    "max_running",
-    "timeout_s",
-    "keeps_state",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSpan:
-    """The share of a recorded query in a batch, or one of its LLM requests.
-
-    Times are seconds from the query's arrival.
-
-    Attributes:
-        num_units: units of the whole batch, or of the request's prompt, as the schedulers count them.
-        num_chars: characters of the texts that the whole batch reads, or of the prompt.
-        num_cached: units found in the instance's cache.
-        num_output: tokens that a request has generated.
-        ready_s: when it was handed to the instance.
-        first_s: when the first piece of its output arrived; None if none did.
-        sizes: characters of the results: of texts, of the items of lists, of each chunk.
-        word: "yes" or "no" if its text begins with that, because the app may branch on it; else "".
-    """
-
-    engine: str
-    instance: int
-    step: str
-    op: str
-    num_items: int
-    num_units: int
-    num_chars: int
-    ready_s: float
-    start_s: float
-    end_s: float
-    num_cached: int = 0
-    num_output: int = 0
-    first_s: float | None = None
-    sizes: Sequence[Any] = ()
-    word: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedQuery:
-    """A recorded query: which graph it ran, when it arrived, and how it ended.
-
-    Attributes:
-        graph: position of its graph in the file.
-        inputs: sizes of its inputs, by name.
-        spans: shares of batches and LLM requests that ran for it.
-    """
-
-    query: str
-    graph: int
-    arrival_s: float
-    latency_s: float
-    error: str | None
-    passes: tuple[str, ...]
-    inputs: Mapping[str, Any]
-    spans: tuple[RecordedSpan, ...]
-    tenant: str = ""
-    objective: Objective = "throughput"
-    deadline_s: float | None = None
-    program: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedGraph:
-    """A recorded graph of an app's steps.
-
-    `is_optimised` says that only the graph after the optimisation passes is known, not the one before.
-    """
-
-    graph: Graph
-    is_optimised: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedReplica:
-    """The settings of one replica that are kept in the recording of a run, so
-    that the run can be simulated again: its costs, its room and
-    its tensor parallelism.
-    """
-
-    profile: Profile
-    num_slots: int | None = None
-    kv_tokens: int | None = None
-    tp: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
-    """The content of a file with a recorded run: its engines, its graphs, and its queries.
-
-    Attributes:
-        engines: the plain fields of each `Engine`, the `Profile` of its first replica, and its replicas as
-            `RecordedReplica`s.
-        not_repeated: what happened in the run and not in a replay, keys of `NOT_REPEATED`.
-    """
-
-    engines: tuple[Mapping[str, Any], ...]
-    graphs: tuple[RecordedGraph, ...]
-    queries: tuple[RecordedQuery, ...]
-    not_repeated: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -247,7 +116,7 @@ class RunRecorder(Observer):
                     for task, result in zip(ran.tasks, results, strict=False):
                         if isinstance(task, Task):
                             num_items = 1 if task.num_items is None else task.num_items
-                            sizes = _result_sizes(task, result)
+                            sizes = result_sizes(task, result)
                             self._span((engine, instance), ran, task, now_s, task.op, num_items, sizes)
             case LLMReport(engine, instance, told):
                 request = self._open.get((engine, instance, told.task))
@@ -296,7 +165,7 @@ class RunRecorder(Observer):
                 cached_share = usage.num_cached_tokens / max(1, usage.num_prompt_tokens)
                 num_output = usage.num_output_tokens or (num_tokens(str(value)) if op == "decode" else 0)
                 tokens = round(cached_share * request.num_units), num_output
-                self._span(key, request, task, now_s, op, 1, _sizes(value), tokens, _word(value))
+                self._span(key, request, task, now_s, op, 1, sizes_of(value), tokens, first_word(value))
 
             case Failed(task_id):
                 del self._open[(*key, task_id)]
@@ -314,9 +183,9 @@ class RunRecorder(Observer):
         now_s: float,
         op: str,
         num_items: int,
-        sizes: Sequence[Any],
+        sizes: list[Any],
         tokens: tuple[int, int] = (0, 0),
-        word: str = "",
+        word: YesNo = "",
     ) -> None:
         query = self._open_queries.get(task.query)
         if query is None:
@@ -355,8 +224,8 @@ class RunRecorder(Observer):
                 "latency_s": now_s - query.arrival_s,
                 "error": None if error is None else f"{type(error).__name__}: {error}",
                 "passes": list(submit.egraph.passes if submit.passes == WEIGHED else submit.passes),
-                "inputs": {port: _input(value) for port, value in submit.inputs.items()},
-                "spans": [asdict(span) for span in query.spans],
+                "inputs": {port: input_size(value) for port, value in submit.inputs.items()},
+                "spans": [msgspec.to_builtins(span) for span in query.spans],
                 "tenant": submit.tenant,
                 "objective": submit.objective,
                 "deadline_s": deadline_s,
@@ -395,63 +264,6 @@ class RunRecorder(Observer):
             _log.warning("the recording %s is not whole: %s", self._path, error.strerror)
 
 
-def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
-    """Return the number of characters of all texts that these tasks read: prompts of LLM tasks, or inputs of
-    batch tasks.
-    """
-    return sum(
-        sum(len(segment.text) for segment in task.prompt)
-        if isinstance(task, LLMTask)
-        else sum(total_size(_size(value)) for value in task.inputs.values())
-        for task in tasks
-    )
-
-
-def total_size(size: Any) -> int:
-    """Return the total number of characters of a value in a recorded run, whose size may be a nested list."""
-    if isinstance(size, dict):
-        return int(size["chars"])
-    return sum(map(total_size, size)) if isinstance(size, list) else int(size)
-
-
-def _size(value: object) -> Any:
-    """Characters of texts; of lists, of each item. Anything else counts 0."""
-    match value:
-        case Reference():
-            return _size(value.load())
-        case str():
-            return len(value)
-        case Document(sections=sections):
-            return [len(section.text) for section in sections]
-        case Chunk(text=text) | Hit(chunk=Chunk(text=text)):
-            return len(text)
-        case list() | tuple():
-            return [_size(item) for item in value]
-    return 0  # numbers, vectors, effects
-
-
-def _input(value: object) -> Any:
-    if isinstance(value, str):
-        digest = blake2b(value.encode("utf-8", "replace"), digest_size=8).hexdigest()
-        return {"chars": len(value), "id": digest}
-    return _size(value)
-
-
-def _sizes(value: object) -> list[Any]:
-    return [_size(item) for item in value] if isinstance(value, list | tuple) else [_size(value)]
-
-
-def _word(value: object) -> str:
-    words = value.lower().split(maxsplit=1) if isinstance(value, str) else []
-    word = words[0].strip(".,!*\"'`") if words else ""
-    return word if word in ("yes", "no") else ""
-
-
-def _result_sizes(task: Task, result: object) -> list[Any]:
-    """Return the sizes of texts and of lists of texts; none of vectors and effects."""
-    return _sizes(result) if task.op not in ("embed", "ingest") else []
-
-
 def _described(deployment: Deployment) -> dict[str, object]:
     """Return what a replay needs to know of an engine."""
     engine = deployment.engine
@@ -460,10 +272,12 @@ def _described(deployment: Deployment) -> dict[str, object]:
         "name": engine.name,
         "kind": "llm_server" if is_server else engine.contract,
         "instances": len(deployment.replicas),
-        **{name: getattr(engine, name) for name in _SETTINGS},
+        **{name: getattr(engine, name) for name in SETTINGS},
         "profile": asdict(deployment.profile),
         "replicas": [
-            asdict(RecordedReplica(replica.profile, replica.num_slots, replica.kv_tokens, replica.tp))
+            msgspec.to_builtins(
+                RecordedReplica(replica.profile, replica.num_slots, replica.kv_tokens, replica.tp)
+            )
             for replica in deployment.replicas
         ],
     }

@@ -3,125 +3,39 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
+
+import msgspec
 
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.placements.table import GONE_PLACEMENTS
 from stretto.graph.text import parse_graph
 from stretto.model.errors import ConfigError, GraphError, UserError
-from stretto.model.profile import Profile
-from stretto.model.tasks import Objective
+from stretto.model.nearest_name import check_name
 from stretto.sched.orders import GONE_ORDERS
 from stretto.sched.vocabulary import Vocabulary
-from stretto.trace.row_checks import (
-    COUNT,
-    FLAG,
-    NUMBER,
-    OBJECT,
-    SECONDS,
-    SIZES,
-    TEXT,
-    FieldKind,
-    check_row,
-    list_of,
-    one_of,
-    or_null,
-    shortened,
-)
-from stretto.trace.run_file import (
-    NOT_REPEATED,
+from stretto.schema.typed import Count, read_as, shortened
+from stretto.trace.recorded_run import (
     SCHEMA,
     VERSION,
+    GraphLine,
+    LeftOut,
+    RecordedEngine,
     RecordedGraph,
+    RecordedHead,
     RecordedQuery,
     RecordedReplica,
     RecordedRun,
     RecordedSpan,
-    total_size,
+    RecordedText,
 )
+from stretto.trace.recorded_sizes import total_size
 
 _MAX_CHARS = 2 * 10**9  # of all texts of a run, which a replay makes anew
 _SLACK_S = 1e-6
-_MESSAGE = FieldKind("a text", lambda value: isinstance(value, str))  # may name files that are no Unicode
-_AGE = FieldKind("a time from 0 on", lambda value: value == math.inf or SECONDS.holds(value))
-_TIMEOUT = FieldKind("a time above 0 s", lambda value: SECONDS.holds(value) and value > 0)
-_ROWS = list_of(OBJECT)
-
-_ENGINE = {
-    "name": TEXT,
-    "kind": one_of(("batch", "llm", "llm_server")),
-    "instances": NUMBER,
-    "policy": TEXT,
-    "age_limit_s": _AGE,
-    "fill_timeout_s": SECONDS,
-    "max_batch": or_null(NUMBER),
-    "max_running": NUMBER,
-    "timeout_s": or_null(_TIMEOUT),
-    "keeps_state": FLAG,
-    "profile": OBJECT,
-}
-_REPLICA = {
-    "profile": OBJECT,
-    "num_slots": or_null(NUMBER),
-    "kv_tokens": or_null(NUMBER),
-    "tp": NUMBER,
-}
-_PROFILE = {
-    "base_s": SECONDS,
-    "per_unit_s": SECONDS,
-    "max_efficient_batch": NUMBER,
-    "per_output_s": SECONDS,
-    "per_neighbour_s": SECONDS,
-    "per_token_s": SECONDS,
-    "unit_tokens": SECONDS,
-    "host_token_s": SECONDS,
-    "disk_token_s": SECONDS,
-    "reads_shared_once": FLAG,
-}
-# Files of earlier versions lack these. Their engines have equal replicas, made of `instances` and `profile`.
-_PROFILE_DEFAULTS = {
-    **dict.fromkeys(("per_neighbour_s", "per_token_s", "unit_tokens", "host_token_s", "disk_token_s"), 0.0),
-    "reads_shared_once": False,
-}
-_PLACEMENT = "least_seconds"
 _GONE = {"policy": GONE_ORDERS, "placement": GONE_PLACEMENTS}
-_QUERY_DEFAULTS = {"tenant": "", "objective": "throughput", "deadline_s": None, "program": ""}
-_GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}
-_QUERY = {
-    "query": TEXT,
-    "graph": COUNT,
-    "arrival_s": SECONDS,
-    "latency_s": SECONDS,
-    "error": or_null(_MESSAGE),
-    "passes": list_of(TEXT),
-    "inputs": OBJECT,
-    "spans": _ROWS,
-    "tenant": TEXT,
-    "objective": one_of(get_args(Objective)),
-    "deadline_s": or_null(_AGE),
-    "program": TEXT,
-}
-_SPAN = {
-    "engine": TEXT,
-    "instance": COUNT,
-    "step": TEXT,
-    "op": TEXT,
-    "num_items": COUNT,
-    "num_units": COUNT,
-    "num_chars": COUNT,
-    "ready_s": SECONDS,
-    "start_s": SECONDS,
-    "end_s": SECONDS,
-    "num_cached": COUNT,
-    "num_output": COUNT,
-    "first_s": or_null(SECONDS),
-    "sizes": list_of(SIZES),
-    "word": one_of(("", "yes", "no")),
-}
-_TEXT_INPUT = {"chars": COUNT, "id": TEXT}
 
 
 def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
@@ -161,14 +75,9 @@ class _Reader:
     """The contents of a file, as far as it was read. Raises UserError and GraphError, without the line."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._ops = vocabulary.ops
+        self._vocabulary = vocabulary
         self._known = {"policy": vocabulary.policies, "placement": vocabulary.placements}
-        self._engine_row = {
-            **_ENGINE,
-            **{key: one_of(names) for key, names in self._known.items()},
-        }
-        self._query_row = {**_QUERY, "passes": list_of(one_of(vocabulary.passes))}
-        self.engines: dict[str, Mapping[str, Any]] = {}
+        self.engines: dict[str, RecordedEngine] = {}
         self.graphs: list[RecordedGraph] = []
         self.queries: dict[str, RecordedQuery] = {}
         self.not_repeated: list[str] = []
@@ -179,95 +88,77 @@ class _Reader:
         if not self.engines:
             self._head(row)
         elif isinstance(row, dict) and "text" in row:
-            self._graph(row)
+            line = read_as(GraphLine, row)
+            graph = parse_graph(line.text, self._vocabulary.ops)
+            for primitive in graph.primitives:
+                self._check_engine(primitive.engine)
+            self.graphs.append(RecordedGraph(graph, line.is_optimised))
         elif isinstance(row, dict) and "not_repeated" in row:
-            check_row(row, {"not_repeated": one_of(NOT_REPEATED)})
-            self.not_repeated.append(row["not_repeated"])
+            self.not_repeated.append(read_as(LeftOut, row).not_repeated)
         else:
-            self._query(row)
+            self._query(read_as(RecordedQuery, row))
 
     def _head(self, row: Any) -> None:
         if not isinstance(row, dict) or row.get("schema") != SCHEMA or row.get("version") != VERSION:
             raise UserError(f"expected a {SCHEMA} of version {VERSION}")
-        check_row(row, {"schema": TEXT, "version": COUNT, "engines": _ROWS})
-        for found in row["engines"]:
-            fields = {"placement": _PLACEMENT, **found}
-            for key, gone in _GONE.items():
-                name = fields.get(key)
-                if isinstance(name, str) and name in gone and name not in self._known[key]:
-                    fields[key] = gone[name]
+        for engine in read_as(RecordedHead, row).engines:
+            for key, known in self._known.items():
+                name = getattr(engine, key)
+                if name in _GONE[key] and name not in known:
+                    engine = msgspec.structs.replace(engine, **{key: _GONE[key][name]})
                     self.not_repeated = ["policies"]
-            listed = fields.pop("replicas", None)
-            check_row(fields, self._engine_row)
-            name, profile = fields["name"], _profile(fields["profile"])
-            if name in self.engines:
-                raise ConfigError(f"two engines are called {name!r}")
-            if listed is None:
-                replicas = (RecordedReplica(profile),) * fields["instances"]
-            else:
-                replicas = _replicas(listed, name, fields["instances"])
-            self.engines[name] = {**fields, "profile": profile, "replicas": replicas}
+                check_name(key, getattr(engine, key), known, {})
+            if engine.name in self.engines:
+                raise ConfigError(f"two engines are called {engine.name!r}")
+            if not engine.replicas:
+                alike = (RecordedReplica(engine.profile),) * engine.instances
+                engine = msgspec.structs.replace(engine, replicas=alike)
+            if len(engine.replicas) != engine.instances:
+                raise UserError(f"engine {engine.name!r} must have a list of {engine.instances} replicas")
+            self.engines[engine.name] = engine
 
-    def _graph(self, row: Any) -> None:
-        check_row(row, _GRAPH)
-        graph = parse_graph(row["text"], self._ops)
-        for primitive in graph.primitives:
-            self._check_engine(primitive.engine)
-        self.graphs.append(RecordedGraph(graph, row["is_optimised"]))
-
-    def _query(self, row: Any) -> None:
-        row = {**_QUERY_DEFAULTS, **row} if isinstance(row, dict) else row
-        check_row(row, self._query_row)
-        name = row["query"]
-        if row["graph"] >= len(self.graphs):
-            raise UserError(f"query {name!r} uses graph {row['graph']}, which is not in the file")
+    def _query(self, query: RecordedQuery) -> None:
+        name = query.query
+        for one in query.passes:
+            check_name("pass", one, self._vocabulary.passes, {})
+        if query.graph >= len(self.graphs):
+            raise UserError(f"query {name!r} uses graph {query.graph}, which is not in the file")
         if name in self.queries:
             raise UserError(f"query {name!r} is in the file twice")
-        for port, size in row["inputs"].items():
-            _check_input(port, size)
-        spans = tuple(self._span(span, row["latency_s"]) for span in row["spans"])
-        self._num_chars += sum(map(total_size, row["inputs"].values()))
-        self._num_chars += sum(total_size(span.sizes) for span in spans)
+        for port, size in query.inputs.items():
+            _check_size(size, f"input {shortened(port)}")
+        for span in query.spans:
+            self._check_span(span, query.latency_s)
+        self._num_chars += sum(map(total_size, query.inputs.values()))
+        self._num_chars += sum(total_size(span.sizes) for span in query.spans)
         if self._num_chars > _MAX_CHARS:
             raise UserError(f"the texts up to query {name!r} have more than {_MAX_CHARS} characters")
-        fields = {**row, "passes": tuple(row["passes"]), "spans": spans}
-        self.queries[name] = RecordedQuery(**fields)
+        self.queries[name] = query
 
-    def _span(self, row: Any, latency_s: float) -> RecordedSpan:
-        check_row(row, _SPAN)
-        self._check_engine(row["engine"])
-        span = RecordedSpan(**row)
+    def _check_span(self, span: RecordedSpan, latency_s: float) -> None:
+        self._check_engine(span.engine)
         step, first_s = span.step, span.start_s if span.first_s is None else span.first_s
         if not span.ready_s <= span.start_s <= first_s <= span.end_s <= latency_s + _SLACK_S:
             raise UserError(
                 f"step {step!r} contradicts itself: ready at {span.ready_s:g} s, "
                 f"begun at {span.start_s:g} s, ended at {span.end_s:g} s, and the query at {latency_s:g} s"
             )
-        if span.op in ("prefill", "decode") and not all(map(COUNT.holds, span.sizes)):
-            raise UserError(f"step {step!r}: an answer's sizes are a list of numbers")
-        return span
+        for size in span.sizes:
+            if isinstance(size, list) and span.op in ("prefill", "decode"):
+                raise UserError(f"step {step!r}: an answer's sizes are a list of numbers")
+            _check_size(size, f"step {step!r}: a size")
 
     def _check_engine(self, name: str | None) -> None:
         if name is not None and name not in self.engines:
             raise UserError(f"there is no engine {name!r} in the file")
 
 
-def _replicas(listed: Any, engine: str, instances: int) -> tuple[RecordedReplica, ...]:
-    if not _ROWS.holds(listed) or len(listed) != instances:
-        raise UserError(f"replicas of engine {engine!r} must be a list of {instances} objects")
-    for replica in listed:
-        check_row(replica, _REPLICA)
-    return tuple(RecordedReplica(**{**row, "profile": _profile(row["profile"])}) for row in listed)
-
-
-def _profile(row: Mapping[str, Any]) -> Profile:
-    profile = {**_PROFILE_DEFAULTS, **row}
-    check_row(profile, _PROFILE)
-    return Profile(**profile)
-
-
-def _check_input(port: str, size: Any) -> None:
-    if isinstance(size, dict):
-        check_row(size, _TEXT_INPUT)
-    elif not SIZES.holds(size):
-        raise UserError(f"input {shortened(port)} is {shortened(size)}, not {SIZES.what}")
+def _check_size(size: Any, what: str) -> None:
+    """Check the size of a value: a number, a list of sizes, or the size of a text."""
+    if isinstance(size, list):
+        for one in size:
+            _check_size(one, what)
+    elif isinstance(size, Mapping):
+        read_as(RecordedText, size, what)
+    else:
+        read_as(Count, size, what)

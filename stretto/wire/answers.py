@@ -23,9 +23,9 @@ from typing import Any
 from stretto.model.errors import BadServer, EngineUnavailable
 from stretto.model.record import record
 from stretto.wire.errors import raise_for_event
-from stretto.wire.logprobs import TokenLogprob, logprobs_json, read_logprobs
+from stretto.wire.logprobs import TokenLogprob, read_logprobs
 from stretto.wire.paths import Api
-from stretto.wire.tool_calls import CallPart, read_calls
+from stretto.wire.tool_calls import CallPart, read_tool_calls
 
 _MAX_COUNT = 2**31
 _THOUGHTS = {"thinking": "thinking", "reasoning": "summary"}
@@ -74,8 +74,13 @@ class CitedSource:
         """Return the source as the JSON of a message's field `annotations`, for a text of so many
         characters.
         """
+        kind, cited = "url_citation", self.to_flat_json(num_chars)
+        return {"type": kind, kind: {name: value for name, value in cited.items() if name != "type"}}
+
+    def to_flat_json(self, num_chars: int) -> dict[str, object]:
+        """Return the source as `to_json` does, in the form of OpenAI's newer API."""
         span = {"start_index": 0, "end_index": num_chars}
-        return {"type": "url_citation", "url_citation": {**span, "url": self.url, "title": self.title}}
+        return {"type": "url_citation", **span, "url": self.url, "title": self.title}
 
 
 @record(kw_only=True)
@@ -132,43 +137,6 @@ class ModelAnswer:
     counts: TokenCounts | None = None
 
 
-def whole_json(api: Api, answer: ModelAnswer) -> dict[str, object]:
-    """Return the JSON body of a server's whole answer, in the form of the `api` (completions or chat)."""
-    choices = [
-        {
-            "index": choice.index,
-            **_whole_content(api, choice),
-            "logprobs": _logprobs(api, choice),
-            "finish_reason": choice.finish,
-            "stop_reason": choice.stop_reason,
-            "token_ids": _listed(choice.token_ids),
-            **({"prompt_token_ids": _listed(choice.prompt_token_ids)} if api == "completions" else {}),
-        }
-        for choice in answer.choices
-    ]
-    kind = "chat.completion" if api == "chat" else "text_completion"
-    return {**_head(answer, kind), "choices": choices, "usage": answer.counts and answer.counts.to_json()}
-
-
-def chunk_json(api: Api, answer: ModelAnswer) -> dict[str, object]:
-    """Return the JSON of one event of a streamed answer, in the form of the `api` (completions or chat)."""
-    choices = [
-        {
-            "index": choice.index,
-            **({"delta": _delta(choice)} if api == "chat" else {"text": choice.text}),
-            "logprobs": _logprobs(api, choice),
-            "finish_reason": choice.finish,
-            **({} if choice.finish is None else {"stop_reason": choice.stop_reason}),
-            **_ids("token_ids", choice.token_ids),
-            **_ids("prompt_token_ids", choice.prompt_token_ids),
-        }
-        for choice in answer.choices
-    ]
-    kind = "chat.completion.chunk" if api == "chat" else "text_completion"
-    usage = {} if answer.counts is None else {"usage": answer.counts.to_json()}
-    return {**_head(answer, kind), "choices": choices, **usage}
-
-
 def read_whole(api: Api, body: Any) -> ModelAnswer:
     """Read the JSON body of a server's answer that is not streamed. Raises as `read_chunk`."""
     return _read(api, body, "message", "an answer")
@@ -211,7 +179,7 @@ def _read_choice(api: Api, choice: Any, content: str) -> AnswerChoice:
         index=_expected(choice.get("index"), int, 0),
         text=text,
         reasoning=_text(said.get("reasoning") or said.get("reasoning_content")) or thoughts,
-        tool_calls=read_calls(said.get("tool_calls")),
+        tool_calls=read_tool_calls(said.get("tool_calls")),
         role=_expected(said.get("role"), str, None),
         finish=_expected(choice.get("finish_reason"), str, None) or None,
         stop_reason=_expected(choice.get("stop_reason"), (str, int), None),
@@ -273,46 +241,3 @@ def _expected(value: Any, kind: Any, default: Any) -> Any:
 
 def _optional(value: Any, read: Callable[[Any], Any]) -> Any:
     return None if value is None else read(value)
-
-
-def _head(answer: ModelAnswer, kind: str) -> dict[str, object]:
-    return {"id": answer.id, "object": kind, "created": answer.created_s, "model": answer.model}
-
-
-def _whole_content(api: Api, choice: AnswerChoice) -> dict[str, object]:
-    if api == "completions":
-        return {"text": choice.text}
-    message: dict[str, object] = {"role": choice.role or "assistant", "content": choice.text}
-    if choice.reasoning:
-        message["reasoning"] = choice.reasoning
-    if choice.tool_calls:
-        message["content"] = choice.text or None
-        message["tool_calls"] = [call.to_json(is_whole=True) for call in choice.tool_calls]
-    return {"message": message | _annotations(choice, len(choice.text))}
-
-
-def _delta(choice: AnswerChoice) -> dict[str, object]:
-    delta: dict[str, object] = {} if choice.role is None else {"role": choice.role}
-    if choice.reasoning:
-        delta["reasoning"] = choice.reasoning
-    if choice.text or (choice.role is not None and not choice.reasoning):
-        delta["content"] = choice.text
-    if choice.tool_calls:
-        delta["tool_calls"] = [call.to_json(is_whole=False) for call in choice.tool_calls]
-    return delta | _annotations(choice, choice.text_offset)
-
-
-def _annotations(choice: AnswerChoice, num_chars: int) -> dict[str, object]:
-    return {"annotations": [one.to_json(num_chars) for one in choice.sources]} if choice.sources else {}
-
-
-def _logprobs(api: Api, choice: AnswerChoice) -> dict[str, object] | None:
-    return None if choice.logprobs is None else logprobs_json(api, choice.logprobs, choice.text_offset)
-
-
-def _listed(ids: tuple[int, ...] | None) -> list[int] | None:
-    return None if ids is None else list(ids)
-
-
-def _ids(name: str, ids: tuple[int, ...] | None) -> dict[str, object]:
-    return {} if ids is None else {name: list(ids)}

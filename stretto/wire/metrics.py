@@ -1,9 +1,9 @@
-"""Metrics in Prometheus's text format, and vLLM's names for them.
+"""Metrics in Prometheus's text format. All names stand in `metric_table.py`.
 
 A family is a name with its kind; a sample is one line. The names of counters end in `_total` in the text. A
 histogram has samples for each of its bounds (those at most that large), their sum and their count.
 
-Source: vLLM 0.32, `vllm/v1/metrics/loggers.py` and `buckets.py`; the Prometheus text format 0.0.4.
+Source: the Prometheus text format 0.0.4.
 """
 
 from __future__ import annotations
@@ -26,16 +26,26 @@ _LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
     """The declaration of one metric that a server publishes at `/metrics`: its name, kind and help text.
 
     Its values are `Sample`s with the same `name`; those of a histogram add endings to the name.
+
+    Attributes:
+        labels: names of the labels that its samples have, in order.
+        bounds: upper bounds of a histogram, in rising order.
     """
 
     name: str
     kind: MetricKind
     help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+    def sample(self, value: float, *labels: str) -> Sample:
+        """Return one value of the metric, whose labels have these values."""
+        return Sample(self.name, value, dict(zip(self.labels, labels, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,63 +61,9 @@ Published: TypeAlias = tuple[Family, list[Sample]]
 """A metric and its values, as a server publishes them."""
 
 
-def one_value_each(
-    values: Mapping[Family, float], labels: Mapping[str, str] | None = None
-) -> list[Published]:
-    """Return metrics that have one value each, with the same labels."""
-    return [(family, [Sample(family.name, value, labels or {})]) for family, value in values.items()]
-
-
-NUM_RUNNING = Family("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.")
-NUM_WAITING = Family("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.")
-KV_USED = Family("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.")
-CACHE_CONFIG = Family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
-SGLANG_KV_TOKENS = Family(
-    "sglang:max_total_num_tokens", "gauge", "Maximum total number of tokens in the KV cache pool."
-)
-CACHE_QUERIES = Family(
-    "vllm:prefix_cache_queries_total",
-    "counter",
-    "Prefix cache queries, in terms of number of queried tokens.",
-)
-CACHE_HITS = Family(
-    "vllm:prefix_cache_hits_total", "counter", "Prefix cache hits, in terms of number of cached tokens."
-)
-PREEMPTIONS = Family(
-    "vllm:num_preemptions_total", "counter", "Cumulative number of preemption from the engine."
-)
-PROMPT_TOKENS = Family("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.")
-OUTPUT_TOKENS = Family("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.")
-FINISHED = Family("vllm:request_success_total", "counter", "Count of successfully processed requests.")
-FIRST_TOKEN_S = Family(
-    "vllm:time_to_first_token_seconds", "histogram", "Histogram of time to first token in seconds."
-)
-BETWEEN_TOKENS_S = Family(
-    "vllm:inter_token_latency_seconds", "histogram", "Histogram of inter-token latency in seconds."
-)
-REQUEST_S = Family(
-    "vllm:e2e_request_latency_seconds", "histogram", "Histogram of e2e request latency in seconds."
-)
-QUEUED_S = Family(
-    "vllm:request_queue_time_seconds", "histogram", "Histogram of time spent in WAITING phase for request."
-)
-FAMILIES = (
-    *(NUM_RUNNING, NUM_WAITING, KV_USED, CACHE_CONFIG, CACHE_QUERIES, CACHE_HITS, PREEMPTIONS),
-    *(PROMPT_TOKENS, OUTPUT_TOKENS, FINISHED, FIRST_TOKEN_S, BETWEEN_TOKENS_S, REQUEST_S, QUEUED_S),
-)
-"""Metrics that every server has."""
-FIRST_TOKEN_BOUNDS_S = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0),
-    *(80.0, 160.0, 640.0, 2560.0),
-)
-BETWEEN_TOKENS_BOUNDS_S = (
-    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0),
-    *(7.5, 10.0, 20.0, 40.0, 80.0),
-)
-REQUEST_BOUNDS_S = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
-    *(960.0, 1920.0, 7680.0),
-)
+def one_value_each(values: Mapping[Family, float], *labels: str) -> list[Published]:
+    """Return metrics that have one value each, with the same values of their labels."""
+    return [(family, [family.sample(value, *labels)]) for family, value in values.items()]
 
 
 class Histogram:
@@ -123,10 +79,11 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += times
         self._total += value * times
 
-    def samples(self, family: Family, labels: Mapping[str, str]) -> list[Sample]:
-        """Return the lines of the histogram for `/metrics`: the number of values up to each bound, then their
-        count and sum.
+    def samples(self, family: Family, *values: str) -> list[Sample]:
+        """Return the lines of the histogram for `/metrics`, whose labels have these values: the number of
+        values up to each bound, then their count and sum.
         """
+        labels = dict(zip(family.labels, values, strict=True))
         samples, so_far = [], 0
         for bound, count in zip(self._bounds, self._counts, strict=True):
             so_far += count
@@ -137,9 +94,14 @@ class Histogram:
 
 
 def render(families: Iterable[Published]) -> str:
-    """Return metrics and their values in Prometheus's text format, as `/metrics` serves them."""
+    """Return metrics and their values in Prometheus's text format, as `/metrics` serves them. A metric that
+    several parts of a server publish stands there once, with the values of all.
+    """
     lines: list[str] = []
+    merged: dict[Family, list[Sample]] = {}
     for family, samples in families:
+        merged.setdefault(family, []).extend(samples)
+    for family, samples in merged.items():
         lines.append(f"# HELP {family.name} {family.help}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         lines += [f"{sample.name}{_labels(sample.labels)} {_number(sample.value)}" for sample in samples]

@@ -12,6 +12,7 @@ ApiChoice: TypeAlias = Literal["auto", "completions", "chat"]
 """An API, or "auto": prompts are put into the model's chat template if there is one."""
 
 GENERATE: Mapping[Api, str] = {"completions": "v1/completions", "chat": "v1/chat/completions"}
+RESPONSES = "v1/responses"
 MODELS = "v1/models"
 TOKENIZE = "tokenize"
 HEALTH = "health"

@@ -39,7 +39,7 @@ class CallPart:
         return {**place, **opening, "function": function}
 
 
-def read_calls(value: Any) -> tuple[CallPart, ...]:
+def read_tool_calls(value: Any) -> tuple[CallPart, ...]:
     """Read the field `tool_calls` of a message or of a piece of one; what is no call is left out."""
     if not isinstance(value, list):
         return ()

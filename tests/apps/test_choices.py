@@ -12,7 +12,7 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import Component, Input, Runtime, Task, Template, deploy
 from stretto.apps import advanced_rag
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.apps.plan_cache import PlanCache
 from stretto.components import Generation, Indexing, QueryExpansion, Reranking, Searching
 from stretto.graph.graph import Ref

@@ -13,7 +13,7 @@ from support.virtual_loop import in_virtual_time
 from stretto import DEFAULT, Component, Input, Runtime, Template
 from stretto.apps import advanced_rag, naive_rag
 from stretto.apps import plan_cache as plan_cache_module
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.apps.plan_cache import PlanCache
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Port

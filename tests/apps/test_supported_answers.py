@@ -8,7 +8,7 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import Chunk, Hit, Input, Runtime, Template
 from stretto.apps import APPS, search_empowered
-from stretto.apps.components.rag import MODES
+from stretto.apps.components.synthesis import MODES
 from stretto.components import Synthesis
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.graph.text import print_graph
@@ -39,11 +39,13 @@ async def answered(*replies: str, hits: list[Hit] = HITS, **settings: object) ->
     return await answer_of(llm(*replies), hits, **settings)
 
 
-async def answer_of(deployment: Deployment, hits: list[Hit], **settings: object) -> object:
+async def answer_of(
+    deployment: Deployment, hits: list[Hit], question: str = QUESTION, **settings: object
+) -> object:
     synthesis = Synthesis(question=Input("question", "text"), hits=Input("hits", "list[hit]"), **settings)
     app = Template("t", synthesis, {"answer": synthesis["answer"]})
     async with Runtime([deployment]) as runtime:
-        return (await runtime.run(app, {"question": QUESTION, "hits": hits}))["answer"]
+        return (await runtime.run(app, {"question": question, "hits": hits}))["answer"]
 
 
 @in_virtual_time
@@ -64,6 +66,18 @@ async def test_a_later_answer_with_support_is_taken() -> None:
 async def test_without_a_supported_answer_the_best_sentence_is_quoted(mode: str) -> None:
     assert await answered("In June 1901.", mode=mode, support=1.0) == BEST
     assert await answered("In June 1901.", mode=mode) == "In June 1901."
+
+
+@pytest.mark.parametrize("mode", MODES)
+@in_virtual_time
+async def test_hits_without_the_words_of_the_question_are_said_to_be_no_answer(mode: str) -> None:
+    hits = [Hit(Chunk("a", 0, "The moon is far. A windmill burned."), 0.9)]
+    nearest = "Probably not in the documents. The nearest sentence: A windmill burned."
+    question = "Which miller burned the bread?"
+    assert await answered("A windmill.", hits=hits, question=question, mode=mode, support=1.0) == nearest
+    question = "Who is the president of Mongolia?"
+    nothing = await answered("A windmill.", hits=hits, question=question, mode=mode, support=1.0)
+    assert nothing == "Probably not in the documents."
 
 
 @in_virtual_time

@@ -13,7 +13,8 @@ import pytest
 
 from stretto import Component, Input, Template, parallel
 from stretto.apps import advanced_rag, naive_rag
-from stretto.apps.components.component import Builder, Chain, OutPort
+from stretto.apps.components.builder import Builder
+from stretto.apps.components.component import Chain, OutPort
 from stretto.apps.plan_cache import PlanCache
 from stretto.components import Indexing, QueryExpansion, Reranking, Searching, Synthesis
 from stretto.graph.graph import Arg, Ref

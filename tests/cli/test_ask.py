@@ -223,8 +223,9 @@ def test_a_trace_is_a_page_and_a_file_for_chrome(stretto: CommandLine, tmp_path:
 
 
 def test_a_query_that_fails_leaves_its_trace(stretto: CommandLine, tmp_path: Path, doc: Path) -> None:
-    args = ("--docs", doc, "--llm", "http://127.0.0.1:9", "--trace", tmp_path / "t.html")
-    assert stretto("ask", QUESTION, *args).code == 1
+    with serving(lambda request: Reply(status=404)) as url:
+        args = ("--docs", doc, "--llm", url, "--trace", tmp_path / "t.html")
+        assert stretto("ask", QUESTION, *args).code == 1
     assert (tmp_path / "t.html").is_file()
 
 
@@ -394,11 +395,21 @@ def test_wrong_options_are_usage_errors(stretto: CommandLine, doc: Path) -> None
         assert "Error" in ended.err
 
 
+def test_a_server_that_is_away_is_named_before_models_are_loaded(
+    stretto: CommandLine, doc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(config: object) -> None:
+        raise AssertionError("models are loaded")
+
+    monkeypatch.setattr("stretto.engines.catalogue.Embedding", load)
+    args = ("ask", QUESTION, "--docs", doc, "--llm", "http://127.0.0.1:9")
+    message = "EngineUnreachable: engine 'llm': cannot reach http://127.0.0.1:9: "
+    assert stretto.refuses(*args, code=1).startswith(message)
+    assert json.loads(stretto(*args, "--json").out)["error"].startswith(message)
+
+
 def test_an_engine_that_fails_is_exit_code_one(stretto: CommandLine, doc: Path) -> None:
     args = ("ask", QUESTION, "--docs", doc, "--set", "query_expansion.fallback=false")
-    down = stretto.refuses(*args, "--llm", "http://127.0.0.1:9", code=1)
-    assert down.startswith("EngineUnavailable: step 'queries': engine 'llm' has no instance that serves; ")
-    assert "cannot reach http://127.0.0.1:9: " in down
     for replies, message in (
         (Reply(("no JSON at all",)), "BadReply: step 'queries': "),
         (Reply(("[1, 2]",)), "BadReply: step 'queries': "),

@@ -51,6 +51,6 @@ def test_there_must_be_something_to_search_in(stretto: CommandLine, doc: Path) -
 
 
 def test_it_is_explained(stretto: CommandLine) -> None:
-    out = stretto("explain", "--app", "search").out
+    out = stretto("explain", "--app", "search", "--whole").out
     assert "%found" in out
     assert "web_search(" in out

@@ -311,8 +311,8 @@ profile = {{ max_efficient_batch = 5 }}
 """
     )
     assert json.loads(stretto("profile", "llm", "--engines", file, "--json").out)["engine"] == "llm"
-    assert "each~5 " in stretto("explain", "--engines", file).out
-    assert "each~5 " not in stretto("explain").out
+    assert "(5 at a time)" in stretto("explain", "--engines", file).out
+    assert "(5 at a time)" not in stretto("explain").out
 
 
 # --- what is refused
@@ -488,7 +488,7 @@ def test_two_replicas_on_one_accelerator_are_refused(
 ) -> None:
     from stretto.cluster.machine import Machine
 
-    monkeypatch.setattr("stretto.cli.engines.detect_machine", lambda: Machine(("cuda:0",)))
+    monkeypatch.setattr("stretto.cli.engines.detect_devices", lambda: Machine(("cuda:0",)))
     args = ("ask", QUESTION, "--docs", doc, "--llm", tiny_checkpoint, "--device", "cuda:0")
     refused = stretto.refuses(*args, "--runs-in", "process", "--replicas", 2)
     assert "engine 'llm', replica 1: device cuda:0 holds engine 'llm', replica 0 already" in refused

@@ -43,7 +43,7 @@ def large_llm(tmp_path: Path) -> tuple[str, str]:
 def test_explain_shows_each_graph_and_what_each_pass_changed(
     stretto: CommandLine, doc: Path, large_llm: tuple[str, str]
 ) -> None:
-    ended = stretto("explain", "What?", *large_llm, "--app", "advanced", "--unroll", "--docs", doc)
+    ended = stretto("explain", "What?", *large_llm, "--app", "advanced", "--whole", "--unroll", "--docs", doc)
     assert ended.code == 0
     headings = ["p-graph", "prune_order", "split_stages", "split_prefill", "pipeline_decode", "share_prefix"]
     places = [
@@ -59,10 +59,26 @@ def test_explain_shows_each_graph_and_what_each_pass_changed(
     assert "beside 8 others" in predicted
 
 
+def test_explain_is_short_unless_the_whole_is_asked_for(stretto: CommandLine) -> None:
+    lines = stretto("explain", *LARGE, "--app", "advanced").out.splitlines()
+    assert 15 <= len(lines) <= 25
+    rows = [" ".join(line.split()) for line in lines]
+    assert rows[0] == "step engine waits for"
+    assert "vectors embedding chunks (16 at a time)" in rows
+    assert "draft2.prompt llm question, top[1], draft1" in rows
+    assert any(row.startswith("pipeline_decode changed: query_vectors, hits, scored saves ") for row in rows)
+    assert "--whole" in rows[-1]
+
+
+def test_a_short_explanation_names_orders_that_stay(stretto: CommandLine) -> None:
+    out = stretto("explain", "--app", "naive", "--passes", "none").out
+    assert "indexed to end" in " ".join(out.split())
+
+
 def test_explain_shows_what_the_user_chose_for_a_component(stretto: CommandLine) -> None:
     choices = ("retries=2", "timeout_s=1.5", 'hints=["batchable"]', "fallback=embedding:backup")
     chosen = [f"--set=indexing.{choice}" for choice in choices]
-    ended = stretto("explain", "--app", "naive", *chosen)
+    ended = stretto("explain", "--whole", "--app", "naive", *chosen)
     wanted = '@embedding #batchable with {"timeout_s": 1.5, "retries": 2, "fallback": "backup"}'
     p_graph, *_, e_graph = ended.out.split("-graph\n")[1:]
     assert wanted in p_graph
@@ -75,7 +91,7 @@ def test_explain_shows_what_the_user_chose_for_a_component(stretto: CommandLine)
 
 
 def test_explain_without_passes_changes_nothing(stretto: CommandLine) -> None:
-    out = stretto("explain", "--app", "naive", "--passes", "none", "--set", "searching.top_k=7").out
+    out = stretto("explain", "--whole", "--app=naive", "--passes", "none", "--set=searching.top_k=7").out
     p_graph, _, e_graph = out.partition("\ne-graph\n")
     assert e_graph.startswith(p_graph.removeprefix("p-graph\n"))
     assert "{k=7}" in p_graph
@@ -126,7 +142,7 @@ def test_a_profile_that_is_saved_is_used(
     stretto: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stretto.engines.profiling._ROUNDS", 1)
-    before = stretto("explain").out
+    before = stretto("explain", "--whole").out
     ended = stretto("profile", "vectors", "--json", "--save")
     report = json.loads(ended.out)
     path = tmp_path / "XDG_CACHE_HOME" / "stretto" / "profiles.json"
@@ -140,7 +156,7 @@ def test_a_profile_that_is_saved_is_used(
     for model in ("another-embedder", "all-MiniLM-L6-v2"):
         profiles = {"vectors:Postgres": report["profile"], f"embedding:{model}": {"max_efficient_batch": 3}}
         path.write_text(json.dumps(profiles))
-        after = stretto("explain").out
+        after = stretto("explain", "--whole").out
         assert ("each~3 " in after) == (model == "all-MiniLM-L6-v2")
     assert "each~3 " not in before
 
@@ -260,7 +276,7 @@ def test_explain_lists_what_can_be_set(stretto: CommandLine) -> None:
 def test_explain_shortens_constants_where_it_shows_changes(
     stretto: CommandLine, large_llm: tuple[str, str]
 ) -> None:
-    out = stretto("explain", *large_llm, "--passes", "all").out
+    out = stretto("explain", "--whole", *large_llm, "--passes", "all").out
     changes = out[out.index("\nsplit_prefill\n") : out.index("\ne-graph\n")]
     assert 'system"Answer the question from…"' in changes
     assert "If the context does not answer it" not in changes
@@ -294,7 +310,7 @@ def test_the_base_install_starts_and_says_what_is_missing(doc: Path) -> None:
     llms = ((), ("--llm", "http://127.0.0.1:9"), ("--llm", doc.parent))
     commands: list[tuple[object, ...]] = [("ask", QUESTION, "--docs", doc, *args) for args in llms]
     others: list[tuple[object, ...]] = [("load", trace, "--url", "http://127.0.0.1:9")]
-    others += [("collections",), ("explain",), ("replay", trace)]
+    others += [("collections",), ("explain", "--whole"), ("replay", trace)]
     told = json.dumps([[*map(str, command)] for command in (*commands, *others)])
     command = [sys.executable, "-c", _BLOCKED, told]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=True)
@@ -581,7 +597,7 @@ def test_explain_shows_the_app_that_ask_runs(stretto: CommandLine, app: str, llm
     assert found.keys() == {component.name for component in asked.components}
     asked.lower(found)
     graph = print_graph(template(app, small_llm=not llm).lower({}))
-    assert graph in stretto("explain", *llm, "--app", app).out
+    assert graph in stretto("explain", "--whole", *llm, "--app", app).out
 
 
 def test_explain_says_what_a_small_llm_does_without(stretto: CommandLine) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.command_line import CommandLine
+
+from stretto.planner.plan import Plan
+from stretto.planner.planners.moldable_list import moldable_list
+from stretto.planner.run_times import RunTimes
 
 APP = """
 name: pair
@@ -58,9 +64,9 @@ def test_plan_as_json_is_the_plan_as_data(stretto: CommandLine, files: tuple[Pat
     ended = stretto("plan", app, "--requests", requests, "--draws", "1", "--json")
     assert ended.code == 0, ended
     found = json.loads(ended.out)
-    assert {action["node"] for action in found["actions"]} == {"short", "judge"}
+    assert {node for action in found["actions"] for node in action["nodes"]} == {"short", "judge"}
     assert all(len(action["devices"]) == action["tp"] for action in found["actions"])
-    assert found["lower_bound_s"] <= 1.01 * max(span["end_s"] for span in found["spans"])
+    assert found["lower_bound_s"] <= found["predicted_s"][0]
     assert found["interval_s"] == found["predicted_s"] * 2
 
 
@@ -75,7 +81,7 @@ def test_graph_shows_the_models_and_plans_nothing(stretto: CommandLine, files: t
 
 def test_the_chart_as_a_page(stretto: CommandLine, files: tuple[Path, Path]) -> None:
     app, requests = files
-    app.write_text(APP.replace("short", "<short>"), "utf-8")
+    app.write_text(APP.replace("name: pair", "name: <pair>"), "utf-8")
     page = app.parent / "plan.html"
     options = ("--planner", "min_heuristic", "--draws", "1", "--no-preemption")
     ended = stretto("plan", app, "--requests", requests, *options, "--html", page)
@@ -83,8 +89,9 @@ def test_the_chart_as_a_page(stretto: CommandLine, files: tuple[Path, Path]) -> 
     text = page.read_text("utf-8")
     assert text.count("<text") == 8 + 2
     assert text.count("<rect") % 2 == 0
-    assert "&lt;short&gt;: starts at 0.0 s" in text
-    assert "<short>" not in text
+    assert "mpt-7b-chat: starts at 0.0 s" in text
+    assert "<title>&lt;pair&gt;</title>" in text
+    assert "<pair>" not in text
     ended = stretto("plan", app, "--requests", requests, *options, "--html", app.parent)
     assert ended.code != 0
     assert "--html" in ended.err
@@ -135,3 +142,18 @@ def test_a_prompt_beyond_the_context_is_refused_as_invalid_input(
     ended = stretto("plan", app, "--requests", requests)
     assert ended.code == 2
     assert "in.jsonl: request 'long'" in ended.err
+
+
+def test_a_search_that_is_ended_leaves_the_best_plan_so_far(
+    stretto: CommandLine, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(times: RunTimes) -> Iterator[Plan]:
+        yield replace(moldable_list(times), planner="so far")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stretto.planner.planners.stretto.improving", interrupted)
+    app, requests = files
+    ended = stretto("plan", app, "--requests", requests, "--draws", "1", "--seconds", "3600", "--json")
+    assert ended.code == 0, ended
+    assert "the search was ended; the best plan so far is shown" in ended.err
+    assert json.loads(ended.out)["planner"] == "so far"

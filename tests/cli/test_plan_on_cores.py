@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from benchmarks.common.mini_model import MINI
 from stretto.cli import cores
-from stretto.costs.step import NUMBERS
+from stretto.costs.step_terms import NUMBERS
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
 from stretto.planner.core_costs import CoreCost

@@ -98,13 +98,15 @@ def test_the_time_in_all_counts_loading(stretto: CommandLine, doc: Path) -> None
 def test_every_command_has_the_options(stretto: CommandLine) -> None:
     for command in _FUNCTIONS:
         text = stretto(command, "--help").out
-        assert all(option in text for option in ("--quiet", "--verbose", "--log-level")), command
+        for option in ("--quiet", "--verbose", "--log-level", "--log-format"):
+            assert option in text, command
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--quiet", "--verbose"), "--quiet and --verbose contradict each other"),
+        (("--log-format", "xml"), "--log-format must be one of text, json, got 'xml'"),
         (("--log-level", "loud"), "--log-level must be one of debug, info, warning, error, got 'loud'"),
     ],
 )

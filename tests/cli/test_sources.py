@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.cli.ask.sources import lines_of, source_of
+from stretto.cli.ask.sources import lines_of_chunk, source_of
 from stretto.model.values import Chunk, Hit, Mark
 
 PASSAGE = "The map was drawn\nby the captain. Rum was\nhis drink."
@@ -52,10 +52,10 @@ def test_the_page_is_that_of_the_quote(file: Path) -> None:
 
 
 def test_lines_are_unknown_where_the_file_is_not_what_was_read(file: Path, tmp_path: Path) -> None:
-    assert lines_of(Chunk(str(file), 0, "The end.")) == (7, 7)
-    assert lines_of(Chunk(str(file), 0, PASSAGE, marks=(Mark(34, "Rum"),))) is None
-    assert lines_of(Chunk(str(file), 0, "Something else.")) is None
-    assert lines_of(Chunk(str(tmp_path / "gone.txt"), 0, PASSAGE)) is None
+    assert lines_of_chunk(Chunk(str(file), 0, "The end.")) == (7, 7)
+    assert lines_of_chunk(Chunk(str(file), 0, PASSAGE, marks=(Mark(34, "Rum"),))) is None
+    assert lines_of_chunk(Chunk(str(file), 0, "Something else.")) is None
+    assert lines_of_chunk(Chunk(str(tmp_path / "gone.txt"), 0, PASSAGE)) is None
     file.write_bytes(b"\0\1binary")
-    assert lines_of(Chunk(str(file), 0, PASSAGE)) is None
+    assert lines_of_chunk(Chunk(str(file), 0, PASSAGE)) is None
     assert source_of(Hit(Chunk(str(file), 0, PASSAGE), 1.0), "t", "nothing alike?").place == "t"

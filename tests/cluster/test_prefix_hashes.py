@@ -8,7 +8,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.cluster.prefix_hashes import PackedHashes, PrefixHasher, pack, salted_root
+from stretto.cluster.prefix_hashes import PackedHashes, PrefixHasher, pack_hashes, salted_root
 
 HASHER = PrefixHasher(4)
 IDS = st.lists(st.integers(0, 2**32 - 1), max_size=60)
@@ -63,7 +63,7 @@ def test_packed_hashes_are_a_sequence() -> None:
     assert list(packed) == [b"a" * 8, b"b" * 8, b"c" * 8]
     assert list(reversed(packed)) == [b"c" * 8, b"b" * 8, b"a" * 8]
     assert (packed[-1], packed[1:], len(packed)) == (b"c" * 8, [b"b" * 8, b"c" * 8], 3)
-    assert pack(packed) == pack([b"a" * 16, b"b" * 16, b"c" * 16]) == packed.data
+    assert pack_hashes(packed) == pack_hashes([b"a" * 16, b"b" * 16, b"c" * 16]) == packed.data
 
 
 def test_blocks_of_zeros_count() -> None:

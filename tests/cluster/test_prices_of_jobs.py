@@ -15,7 +15,8 @@ from stretto.model.profile import Profile
 
 GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.03, per_neighbour_s=0.001)
 REQUEST = PlacementRequest(4000, 200, purpose=Purpose(job="answer"), shared_tokens={0: 3000})
-NEIGHBOURS_S = 4 * 200 * 0.001
+NEIGHBOURS_S = 4 * 200 * 0.001 / 2
+"""Delay by four neighbours, which are there for half of an answer in the mean."""
 WORK_S = 0.75 * (0.005 + 1000 * 0.0001)
 
 

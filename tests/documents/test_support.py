@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.documents.support import best_sentence, best_supported, is_supported, quote
+from stretto.documents.support import best_sentence, best_supported, is_answered, is_supported, quote
 
 QUESTION = "What did the captain promise Jim every month?"
 BEST = "He promised Jim a silver fourpenny on the first of every month."
@@ -16,8 +16,10 @@ COIN = f"{BEST} It was not always paid."
     ("answer", "is_it"),
     [
         ("A silver fourpenny.", True),
-        ("The captain promised Jim a fourpenny on the first.", True),
-        ("The captain promised Jim a silver fourpenny each month.", False),  # "each" is not in it
+        ("a silver fourpenny on the first of the month", False),  # "every" is left out
+        ("He promised Jim the silver fourpenny.", True),
+        ("The captain promised Jim a fourpenny.", False),  # "silver" is left out
+        ("The captain promised Jim a silver fourpenny.", False),  # "captain" is not in it
         ("The captain promised Jim a gold guinea.", False),
         ("The captain promised Jim every month.", False),  # adds nothing to the question
         ("What did the captain promise is a silver fourpenny.", False),  # says the question again
@@ -25,12 +27,12 @@ COIN = f"{BEST} It was not always paid."
         ("", False),
     ],
 )
-def test_an_answer_is_supported_by_the_words_that_it_adds(answer: str, is_it: bool) -> None:
+def test_an_answer_is_supported_by_a_run_of_words(answer: str, is_it: bool) -> None:
     assert is_supported(QUESTION, answer, BEST, 1.0) is is_it
 
 
 def test_a_smaller_share_takes_words_that_the_sentence_lacks() -> None:
-    answer = "The captain promised Jim a silver fourpenny each time."
+    answer = "The captain promised Jim a silver fourpenny each time."  # four words of seven
     assert is_supported(QUESTION, answer, BEST, 0.5)
     assert not is_supported(QUESTION, answer, BEST, 0.6)
 
@@ -73,3 +75,43 @@ def test_the_first_sentence_is_quoted_where_none_shares_a_word(passages: list[st
 def test_a_number_of_a_list_is_not_quoted() -> None:
     assert quote("Who?", ["6. Future skills\nMore."]) != "6."
     assert quote("Who?", ["6."]) == "6."
+
+
+SCREWS = "| Item: M4 screws | Stock: 1200"
+SHIPS = "| Ship: Ada | Length, 2018: 12 m | Length, 2019: 13 m | Home: Oslo"
+
+
+def test_an_answer_that_says_itself_again_is_not_supported() -> None:
+    question = "How many M4 screws are there?"
+    assert not is_supported(question, "1200 M4 screws are 1200 screws", quote(question, [SCREWS]), 1.0)
+    assert is_supported(question, "There are 1200.", quote(question, [SCREWS]), 1.0)
+    assert is_supported("Which city?", "New York, New York", "It was New York, New York.", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("question", "quoted"),
+    [
+        ("How many M4 screws are there?", "Item: M4 screws; Stock: 1200"),
+        ("What was the length of the Ada in 2019?", "Ship: Ada; Length, 2019: 13 m"),
+        ("How did the length of the Ada change?", "Ship: Ada; Length, 2018: 12 m; Length, 2019: 13 m"),
+        ("What is the home of the Ada?", "Ship: Ada; Home: Oslo"),
+        ("Which ship is at home in Oslo?", "Ship: Ada; Home: Oslo"),
+        ("Which ship is in Oslo?", "Ship: Ada; Home: Oslo"),
+    ],
+)
+def test_of_a_row_the_cells_are_quoted_that_are_asked_for(question: str, quoted: str) -> None:
+    assert quote(question, [f"The yard.\n\n{SCREWS}\n{SHIPS}"]) == quoted
+
+
+@pytest.mark.parametrize(
+    ("question", "is_it"),
+    [
+        ("When did the captain come to the inn?", True),
+        ("Who is the president of Mongolia?", False),
+        ("How much does the captain weigh, and how tall is he?", False),  # only one of three words
+        ("Was he there?", True),  # no word that says something
+        ("\u8239\u9577\u306f\u4f55\u3092\u7d04\u675f\u3057\u305f\u304b", True),  # no spaces, no words
+    ],
+)
+def test_a_question_is_answered_where_a_passage_has_half_of_its_words(question: str, is_it: bool) -> None:
+    assert is_answered(question, [COIN, INN]) is is_it

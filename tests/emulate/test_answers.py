@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.emulate.answers import ended_answer, source_of, write_words
+from stretto.emulate.answers import ended_answer, random_source, write_words
 from stretto.emulate.tokens import FOUR_CHARACTERS, Piece, encode_chat
 from stretto.wire.requests import ChatMessage
 
@@ -11,7 +11,7 @@ PROMPT = tokens.encode("Which house has a kitchen?")
 
 
 def words(num_tokens: int, *, model: str = "m", number: int = 0, ends: bool = False) -> list[Piece]:
-    return write_words(tokens, source_of(model, PROMPT, number), num_tokens, ends=ends)
+    return write_words(tokens, random_source(model, PROMPT, number), num_tokens, ends=ends)
 
 
 def test_equal_prompts_have_equal_answers() -> None:

@@ -104,7 +104,10 @@ def test_vectors_may_be_asked_for_in_base64(tmp_path: Path) -> None:
             "'embedding' on the device",
         ),
         (("loading_s = 0", "loading = 0"), "fleet.toml:9: unknown key 'loading'"),
-        (('kind = "embedding"', 'kind = "drawing"'), "fleet.toml:18: kind is 'drawing'"),
+        (
+            ('kind = "embedding"', 'kind = "drawing"'),
+            "fleet.toml:18: kind must be one of embedding, llm, reranking, got 'drawing'",
+        ),
         (("[machine]", "[machines]"), "unknown table or key 'machines'"),
         (("[[0, 1], [2, 3]]", "[[0, 9]]"), "links have device 9; the machine has 5"),
         (("loading_s = 0", "loading_s = nan"), "server 0: loading_s is nan"),

@@ -81,7 +81,7 @@ def test_metrics_tell_what_clients_waited(stream: bool) -> None:
 def test_metrics_tell_how_long_the_servers_waited_for_a_core() -> None:
     with emulating() as (url,):
         text = httpx.get(f"{url}/metrics").text
-    (line,) = (one for one in text.splitlines() if one.startswith("stretto_emulate:core_wait_seconds_total{"))
+    (line,) = (one for one in text.splitlines() if one.startswith("stretto_emulate:core_wait_seconds_total "))
     assert 0.0 <= float(line.rsplit(" ", 1)[1]) < 1e5
 
 

@@ -72,6 +72,12 @@ def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path, monkeypatch: py
     ]
     assert engine_and_model(llm_engine(str(MINI))) == f"llm:{MINI.resolve()}"
     assert engine_and_model(llm_engine(STAND_IN)) == "llm:StandIn"
+    several = llm_engine(["http://127.0.0.1:1", "http://127.0.0.1:2"], api="chat")
+    configs: list[Any] = [replica.config for replica in several.replicas]
+    assert [(config.url, config.api) for config in configs] == [
+        ("http://127.0.0.1:1", "chat"),
+        ("http://127.0.0.1:2", "chat"),
+    ]
     assert engine_and_model(llm_engine(str(tmp_path))) == f"llm:{tmp_path.resolve()}"
     other = by_name(local_engines(embedding_model=str(tmp_path), reranking_model="a/cross-encoder"))
     assert engine_and_model(other["embedding"]) == f"embedding:{tmp_path.resolve()}"

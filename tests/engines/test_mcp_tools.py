@@ -137,7 +137,7 @@ def test_an_agent_calls_a_servers_tools_beside_its_own(script: Path) -> None:
         return 2 * number
 
     def write(task: LLMTask, decode: Decode) -> str:
-        if any(segment.calls for segment in task.prompt):
+        if any(segment.tools is not None for segment in task.prompt):
             return "[]" if decode.items else "7 and 8"
         calls = [("s_add", {"a": 3, "b": 4}), ("double", {"number": 4})]
         return json.dumps([{"name": name, "arguments": given} for name, given in calls])

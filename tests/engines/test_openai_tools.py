@@ -18,7 +18,7 @@ from stretto.components import AgentRun, tool
 from stretto.engines.catalogue import llm_engine, tools_engine
 from stretto.model.errors import BadReply
 from stretto.wire.errors import ApiError
-from stretto.wire.tool_calls import CallPart, joined_calls, read_calls
+from stretto.wire.tool_calls import CallPart, joined_calls, read_tool_calls
 
 
 @tool
@@ -209,4 +209,4 @@ def test_pieces_of_calls_are_joined_whatever_a_server_leaves_out() -> None:
         {"function": None},
         {"id": 1},
     ]
-    assert read_calls(listed) == (CallPart(None, "a", "f", '{"x": 1}'),)
+    assert read_tool_calls(listed) == (CallPart(None, "a", "f", '{"x": 1}'),)

@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 from support.llm_running import run, value
 
-from stretto.engines.scripted.standin import NO_ANSWER, StandIn, StandInConfig, quote, reformulate, sentences
+from stretto.engines.scripted.standin import (
+    NO_ANSWER,
+    StandIn,
+    StandInConfig,
+    quoted_answer,
+    reformulate,
+    sentences,
+)
 from stretto.model.tasks import Decode, Done
 from stretto.model.values import Prompt, Segment
 
@@ -64,7 +71,7 @@ def test_keeps_the_draft_unless_the_context_fits_better() -> None:
     assert answer(question=question, context=ASYNCIO, draft=weak).startswith("The event loop is")  # type: ignore[attr-defined]
     assert answer(question=question, context="Loops are old.", draft=strong) == strong
     assert answer(question=question, context=strong, draft=strong) == strong
-    assert quote(question, strong, NO_ANSWER) == strong
+    assert quoted_answer(question, strong, NO_ANSWER) == strong
 
 
 def test_without_a_question_the_first_sentence_is_echoed() -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from benchmarks.common.mini_model import MINI
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.shape import StepShape
-from stretto.costs.step import NUMBERS as STEP_NUMBERS
+from stretto.costs.step_terms import NUMBERS as STEP_NUMBERS
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, AppRequest, ModelNode
@@ -41,12 +41,12 @@ def test_a_planned_replica_is_a_process_with_a_thread_on_its_core() -> None:
     app = app_of(str(MINI), str(MINI))
     problem = problem_of(app)
     make = core_replicas(problem, core_models(app))
-    replica = make(PlannedReplica("node1", (0,)))
+    replica = make(PlannedReplica(str(MINI), (0,)))
     assert (replica.runs_in, replica.threads) == ("process", 1)
     assert replica.devices == (f"cpu:{usable_cores()[0]}",)
     assert replica.executable is TransformerLLM
     assert replica.loading_s == 3.0
-    scheduler = problem.costs["node1"][1].scheduler
+    scheduler = problem.costs[str(MINI)][1].scheduler
     config = replica.config
     assert isinstance(config, TransformerConfig)
     assert config.path == MINI
@@ -57,7 +57,7 @@ def test_a_planned_replica_is_a_process_with_a_thread_on_its_core() -> None:
 
 
 def test_a_replica_has_the_costs_of_the_plan() -> None:
-    cost = problem_of(app_of(str(MINI))).costs["node0"][1]
+    cost = problem_of(app_of(str(MINI))).costs[str(MINI)][1]
     profile = profile_of(cost, speed=2.0)
     alone_s, beside_s = (cost.step.step_s(StepShape(0, 0, 0, 0, n, 512 * n, 512)) / 2 for n in (1, 32))
     assert profile.decode_s(1) == pytest.approx(alone_s)

@@ -28,7 +28,7 @@ from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Started
 from stretto.planner.running.calls import CallBook, CallEnded
 from stretto.planner.running.drive import DrivenRun, drive
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.saved_calls import calls_of
+from stretto.planner.running.saved_calls import saved_calls_of
 from stretto.runtime.journal.lines import JournalEntry
 
 NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "25"))
@@ -109,7 +109,7 @@ def live(faults: Faults, saved: list[JournalEntry], killed_s: float | None) -> l
     """Run from what is saved until the end, or until killed; return the requests that have ended."""
     requests = stored(REQUESTS)
     book = CallBook(APP, requests)
-    ended = list(book.resume(calls_of(list(saved), requests)))
+    ended = list(book.resume(saved_calls_of(list(saved), requests)))
 
     async def main() -> None:
         memory: Any = Memory(saved)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from stretto.planner.application import Application, ModelNode
 from stretto.planner.plan import Plan
 from stretto.planner.planners.heuristics import max_heuristic, min_heuristic
 from stretto.planner.planners.samullm_greedy import samullm_greedy
@@ -23,7 +24,7 @@ class SixModels:
     num_devices = 4
 
     def __init__(self, *, preempts: bool) -> None:
-        self.inputs: dict[str, tuple[str, ...]] = dict.fromkeys(WORK_S, ())
+        self.models = list(WORK_S)
         draws = {name: SimpleNamespace(prompts=np.array([1]), outputs=np.array([0])) for name in WORK_S}
         models = {
             name: SimpleNamespace(
@@ -33,8 +34,9 @@ class SixModels:
         }
         self.problem = SimpleNamespace(
             names=list(WORK_S),
+            nodes_of=lambda model: [model],
             costs={name: {1: None} for name in WORK_S},
-            app=SimpleNamespace(node=lambda _: SimpleNamespace(inputs=())),
+            app=Application("six", [ModelNode(name, name, 9) for name in WORK_S]),
             draws=[draws],
             workload=SimpleNamespace(models=models),
             preempts=preempts,
@@ -42,6 +44,9 @@ class SixModels:
 
     def plans(self, _: str) -> list[tuple[int, int]]:
         return [(dp, 1) for dp in range(1, 5)]
+
+    def parts(self, model: str) -> dict[str, float]:
+        return {model: 1.0}
 
     def loading_s(self, *_: Any) -> float:
         return 0.0
@@ -54,7 +59,7 @@ def stages(plan: Plan) -> list[dict[str, int]]:
     """Return the number of replicas of each model, stage by stage."""
     found = []
     for stage in plan.stages:
-        names = [replica.node for replica in stage.replicas]
+        names = [replica.model for replica in stage.replicas]
         found.append({name: names.count(name) for name in sorted(names)})
     return found
 

@@ -16,7 +16,7 @@ def saved(plan: Plan, loaded: Loaded) -> float:
     total_s = 0.0
     for one in plan.stages[0].replicas:
         if taken.isdisjoint(one.devices):
-            total_s += loaded.get((one.node, one.devices), 0.0)
+            total_s += loaded.get((one.model, one.devices), 0.0)
         taken.update(one.devices)
     return total_s
 
@@ -34,7 +34,7 @@ def random_state(random: Random) -> tuple[Plan, Loaded]:
 
     later = PlannedReplica("c", (random.randrange(4),))
     running = random.sample(now := replicas(), random.randint(1, len(now)))
-    loaded = {(one.node, one.devices): random.uniform(5, 50) for one in running}
+    loaded = {(one.model, one.devices): random.uniform(5, 50) for one in running}
     return Plan("test", (Stage((*replicas(), later)),)), loaded
 
 
@@ -49,14 +49,14 @@ def test_the_renumbering_saves_as_much_as_the_best_of_all() -> None:
             if 2 in widths and any(order[at] // 2 != order[at + 1] // 2 for at in (0, 2)):
                 continue
             moved = tuple(
-                PlannedReplica(one.node, tuple(sorted(order[device] for device in one.devices)))
+                PlannedReplica(one.model, tuple(sorted(order[device] for device in one.devices)))
                 for one in stage.replicas
             )
             best_s = max(best_s, saved(Plan("moved", (Stage(moved),)), loaded))
         found = keep_loaded(plan, 4, loaded)
         assert abs(saved(found, loaded) - best_s) < 1e-9, seed
-        assert [(one.node, one.tp) for one in found.stages[0].replicas] == [
-            (one.node, one.tp) for one in stage.replicas
+        assert [(one.model, one.tp) for one in found.stages[0].replicas] == [
+            (one.model, one.tp) for one in stage.replicas
         ]
 
 

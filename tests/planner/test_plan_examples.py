@@ -35,7 +35,9 @@ def requests_for(name: str, folder: Path) -> Path:
 def test_an_example_can_be_planned(name: str, tmp_path: Path) -> None:
     app, requests = read_application(FOLDER / f"{name}.yaml"), read_requests(requests_for(name, tmp_path))
     problem = Problem(app, requests, machine_of("8xA100-80G"), load_output_lengths())
-    assert {one.node for stage in first_plan(problem).stages for one in stage.replicas} == set(problem.names)
+    assert {one.model for stage in first_plan(problem).stages for one in stage.replicas} == set(
+        problem.models
+    )
 
 
 @pytest.mark.parametrize("name", ["map_reduce", "chain_summary", "ensemble", "routing", "small"])

@@ -25,7 +25,7 @@ NAMES = "abcd"
 def app_of(**inputs: str) -> Application:
     """Return an application whose nodes have these inputs, one letter each."""
     return Application(
-        "app", [ModelNode(name, "m", 9, inputs=tuple(given)) for name, given in inputs.items()]
+        "app", [ModelNode(name, name, 9, inputs=tuple(given)) for name, given in inputs.items()]
     )
 
 
@@ -65,7 +65,7 @@ class Carried:
                 return f"{how} {self._name(placed)}"
 
     def _name(self, placed: PlacedReplica) -> str:
-        return placed.node + "".join(map(str, placed.replica.devices))
+        return placed.model + "".join(map(str, placed.replica.devices))
 
 
 def test_a_replica_waits_for_its_devices() -> None:
@@ -171,7 +171,7 @@ def test_another_plan_keeps_replicas_that_it_begins_with_and_suspends_the_rest()
     run.num_left.update(a=6)
     assert run.shown(run.executor.switch(Plan("other", (other,)))) == ["suspend a1"]
     assert [one.weight for one in run.executor.rest.stages[0].replicas] == [9, 1, 1, 1]
-    assert [one.node for one in run.executor.staying] == ["a", "b"]
+    assert [one.model for one in run.executor.staying] == ["a", "b"]
     assert run.gone("a1") == ["add b1"]
     assert run.advance(b=0) == ["finish b1", "finish b2"]
     assert run.gone("b2") == ["add a2"]
@@ -190,7 +190,7 @@ def test_a_plan_after_a_loss_is_carried_out_by_what_is_left() -> None:
 def plans(draw: st.DrawFn) -> tuple[Application, list[Stage]]:
     """Draw an application of four nodes and a plan in which each node is somewhere."""
     nodes = [
-        ModelNode(name, "m", 9, inputs=tuple(draw(st.sets(st.sampled_from(NAMES[:at]))) if at else ()))
+        ModelNode(name, name, 9, inputs=tuple(draw(st.sets(st.sampled_from(NAMES[:at]))) if at else ()))
         for at, name in enumerate(NAMES)
     ]
     groups = st.sampled_from([(0,), (1,), (2,), (3,), (0, 1), (2, 3), (0, 1, 2, 3)])
@@ -228,9 +228,9 @@ def test_every_plan_ends_and_shares_no_device(
     obey(run.executor.advance())
     while any(run.num_left.values()) or leaving:
         able = [
-            one.node
+            one.model
             for one in serving
-            if run.num_left[one.node] and not any(run.num_left[name] for name in app.node(one.node).inputs)
+            if run.num_left[one.model] and not any(run.num_left[name] for name in app.node(one.model).inputs)
         ]
         assert able or leaving, (run.num_left, serving)
         if leaving and (not able or random.random() < 0.5):

@@ -11,7 +11,7 @@ from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.presets import load_output_lengths
 from stretto.model.errors import CapacityError, ConfigError, StrettoError
 from stretto.planner.application import Application, AppRequest, ModelNode
-from stretto.planner.machine import MACHINES, costs_by_tp, machine_of, model_of
+from stretto.planner.machine import MACHINES, costs_by_tp, machine_of, planned_model
 from stretto.planner.plan_files import read_application, read_requests
 from stretto.planner.workload import Workload
 
@@ -32,7 +32,7 @@ def read_lines(folder: Path, *lines: object) -> list[AppRequest]:
 
 def workload(nodes: list[ModelNode], requests: list[AppRequest]) -> Workload:
     app = Application("app", nodes)
-    models = {node.name: model_of(node.model, A100) for node in app.nodes}
+    models = {node.name: planned_model(node.model, A100) for node in app.nodes}
     return Workload(app, requests, models, load_output_lengths())
 
 
@@ -54,10 +54,16 @@ def test_nodes_come_in_topological_order(tmp_path: Path) -> None:
     ("nodes", "message"),
     [
         ("[]", "at least one node"),
-        ("[{name: a, model: m}]", "has no max_tokens"),
-        ("[{name: a, model: m, max_tokens: 2, colour: red}]", "unknown field 'colour'"),
-        ("[{name: a, model: m, max_tokens: many}]", "max_tokens must be of type int"),
-        ("[{name: a, model: m, max_tokens: 0}]", "at least 1"),
+        ("[{name: a, model: m}]", "node 1: the key 'max_tokens' is missing; it must be a whole number"),
+        (
+            "[{name: a, model: m, max_tokens: 2, colour: red}]",
+            "node 1: unknown key 'colour'; known keys: name, model",
+        ),
+        (
+            "[{name: a, model: m, max_tokens: many}]",
+            "node 1: max_tokens must be a whole number from 1 to .*, got 'many'",
+        ),
+        ("[{name: a, model: m, max_tokens: 0}]", "max_tokens must be a whole number from 1"),
         ("[{name: a, model: m, max_tokens: 1, inputs: [b]}]", "unknown input 'b'"),
         ("[{name: a, model: m, max_tokens: 1, inputs: [a]}]", "chain: true"),
         (
@@ -69,13 +75,19 @@ def test_nodes_come_in_topological_order(tmp_path: Path) -> None:
         ("[", "app.yaml"),
         ("[{name: a, model: m, max_tokens: 2020-99-99}]", "app.yaml"),
         (f"[{{name: a, model: m, max_tokens: {'9' * 5000}}}]", "app.yaml"),
-        (f"[{{name: a, model: m, max_tokens: 1, prompt_tokens: {10**30}}}]", "prompt_tokens must be at most"),
+        (
+            f"[{{name: a, model: m, max_tokens: 1, prompt_tokens: {10**30}}}]",
+            "prompt_tokens must be a number of tokens, 0 to 2147483647",
+        ),
         ("[" * 600, "recursion"),
         ("[{name: a, model: m, max_tokens: 1, max_tokens: 2}]", "'max_tokens' is there twice"),
         ("[]\nnodes: []", "'nodes' is there twice"),
         ("[]\nname: [a]", "name must be a text"),
-        ("[{name: a, model: m, max_tokens: 1, calls: 2147483647}]", "node 1: calls must be at most 65536"),
-        ("[{name: '', model: m, max_tokens: 1}]", "node 1: name must have printable"),
+        (
+            "[{name: a, model: m, max_tokens: 1, calls: 2147483647}]",
+            "node 1: calls must be a whole number from 1 to 65536",
+        ),
+        ("[{name: '', model: m, max_tokens: 1}]", "node 1: name must be a text that is not empty"),
         (
             "[{name: a, model: m, max_tokens: 1}, {name: b, model: m, max_tokens: 1, inputs: [a, a]}]",
             "same input twice",
@@ -108,17 +120,23 @@ def test_requests_are_read(tmp_path: Path) -> None:
         ("{", "line 2: no JSON, character 2: Expecting property name"),
         ('{"custom_id": "2", "prompt": "x"', "line 2: no JSON, character 33: Expecting ',' delimiter"),
         ('{"custom_id": "1", "prompt": "x"}', "line 2: custom_id '1' was used in line 1"),
-        ('{"prompt": "x"}', "line 2: custom_id must be a text"),
+        ('{"prompt": "x"}', "line 2: the key 'custom_id' is missing; it must be a text"),
         ('{"custom_id": "2"}', "line 2: a request needs"),
-        ('{"custom_id": "2", "prompt": "x", "wish": 1}', "unknown field 'wish'"),
+        ('{"custom_id": "2", "prompt": "x", "wish": 1}', "unknown key 'wish'; known keys: custom_id, prompt"),
         ('{"custom_id": "2", "prompt_tokens": -1}', "number of tokens"),
-        ("7", "line 2: a request is a mapping"),
+        ("7", "line 2: the value must be a mapping with custom_id, prompt"),
         ("[" * 100_000, "line 2: .*recursion"),
         ('{"custom_id": "2", "prompt": "x", "prompt": "y"}', "line 2: the field 'prompt' is there twice"),
         ('{"custom_id": "2", "prompt": 7}', "line 2: prompt must be a text"),
-        ('{"custom_id": "2", "prompt_tokens": "x"}', "line 2: prompt_tokens must be a number"),
-        ('{"custom_id": "2", "prompt_tokens": 9999999999}', "line 2: prompt_tokens must be a number"),
-        ('{"custom_id": "2", "prompt": "x", "answers": {"a": "y"}}', "line 2: answer of a must be a number"),
+        ('{"custom_id": "2", "prompt_tokens": "x"}', "line 2: prompt_tokens must be a number of tokens"),
+        (
+            '{"custom_id": "2", "prompt_tokens": 9999999999}',
+            "line 2: prompt_tokens must be a number of tokens",
+        ),
+        (
+            '{"custom_id": "2", "prompt": "x", "answers": {"a": "y"}}',
+            "line 2: answers.a must be a number of tokens",
+        ),
         ('{"custom_id": "2", "prompt": "x", "nodes": []}', "line 2: nodes must name at least one"),
     ],
 )
@@ -174,7 +192,7 @@ def test_draws_differ_and_repeat_by_seed() -> None:
 def test_draws_follow_the_counted_lengths() -> None:
     app = Application("app", [ModelNode("a", "mpt-7b-chat", 500)])
     lengths = LengthsBySource({("mpt-7b-chat", ""): OutputLengths((10, 20), (1.0, 3.0))})
-    models = {"a": model_of("mpt-7b-chat", A100)}
+    models = {"a": planned_model("mpt-7b-chat", A100)}
     outputs = (
         Workload(app, [AppRequest(str(n), 5) for n in range(4000)], models, lengths).draw(0)["a"].outputs
     )
@@ -248,19 +266,21 @@ def test_machines_say_what_fits() -> None:
     assert machine_of("8xa100-80g") is A100
     with pytest.raises(ConfigError, match="there is no machine '8xH10': the nearest is '8xH100'"):
         machine_of("8xH10")
-    large = model_of("meta-llama/Llama-2-70b-chat", A100)
+    large = planned_model("meta-llama/Llama-2-70b-chat", A100)
     assert large.name == "Llama-2-70b-chat-hf"
     assert sorted(costs_by_tp(large, A100, 4096)) == [2, 4]
-    measured = costs_by_tp(model_of("vicuna-13b-v1.5", A100), A100, 2048)
+    measured = costs_by_tp(planned_model("vicuna-13b-v1.5", A100), A100, 2048)
     assert sorted(measured) == [1, 2, 4]
     assert not measured[1].is_estimated
-    assert costs_by_tp(model_of("gpt-j-6b", A100), A100, 2048)[1].is_estimated  # its start was not measured
+    assert costs_by_tp(planned_model("gpt-j-6b", A100), A100, 2048)[
+        1
+    ].is_estimated  # its start was not measured
     with pytest.raises(ConfigError, match="nearest is 'vicuna"):
-        model_of("vicuna", A100)
+        planned_model("vicuna", A100)
 
 
 def test_a_model_that_is_too_large_is_refused_with_one_that_fits() -> None:
-    model = model_of("Llama-2-70b-chat-hf", A100)
+    model = planned_model("Llama-2-70b-chat-hf", A100)
     larger = type(model)("huge", 400, 16384, 64, 8, 65536, 32000)
     with pytest.raises(ConfigError, match=r"huge.*would fit"):
         costs_by_tp(larger, A100, 100)

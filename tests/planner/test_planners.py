@@ -28,9 +28,10 @@ from stretto.planner.run_times import RunTimes
 ENSEMBLE = [
     ModelNode(name, name, 60) for name in ("vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b", "gpt-j-6b")
 ]
+WRITER, JUDGE = "vicuna-13b-v1.5", "Llama-2-70b-chat-hf"
 CHAIN = [
-    ModelNode("write", "vicuna-13b-v1.5", 80, 20, chain=True),
-    ModelNode("judge", "Llama-2-70b-chat-hf", 20, 10, ("write",), 2),
+    ModelNode("write", WRITER, 80, 20, chain=True),
+    ModelNode("judge", JUDGE, 20, 10, ("write",), 2),
 ]
 
 
@@ -85,7 +86,8 @@ def test_the_own_planner_is_never_worse_and_the_bound_holds(
         for name in PLANNERS
     }
     assert seconds["stretto"] <= 1.01 * min(seconds.values()), seconds
-    assert lower_bound_s(tables[app]) <= 1.01 * min(seconds.values()), seconds
+    bound_s = np.mean([lower_bound_s(problem, drawn) for drawn in problem.draws])
+    assert 0.5 * min(seconds.values()) < bound_s <= min(seconds.values()), seconds
 
 
 def test_the_plan_of_the_least_mean_is_found_although_the_first_draw_misleads() -> None:
@@ -116,10 +118,9 @@ def test_the_bound_holds_if_a_consumer_takes_few_answers() -> None:
         AppRequest("2", 10, (200,) * 60, ("write",)),
     ]
     two = Problem(Application("app", nodes), requests, MACHINES["8xA100-80G"], load_output_lengths())
-    times = RunTimes(two)
-    plan = Plan("hand", (Stage((PlannedReplica("write", (4,)), PlannedReplica("judge", (0, 1, 2, 3)))),))
+    plan = Plan("hand", (Stage((PlannedReplica(WRITER, (4,)), PlannedReplica(JUDGE, (0, 1, 2, 3)))),))
     done_s = execute(two, plan, two.draws[0]).makespan_s
-    assert 0.7 * done_s < lower_bound_s(times) <= done_s
+    assert 0.7 * done_s < lower_bound_s(two, two.draws[0]) <= done_s
 
 
 def test_small_replicas_may_end_chains_earlier_than_the_table_has_it() -> None:
@@ -138,7 +139,7 @@ def test_small_replicas_may_end_chains_earlier_than_the_table_has_it() -> None:
         return sum(execute(documents, plan, drawn).makespan_s for drawn in documents.draws)
 
     small = plan_of_list(times, *best_list(times, 200, narrow))
-    assert {replica.tp for replica in small.stages[0].replicas if replica.node == "summary"} == {1}
+    assert {replica.tp for replica in small.stages[0].replicas if replica.model == WRITER} == {1}
     assert small.expected_s > moldable_list(times).expected_s
     assert makespan_s(PLANNERS["stretto"](times)) <= makespan_s(small) < makespan_s(moldable_list(times))
 
@@ -148,17 +149,21 @@ def test_layers_of_nodes_that_wait_for_all_before_are_ordered_at_once() -> None:
     nodes: list[ModelNode] = []
     for layer in range(20):
         before = tuple(node.name for node in nodes[-2:])
-        nodes += [ModelNode(f"{layer}.{at}", "mpt-7b-chat", 2, inputs=before) for at in range(2)]
+        nodes += [
+            ModelNode(f"{layer}.{at}", f"{'x/' * (2 * layer + at)}gpt-j-6b", 2, inputs=before)
+            for at in range(2)
+        ]
     times = RunTimes(problem(nodes, 1, "4xA100-80G"))
     _, order = best_list(times, 20)
-    assert [name.partition(".")[0] for name in order] == [str(at // 2) for at in range(40)]
+    assert [model.count("/") // 2 for model in order] == [at // 2 for at in range(40)]
 
 
 def test_inputs_keep_their_order() -> None:
     """So that a search does not depend on the hashes of names, which differ from process to process."""
-    sources = [ModelNode(f"s{at}", "gpt-j-6b", 10) for at in (3, 1, 4, 0, 2)]
-    last = ModelNode("last", "gpt-j-6b", 10, 10, tuple(node.name for node in sources))
-    assert RunTimes(problem([*sources, last], 4)).inputs["last"] == ("s3", "s1", "s4", "s0", "s2")
+    models = ("vicuna-13b-v1.5", "gpt-j-6b", "koala-13B-HF", "chatglm3-6b", "alpaca-13b")
+    sources = [ModelNode(f"s{at}", model, 10) for at, model in enumerate(models)]
+    last = ModelNode("last", "mpt-7b-chat", 10, 10, tuple(node.name for node in sources))
+    assert RunTimes(problem([*sources, last], 4)).inputs["mpt-7b-chat"] == models
 
 
 def test_plans_repeat(tables: Mapping[str, RunTimes], plans: dict[tuple[str, str], Plan]) -> None:
@@ -174,13 +179,13 @@ def test_without_preemption_no_replica_is_ended_early(name: str) -> None:
     kept.preempts = False
     stages = PLANNERS[name](RunTimes(kept)).stages
     for before, after in itertools.pairwise(stages):
-        nodes = {replica.node for replica in before.replicas} & {replica.node for replica in after.replicas}
+        nodes = {replica.model for replica in before.replicas} & {replica.model for replica in after.replicas}
         for node in nodes:
-            now, then = ({one for one in s.replicas if one.node == node} for s in (before, after))
+            now, then = ({one for one in s.replicas if one.model == node} for s in (before, after))
             assert now == then
     done = execute(kept, Plan(name, stages), kept.draws[0])
     check(kept, done)
-    assert len({(span.replica.node, span.replica.devices) for span in done.spans}) == len(done.spans)
+    assert len({(span.replica.model, span.replica.devices) for span in done.spans}) == len(done.spans)
 
 
 @pytest.mark.long
@@ -189,13 +194,17 @@ def test_without_preemption_no_replica_moves_to_make_room_for_a_larger_one(name:
     random = Random(seed)
     models = ("vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b", "gpt-j-6b", "Llama-2-70b-chat-hf")
     many = problem(
-        [ModelNode(f"n{at}", random.choice(models), random.choice([20, 60, 200])) for at in range(12)], 30
+        [
+            ModelNode(f"n{at}", f"{'x/' * at}{random.choice(models)}", random.choice([20, 60, 200]))
+            for at in range(12)
+        ],
+        30,
     )
     many.preempts = False
     plan = PLANNERS[name](RunTimes(many))
     for before, after in itertools.pairwise(plan.stages):
-        still = {replica.node for replica in after.replicas}
-        assert {one for one in before.replicas if one.node in still} <= set(after.replicas)
+        still = {replica.model for replica in after.replicas}
+        assert {one for one in before.replicas if one.model in still} <= set(after.replicas)
     check(many, execute(many, plan, many.draws[0]))
 
 
@@ -204,12 +213,12 @@ def test_preemption_gives_free_devices_to_what_still_runs() -> None:
     slow, fast = ModelNode("slow", "vicuna-13b-v1.5", 1000), ModelNode("fast", "chatglm3-6b", 60)
     two = problem([slow, fast], 1500, "4xA100-80G")
     stages = min_heuristic(RunTimes(two.knowing(two.draws[0]))).stages
-    assert [[one.node for one in stage.replicas].count("slow") for stage in stages] == [2, 4]
+    assert [[one.model for one in stage.replicas].count(slow.model) for stage in stages] == [2, 4]
 
 
 def test_max_gives_all_devices_to_one_node_after_the_other(plans: dict[tuple[str, str], Plan]) -> None:
     stages = plans["ensemble", "max_heuristic"].stages
-    assert [{replica.node for replica in stage.replicas} for stage in stages] == [
+    assert [{replica.model for replica in stage.replicas} for stage in stages] == [
         {node.name} for node in ENSEMBLE
     ]
 
@@ -217,7 +226,7 @@ def test_max_gives_all_devices_to_one_node_after_the_other(plans: dict[tuple[str
 def test_min_starts_with_an_even_partition(plans: dict[tuple[str, str], Plan]) -> None:
     first = plans["ensemble", "min_heuristic"].stages[0]
     devices = [
-        sum(replica.tp for replica in first.replicas if replica.node == node.name) for node in ENSEMBLE
+        sum(replica.tp for replica in first.replicas if replica.model == node.name) for node in ENSEMBLE
     ]
     assert max(devices) <= 2
     assert min(devices) >= 1
@@ -244,13 +253,13 @@ def test_replicas_take_a_device_in_the_order_of_the_plan() -> None:
     done = execute(two, Plan("queue", (Stage(listed),)), two.draws[0])
     check(two, done)
     spans = sorted(done.spans, key=lambda span: span.start_s)
-    assert [span.replica.node for span in spans] == [fast, slow, fast]
+    assert [span.replica.model for span in spans] == [fast, slow, fast]
     assert spans[0].start_s == 0.0
 
 
 def test_a_consumer_listed_before_its_input_starts_after_it(tables: Mapping[str, RunTimes]) -> None:
     chain = tables["chain"].problem
-    listed = (PlannedReplica("judge", (0, 1)), PlannedReplica("write", (0,)))
+    listed = (PlannedReplica(JUDGE, (0, 1)), PlannedReplica(WRITER, (0,)))
     done = execute(chain, Plan("p", (Stage(listed),)), chain.draws[0])
     check(chain, done)
     assert done.ended_s["judge"] > done.ended_s["write"]
@@ -288,7 +297,7 @@ def test_a_preempted_node_goes_on_from_its_tokens() -> None:
 
 def test_a_consumer_runs_while_its_input_runs(tables: Mapping[str, RunTimes]) -> None:
     chain = tables["chain"].problem
-    write, judge = PlannedReplica("write", (0,)), PlannedReplica("judge", (2, 3))
+    write, judge = PlannedReplica(WRITER, (0,)), PlannedReplica(JUDGE, (2, 3))
     together = execute(chain, Plan("p", (Stage((write, judge)),)), chain.draws[0])
     apart = execute(chain, Plan("p", (Stage((write,), True), Stage((judge,)))), chain.draws[0])
     assert together.ended_s["write"] == apart.ended_s["write"]
@@ -337,7 +346,7 @@ def test_shares_of_a_node_stay_a_whole(tables: Mapping[str, RunTimes]) -> None:
     """Thousands of changes split, remove and shift shares; no error grows."""
     totals: dict[str, float] = {}
     for replica in search(tables["ensemble"], [(node.name, 1, 1.0) for node in ENSEMBLE]).stages[0].replicas:
-        totals[replica.node] = totals.get(replica.node, 0.0) + replica.weight
+        totals[replica.model] = totals.get(replica.model, 0.0) + replica.weight
     assert totals == pytest.approx({node.name: 1.0 for node in ENSEMBLE})
 
 
@@ -362,17 +371,17 @@ def test_the_share_of_a_time_is_the_inverse_of_the_time_of_a_share(tables: Mappi
 
 def test_times_grow_with_the_share(tables: Mapping[str, RunTimes]) -> None:
     for times in tables.values():
-        for name in times.problem.names:
+        for name in times.models:
             for tp in times.problem.costs[name]:
                 row = [times.run_s(name, tp, share / 50) for share in range(51)]
                 assert row == sorted(row)
                 assert row[0] > 0
 
 
-@pytest.mark.parametrize("node", [ENSEMBLE[1], ModelNode("chain", "Llama-2-70b-chat-hf", 20, chain=True)])
+@pytest.mark.parametrize("node", [ENSEMBLE[1], ModelNode("chain", JUDGE, 20, chain=True)])
 def test_large_sets_are_estimated_from_a_part_of_them(node: ModelNode) -> None:
     large = problem([node], 3000, "4xA100-80G")
     times = RunTimes(large)
-    plan = Plan("p", (Stage((PlannedReplica(node.name, (0, 1)),)),))
-    took_s = execute(large, plan, large.draws[0]).makespan_s - times.loading_s(node.name, 2)
-    assert times.run_s(node.name, 2, 1.0) == pytest.approx(took_s, rel=0.02)
+    plan = Plan("p", (Stage((PlannedReplica(node.model, (0, 1)),)),))
+    took_s = execute(large, plan, large.draws[0]).makespan_s - times.loading_s(node.model, 2)
+    assert times.run_s(node.model, 2, 1.0) == pytest.approx(took_s, rel=0.02)

@@ -19,7 +19,7 @@ from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.presets import load_output_lengths
 from stretto.model.deployment import Replica
 from stretto.model.errors import EngineUnavailable, UserError
-from stretto.model.tasks import Done, Started, Usage
+from stretto.model.tasks import Done, LLMTask, Started, Usage
 from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute
@@ -41,6 +41,7 @@ from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.workload import Workload
 from stretto.sched.messages import (
     Action,
+    Admit,
     CancelTask,
     Event,
     InstanceLost,
@@ -51,11 +52,12 @@ from stretto.sched.messages import (
 
 LENGTHS = load_output_lengths()
 MACHINE = MACHINES["4xA100-80G"]
+DRAFT, JUDGE = "chatglm3-6b", "mpt-7b-chat"
 PAIR = Application(
     "pair",
     [
-        ModelNode("draft", "chatglm3-6b", 50, calls=2),
-        ModelNode("judge", "mpt-7b-chat", 40, inputs=("draft",)),
+        ModelNode("draft", DRAFT, 50, calls=2),
+        ModelNode("judge", JUDGE, 40, inputs=("draft",)),
     ],
 )
 REQUESTS = [RunRequest(AppRequest(f"r{at}", 9), (PromptMessage(None, f"question {at}"),)) for at in range(6)]
@@ -165,23 +167,23 @@ def test_answers_so_far_change_the_draws_of_what_is_left() -> None:
 def test_a_replica_that_runs_is_not_loaded_again() -> None:
     app = Application("app", [ModelNode("only", "mpt-7b-chat", 30)])
     requests = [AppRequest(str(at), 9) for at in range(9)]
-    plan = Plan("test", (Stage((PlannedReplica("only", (1,)),)),))
+    plan = Plan("test", (Stage((PlannedReplica(JUDGE, (1,)),)),))
     cold = Problem(app, requests, MACHINE, LENGTHS)
-    loading_s = cold.costs["only"][1].loading_s
+    loading_s = cold.costs[JUDGE][1].loading_s
     warm = Problem(app, requests, MACHINE, LENGTHS)
-    warm.loaded = {("only", (1,)): 2.0, ("only", (0,)): 0.0}
+    warm.loaded = {(JUDGE, (1,)): 2.0, (JUDGE, (0,)): 0.0}
     cold_s, warm_s = (execute(one, plan, one.draws[0]).makespan_s for one in (cold, warm))
     assert cold_s - warm_s == pytest.approx(loading_s - 2.0)
 
 
 def test_a_plan_of_what_is_left_keeps_what_runs_and_avoids_dead_devices() -> None:
     left = [request.planned for request in REQUESTS]
-    running = {("draft", (2,)): 900.0, ("judge", (0,)): 900.0}
-    plan = Plan("now", (Stage((PlannedReplica("draft", (2,)), PlannedReplica("judge", (0,)))),))
+    running = {(DRAFT, (2,)): 900.0, (JUDGE, (0,)): 900.0}
+    plan = Plan("now", (Stage((PlannedReplica(DRAFT, (2,)), PlannedReplica(JUDGE, (0,)))),))
     now = Situation(left, rest=plan, loaded=running, dead=frozenset({1, 3}))
     found = replanner().search(now)
     assert found.plan is not None
-    assert {(one.node, one.devices) for one in found.plan.stages[0].replicas} == running.keys()
+    assert {(one.model, one.devices) for one in found.plan.stages[0].replicas} == running.keys()
     assert found.predicted_s == replanner().predict(now)
     assert not found.unable
 
@@ -193,31 +195,40 @@ def test_requests_are_planned_without_nodes_that_cannot_run() -> None:
         AppRequest("large alone", 9, (), ("large",)),
         AppRequest("pair", 9, (), ("draft",)),
     ]
-    found = replanner(app).search(Situation(left, dead=frozenset({0, 1, 2}), unable=("draft",)))
+    found = replanner(app).search(Situation(left, dead=frozenset({0, 1, 2}), unable=(DRAFT,)))
     assert found.plan is None
-    assert found.unable.keys() == {"draft", "large"}
-    assert "Llama-2-70b-chat-hf" in found.unable["large"]
+    assert found.unable.keys() == {DRAFT, "Llama-2-70b-chat-hf"}
+    assert "Llama-2-70b-chat-hf" in found.unable["Llama-2-70b-chat-hf"]
     answers = AnswersSoFar(ended={"draft": {(0, 0): 5, (0, 1): 6}})
-    found = replanner(app).search(Situation(left, answers, dead=frozenset({0, 1, 2}), unable=("draft",)))
+    found = replanner(app).search(Situation(left, answers, dead=frozenset({0, 1, 2}), unable=(DRAFT,)))
     assert found.plan is not None, "the judge of the first request has its input"
-    assert {(one.node, one.devices) for one in found.plan.stages[0].replicas} == {("judge", (3,))}
+    assert {(one.model, one.devices) for one in found.plan.stages[0].replicas} == {(JUDGE, (3,))}
 
 
 def test_a_run_is_predicted_without_nodes_that_were_given_up() -> None:
-    plan = Plan("now", (Stage((PlannedReplica("draft", (2,)),)),))
+    plan = Plan("now", (Stage((PlannedReplica(DRAFT, (2,)),)),))
     left = [request.planned for request in REQUESTS]
-    loaded = {("judge", (0,)): 900.0}
-    (first_s, *_) = replanner().predict(Situation(left, rest=plan, loaded=loaded, unable=("judge",)))
+    loaded = {(JUDGE, (0,)): 900.0}
+    (first_s, *_) = replanner().predict(Situation(left, rest=plan, loaded=loaded, unable=(JUDGE,)))
     assert first_s > 0
-    assert replanner().predict(Situation(left, rest=plan, unable=("draft", "judge"))) == [0.0]
+    assert replanner().predict(Situation(left, rest=plan, unable=(DRAFT, JUDGE))) == [0.0]
+
+
+def sent(node: str, instance: int, task: int) -> Admit:
+    """Return the action that sends a call of a node to an instance of its model."""
+    return Admit("m", instance, LLMTask(task, "q", f"answer of {node}", (), None), (0.0,))
 
 
 def test_answers_under_way_grow_as_fast_as_those_that_have_ended() -> None:
     watch = AnswersWatch()
     for task, now_s in ((1, 0.0), (2, 1.0), (3, 2.0)):
-        watch.on_event(LLMReport("a", 0, Started(task)), now_s)
+        watch.on_action(sent("a", 0, task), now_s)
+        watch.on_event(LLMReport("m", 0, Started(task)), now_s)
+    watch.on_action(sent("c", 0, 4), 2.0)
+    watch.on_event(LLMReport("m", 0, Started(4)), 2.0)
+    assert watch.running("c") == [0], "another node of the same model"
     assert watch.running("a") == [0, 0, 0]
-    watch.on_event(LLMReport("a", 0, Done(1, "", Usage(5, 0, 40))), 4.0)
+    watch.on_event(LLMReport("m", 0, Done(1, "", Usage(5, 0, 40))), 4.0)
     assert watch.lengths == {"a": Counter({40: 1})}
     assert watch.running("a") == [30, 20]
     assert watch.running("b") == []
@@ -226,24 +237,25 @@ def test_answers_under_way_grow_as_fast_as_those_that_have_ended() -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        Suspended("a", 0, 1, ()),
-        InstanceLost("a", 0, EngineUnavailable("gone")),
-        InstanceStopped("a", 0),
-        CancelTask("a", 0, 1),
-        StopInstance("a", 0, "kill"),
+        Suspended("m", 0, 0, ()),
+        InstanceLost("m", 0, EngineUnavailable("gone")),
+        InstanceStopped("m", 0),
+        CancelTask("m", 0, 0),
+        StopInstance("m", 0, "kill"),
     ],
 )
 def test_an_answer_whose_call_left_its_instance_is_not_under_way(end: Event | Action) -> None:
     watch = AnswersWatch()
     for instance in (0, 1):
-        watch.on_event(LLMReport("a", instance, Started(1)), 0.0)
+        watch.on_action(sent("a", instance, instance), 0.0)
+        watch.on_event(LLMReport("m", instance, Started(instance)), 0.0)
     assert watch.running("a") == [0, 0]
     if isinstance(end, CancelTask | StopInstance):
         watch.on_action(end, 1.0)
     else:
         watch.on_event(end, 1.0)
     assert watch.running("a") == [0]
-    watch.on_event(LLMReport("a", 1, Done(1, "", Usage(5, 0, 40))), 2.0)
+    watch.on_event(LLMReport("m", 1, Done(1, "", Usage(5, 0, 40))), 2.0)
     assert watch.running("a") == []
 
 
@@ -254,12 +266,12 @@ class Scripted(Replanner):
         return [50.0]
 
     def search(self, now: Situation) -> Search:
-        stage = Stage((PlannedReplica("draft", (1,)), PlannedReplica("judge", (0,))))
+        stage = Stage((PlannedReplica(DRAFT, (1,)), PlannedReplica(JUDGE, (0,))))
         return Search(Plan("found", (stage,)), [20.0], {})
 
 
 def test_a_drifting_run_switches_to_the_plan_that_is_found() -> None:
-    stage = Stage((PlannedReplica("draft", (0,)), PlannedReplica("judge", (1,))))
+    stage = Stage((PlannedReplica(DRAFT, (0,)), PlannedReplica(JUDGE, (1,))))
     done: list[str] = []
 
     async def run() -> None:
@@ -315,15 +327,15 @@ def cannot(config: FakeLLMConfig) -> FakeLLM:
     raise UserError("out of order")
 
 
-def job(folder: Path, dead: set[int], node: str = "") -> PlanJob:
-    """Return a job; replicas on dead devices cannot start, nor those of one node."""
+def job(folder: Path, dead: set[int], model: str = "") -> PlanJob:
+    """Return a job; replicas on dead devices cannot start, nor those of one model."""
     broken, fake = Replica(cannot, FakeLLMConfig()), Replica(FakeLLM, FakeLLMConfig())
     return PlanJob(
         PAIR,
         stored(REQUESTS),
         "fake",
         replanner(),
-        lambda one: broken if dead.intersection(one.devices) or one.node == node else fake,
+        lambda one: broken if dead.intersection(one.devices) or one.model == model else fake,
         *(folder / name for name in ("out", "failed", "journal")),
     )
 
@@ -334,7 +346,7 @@ def test_a_run_goes_on_without_the_devices_that_are_lost(dead: set[int], tmp_pat
 
 
 def test_a_node_that_runs_nowhere_is_named_with_its_requests(tmp_path: Path) -> None:
-    assert run_job(job(tmp_path, set(), "judge"), lambda num_ended, num_left: None) == RunOutcome(0, 0, 6)
+    assert run_job(job(tmp_path, set(), JUDGE), lambda num_ended, num_left: None) == RunOutcome(0, 0, 6)
     failed = [json.loads(line) for line in (tmp_path / "failed").read_text("utf-8").splitlines()]
     assert {line["custom_id"] for line in failed} == {request.id for request in REQUESTS}
     assert all("node 'judge' has no replica any more" in line["error"]["message"] for line in failed)

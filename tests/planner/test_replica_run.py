@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -15,7 +16,9 @@ from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import TokenSequence
 from stretto.planner.compiled import compiled
 from stretto.planner.fast_scheduler import numbers_of, simulate
-from stretto.planner.replica_run import ReplicaLoad, run_replica
+from stretto.planner.links import Links
+from stretto.planner.replica_arrivals import Replica, run_replica, run_together
+from stretto.planner.replica_run import ReplicaLoad
 from stretto.sim.step_times import batch_shape
 
 PRESET = load_preset("A100-80G")
@@ -79,6 +82,69 @@ def production(load: ReplicaLoad, config: SchedulerConfig, begin_s: float) -> li
                 scheduler.finish(piece.sequence)
                 ended[piece.sequence.id] = now_s
     return ended
+
+
+def production_together(
+    loads: Sequence[ReplicaLoad], configs: Sequence[SchedulerConfig], needs: Mapping[int, set[int]]
+) -> list[float]:
+    """Step the local schedulers of several replicas, always the one that is furthest behind.
+
+    Args:
+        needs: calls that each call waits for; calls are numbered one replica after the other.
+    """
+    firsts = np.cumsum([0, *(len(load.prompts) for load in loads)]).tolist()
+    schedulers = [LocalScheduler(config) for config in configs]
+    now_s, added = [0.0] * len(loads), set[int]()
+    ended: dict[int, float] = {}
+
+    def coming(at: int) -> list[tuple[float, int]]:
+        mine = range(firsts[at], firsts[at + 1])
+        able = (call for call in mine if call not in added and ended.keys() >= needs.get(call, set()))
+        return sorted((max([0.0, *(ended[one] for one in needs.get(call, ()))]), call) for call in able)
+
+    while len(ended) < firsts[-1]:
+        next_s = [
+            now_s[at] if one.has_work() else max(now_s[at], min(coming(at), default=(inf, 0))[0])
+            for at, one in enumerate(schedulers)
+        ]
+        at = next_s.index(min(next_s))
+        now_s[at], scheduler, load = next_s[at], schedulers[at], loads[at]
+        for ready_s, call in coming(at):
+            if ready_s <= now_s[at]:
+                mine = call - firsts[at]
+                tokens = list(range(int(load.prompts[mine])))
+                rank = (0.0, len(added))
+                scheduler.add(
+                    TokenSequence(call, tokens, int(load.outputs[mine]), rank=rank, salt=str(call)), now_s[at]
+                )
+                added.add(call)
+        batch = scheduler.schedule()
+        now_s[at] += COST.step_s(batch_shape(batch))
+        scheduler.complete(batch, {s.sequence.id: [1] for s in batch.slices if s.samples})
+        for piece in batch.slices:
+            if not piece.sequence.num_remaining:
+                scheduler.finish(piece.sequence)
+                ended[piece.sequence.id] = now_s[at]
+    return [ended[call] for call in range(firsts[-1])]
+
+
+def test_replicas_whose_calls_wait_for_each_other_end_them_as_in_production() -> None:
+    """Groups of calls anywhere are waited for by later calls anywhere."""
+    for seed in range(25):
+        draw = random.Random(seed)
+        loads, configs = zip(*(random_load(100 * seed + at, arrives=False) for at in range(3)), strict=True)
+        links, needs = Links(loads), dict[int, set[int]]()
+        order = random.Random(seed).sample(range(total := sum(len(one.prompts) for one in loads)), total)
+        for at, call in enumerate(order):
+            if at and draw.random() < 0.6:
+                needs[call] = set(draw.sample(order[:at], min(at, draw.randint(1, 3))))
+                givers = np.array(sorted(needs[call]))
+                links.add(givers, np.zeros(len(givers), np.int64), np.array([call]), np.array([0]))
+        runs = run_together(
+            [Replica(load, config, COST, 0.0) for load, config in zip(loads, configs, strict=True)], links
+        )
+        found = [float(ended_s) for run in runs for ended_s in run.ended_s]
+        assert found == pytest.approx(production_together(loads, configs, needs), rel=1e-9), f"seed {seed}"
 
 
 @pytest.mark.parametrize(("arrives", "follows"), [(False, False), (False, True), (True, True)])

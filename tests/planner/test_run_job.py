@@ -231,7 +231,7 @@ def test_requests_fail_when_a_node_cannot_be_served(tmp_path: Path) -> None:
         raise UserError("no such checkpoint")
 
     broken, fake = Replica(cannot, FakeLLMConfig()), Replica(FakeLLM, FakeLLMConfig())
-    wanted = job(tmp_path, make=lambda planned: broken if planned.node == "judge" else fake)
+    wanted = job(tmp_path, make=lambda planned: broken if planned.model == "n" else fake)
     assert run(wanted).num_failed == 7
     failed = answers(tmp_path, "failed")
     healthy = [["draft", "sum"]] * 4 + [["sum"]] + [["draft", "sum"]] * 2
@@ -306,7 +306,7 @@ def test_requests_begin_as_their_calls_are_needed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("stretto.planner.running.run.CallBook", Book)
     monkeypatch.setattr("stretto.planner.running.drive._WINDOW", 8)
     app = Application("pair", [ModelNode("writer", "m", 9), ModelNode("judge", "n", 9, inputs=("writer",))])
-    plan = Plan("test", (Stage((PlannedReplica("writer", (0,)), PlannedReplica("judge", (1,)))),))
+    plan = Plan("test", (Stage((PlannedReplica("m", (0,)), PlannedReplica("n", (1,)))),))
     asked = [
         RunRequest(
             AppRequest(f"r{at}", 1, (), () if at > 2 else ("judge",)),
@@ -325,7 +325,7 @@ def test_all_first_calls_of_the_last_request_are_made(
 ) -> None:
     """The plan runs the last node first; to draw a request for it begins the others, which run later."""
     monkeypatch.setattr("stretto.planner.running.drive._WINDOW", 4)
-    app = Application("ensemble", [ModelNode(name, "m", 9) for name in "abc"])
+    app = Application("ensemble", [ModelNode(name, name, 9) for name in "abc"])
     plan = Plan("test", tuple(Stage((PlannedReplica(name, (0,)),)) for name in "cba"))
     asked = stored(
         [RunRequest(AppRequest(f"r{at}", 1), (PromptMessage(None, f"question {at}"),)) for at in range(9)]
@@ -371,7 +371,7 @@ def test_the_forecast_is_the_last_prediction_or_else_the_rate() -> None:
 def test_a_replica_that_starts_later_gets_its_share(tmp_path: Path) -> None:
     """The first replica answers nothing until the other one, whose share waits for it, has a call."""
     app = Application("app", [ModelNode("only", "m", 9)])
-    plan = Plan("test", (Stage((PlannedReplica("only", (0,)), PlannedReplica("only", (1,)))),))
+    plan = Plan("test", (Stage((PlannedReplica("m", (0,)), PlannedReplica("m", (1,)))),))
     asked = [
         RunRequest(AppRequest(f"r{at}", 1), (PromptMessage(None, f"question {at}"),)) for at in range(20)
     ]

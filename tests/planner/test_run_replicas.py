@@ -28,7 +28,8 @@ OWN_MODEL = {
     "vocab_size": 128256,
     "max_position_embeddings": 8192,
 }
-APP = Application("app", [ModelNode("chat", "/models/vicuna-13b-v1.5", 256)])
+MODEL = "/models/vicuna-13b-v1.5"
+APP = Application("app", [ModelNode("chat", MODEL, 256)])
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def words(replica: Replica) -> list[str]:
 
 
 def test_a_vllm_server_has_the_devices_of_its_plan(problem: Problem) -> None:
-    replica = vllm_replicas(APP, problem, None)(PlannedReplica("chat", (2, 3)))
+    replica = vllm_replicas(APP, problem, None)(PlannedReplica(MODEL, (2, 3)))
     assert (replica.devices, replica.tp) == (("cuda:2", "cuda:3"), 2)
     assert words(replica) == [
         *("vllm", "serve", "/models/vicuna-13b-v1.5", "--host", "127.0.0.1", "--port", "8000"),
@@ -51,7 +52,7 @@ def test_a_vllm_server_has_the_devices_of_its_plan(problem: Problem) -> None:
 
 
 def test_without_a_machine_a_vllm_server_has_no_devices_of_its_own() -> None:
-    replica = vllm_replicas(APP, None, Path("/opt/vllm/bin/python"))(PlannedReplica("chat", (0,)))
+    replica = vllm_replicas(APP, None, Path("/opt/vllm/bin/python"))(PlannedReplica(MODEL, (0,)))
     assert replica.devices == ()
     python, option, program, *others = words(replica)
     assert (python, option) == ("/opt/vllm/bin/python", "-c")
@@ -69,16 +70,16 @@ def test_an_emulated_server_has_the_costs_that_are_planned_with(tmp_path: Path) 
     (folder / "config.json").write_text(json.dumps(OWN_MODEL), "utf-8")
     app = Application("app", [ModelNode("chat", str(folder), 256)])
     problem = Problem(app, [AppRequest("1", 20)], machine_of("1xH200"), load_output_lengths())
-    found = words(emulated_replicas(problem, 2.0, tmp_path)(PlannedReplica("chat", (0,))))
+    found = words(emulated_replicas(problem, 2.0, tmp_path)(PlannedReplica(str(folder), (0,))))
     device, model = (found[found.index(option) + 1] for option in ("--device", "--model"))
     server = check_llm(LLMPlan(model=model, device=device, max_batch_tokens=8192))
     step = StepShape(2, 900, 500, 200_000, 8, 4000, 700)
-    assert server.simulated.cost.step_s(step) == problem.costs["chat"][1].step.step_s(step)
-    assert server.loading_s == problem.costs["chat"][1].loading_s
+    assert server.simulated.cost.step_s(step) == problem.costs[str(folder)][1].step.step_s(step)
+    assert server.loading_s == problem.costs[str(folder)][1].loading_s
 
 
 def test_an_emulated_server_draws_the_lengths_that_are_planned_with(problem: Problem, tmp_path: Path) -> None:
-    found = words(emulated_replicas(problem, 2.0, tmp_path)(PlannedReplica("chat", (0,))))
+    found = words(emulated_replicas(problem, 2.0, tmp_path)(PlannedReplica(MODEL, (0,))))
     file = Path(found[found.index("--output-lengths") + 1])
     lengths = problem.workload.beliefs["chat"].lengths
     assert json.loads(file.read_text("utf-8")) == {

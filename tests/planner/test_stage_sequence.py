@@ -15,7 +15,7 @@ from stretto.planner.stage_sequence import PresentStage, StageSequence
 def app_of(**inputs: str) -> Application:
     """Return an application whose nodes have these inputs, one letter each."""
     return Application(
-        "app", [ModelNode(name, "m", 9, inputs=tuple(given)) for name, given in inputs.items()]
+        "app", [ModelNode(name, name, 9, inputs=tuple(given)) for name, given in inputs.items()]
     )
 
 
@@ -36,11 +36,11 @@ class Carried:
     def next(self, *, done: str = "") -> str | None:
         """Let these nodes be done, and begin the next stage; return the nodes of its replicas."""
         self.done |= set(done)
-        running = [one for one in self.running if one.node not in self.done]
+        running = [one for one in self.running if one.model not in self.done]
         self._present = self._sequence.next(running, self.done.__contains__)
         if self._present is None:
             return None
-        names = "".join(one.node for one in self._present.replicas)
+        names = "".join(one.model for one in self._present.replicas)
         return names.upper() if self._present.ends_at_first else names
 
     @property
@@ -53,7 +53,7 @@ class Carried:
 
     def rest(self) -> list[str]:
         stages = self._sequence.rest(self.running, self.done.__contains__)
-        return ["".join(one.node for one in stage.replicas) for stage in stages]
+        return ["".join(one.model for one in stage.replicas) for stage in stages]
 
 
 def test_a_stage_runs_nodes_whose_inputs_are_done_or_run_too() -> None:

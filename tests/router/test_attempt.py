@@ -47,6 +47,7 @@ def test_the_time_of_a_stream_counts_from_its_head_and_not_while_it_is_paused() 
 class Connections:
     """Stands for a worker's connections, of which one waits or is opened, and for that connection."""
 
+    name = ""
     address = Address("w", 80, is_tls=False, authority="w")
 
     def __init__(self, *, is_open: bool) -> None:
@@ -93,7 +94,7 @@ def test_the_rest_of_an_answer_is_not_read_before_the_client_reads_on(is_open: b
             router_state,
             router_state.act,
             router_state.ended,
-            router_state.threads,
+            router_state.readers,
         )
         exchange.pause()
         exchange.send(Send(0, 1, Choice(1)), connections)

@@ -26,6 +26,7 @@ from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.config_file import read_router_config
 from stretto.router.serve import RunningRouter
 from stretto.router.token_reader import TokenReader
+from stretto.wire.metrics import read_samples
 
 PROMPT = "The harbour lies in the north, and its lanterns burn all night. " * 20
 PATIENCE_S = 60.0
@@ -92,8 +93,8 @@ def test_a_prompt_goes_to_the_server_that_has_reported_it(
             cached = reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
             assert cached > 100
             text = (await client.get("/metrics")).text
-            assert f"stretto_router_cached_tokens_predicted_total {cached}" in text
-            assert f"stretto_router_cached_tokens_total {cached}" in text
+            for name in ("stretto_predicted_cached_tokens_total", "stretto_cached_tokens_total"):
+                assert sum(one.value for one in read_samples(text, (name,))) == cached
             await reset(workers)
             await until(
                 lambda: (

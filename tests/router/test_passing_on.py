@@ -33,7 +33,7 @@ def test_a_whole_answer_without_a_length_is_read_too() -> None:
             reply = await at.ask()
             assert reply.content == WHOLE
             assert reply.headers["content-length"] == str(len(WHOLE))
-            assert (await at.samples())["stretto_router_cached_tokens_total"] == 32
+            assert await at.total("stretto_cached_tokens_total") == 32
 
     run(main())
 
@@ -147,11 +147,14 @@ def test_metrics_count_hits_and_requests() -> None:
         async with routing("well") as at:
             await at.ask(stream=True)
             await at.ask()
-            samples = await at.samples()
-            assert samples["stretto_router_cached_tokens_total"] == 64 + 32
-            assert samples["stretto_router_prompt_tokens_total"] == 180
-            assert samples['stretto_router_requests_total{status="200"}'] == 2
-            assert samples["stretto_router_first_byte_seconds_count"] == 2
+            assert await at.total("stretto_cached_tokens_total", model="m") == 64 + 32
+            assert await at.total("stretto_prompt_tokens_total", worker=at.servers[0].url) == 180
+            assert await at.total("stretto_computed_tokens_total") == 180 - 64 - 32
+            assert await at.total("stretto_generated_tokens_total") == 10
+            assert await at.total("stretto_requests_total", status="200", door="openai") == 2
+            assert await at.total("stretto_request_seconds_count") == 2
+            assert await at.total("stretto_first_token_seconds_count") == 1
+            assert await at.total("stretto_token_seconds_count") == 1
 
     run(main())
 
@@ -162,11 +165,11 @@ def test_predicted_hits_are_counted_where_the_real_ones_are() -> None:
             prompt = "Of harbours: " + "their lanterns burn all night. " * 60
             for _ in range(2):
                 await at.ask(prompt=prompt)
-            predicted = (await at.samples())["stretto_router_cached_tokens_predicted_total"]
+            predicted = await at.total("stretto_predicted_cached_tokens_total")
             assert predicted > 0
             at.servers[0].mode = "400"
             await at.ask(prompt=prompt)
-            assert (await at.samples())["stretto_router_cached_tokens_predicted_total"] == predicted
+            assert await at.total("stretto_predicted_cached_tokens_total") == predicted
 
     run(main())
 
@@ -204,7 +207,7 @@ def test_texts_of_emulated_servers_are_equal_behind_the_router() -> None:
                     texts = [re.findall(r'"text":\s*"([^"]*)"', reply.text) for reply in (one, other)]
                     assert texts[0] == texts[1] != []
                     assert one.headers["content-type"] == other.headers["content-type"]
-                assert (await at.samples())["stretto_router_prompt_tokens_total"] > 0
+                assert await at.total("stretto_prompt_tokens_total") > 0
 
     run(main())
 

@@ -96,7 +96,7 @@ def test_a_stream_that_is_cut_ends_in_an_error_event() -> None:
             assert "the answer was cut: it closed the connection" in event["error"]["message"]
             assert DONE not in content
             assert is_clean(at)
-            assert (await at.samples())['stretto_router_requests_total{status="0"}'] == 1
+            assert await at.total("stretto_requests_total", status="0") == 1
 
     run(main())
 
@@ -113,7 +113,7 @@ def test_a_hung_worker_is_left_when_its_health_checks_fail() -> None:
             replies = await asks
             assert {reply.content for reply in replies} == {WHOLE}
             assert "did not answer /health" in at.router_state.worker(0).reason
-            assert (await at.samples())['stretto_router_failures_total{worker="0"}'] >= 1
+            assert await at.total("stretto_failed_attempts_total", worker=at.servers[0].url) >= 1
             assert at.servers[0].num_left >= 1
             assert is_clean(at)
 
@@ -152,7 +152,7 @@ def test_a_client_that_leaves_is_aborted_at_the_worker(is_streamed: bool) -> Non
             await until(lambda: at.servers[0].num_left == 1)
             assert is_clean(at)
             assert at.router_state.worker(0).state == "serving"
-            assert (await at.samples())['stretto_router_requests_total{status="499"}'] == 1
+            assert await at.total("stretto_requests_total", status="499") == 1
 
     run(main())
 
@@ -345,7 +345,7 @@ def test_a_connection_that_a_worker_has_closed_meanwhile_is_no_failure() -> None
             assert len(at.servers[0].asked) == 9
             assert at.router_state.worker(0).state == "serving"
             assert not at.router_state.worker(0).on_trial
-            assert (await at.samples())['stretto_router_failures_total{worker="0"}'] == 0
+            assert await at.total("stretto_failed_attempts_total", worker=at.servers[0].url) == 0
 
     run(main())
 
@@ -418,7 +418,7 @@ def test_a_client_that_reads_nothing_for_long_is_cut_and_the_worker_is_not_blame
             await until(lambda: at.router_state.num_clients == 1)
             await until(lambda: at.router_state.num_clients == 0)
             assert at.router_state.worker(0).state == "serving"
-            assert (await at.samples())['stretto_router_requests_total{status="499"}'] == 1
+            assert await at.total("stretto_requests_total", status="499") == 1
             writer.close()
 
     run(main())

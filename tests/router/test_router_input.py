@@ -49,7 +49,7 @@ def test_what_the_router_refuses_itself_is_counted() -> None:
                 ("/v1/completions", b"x" * 1001, 413),
             ):
                 assert (await at.client.post(path, content=body)).status_code == status
-                assert (await at.samples())[f'stretto_router_requests_total{{status="{status}"}}'] == 1
+                assert await at.total("stretto_refused_total", status=str(status)) == 1
 
     run(main())
 

@@ -13,6 +13,7 @@ from support.routing import Routing, routing, run, until
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.serve import RunningRouter
+from stretto.wire.metrics import read_samples
 
 PROMPTS = [f"Of harbour {number}: " + "its lanterns burn all night. " * 60 for number in range(6)]
 
@@ -74,12 +75,8 @@ def test_a_worker_that_has_lost_its_cache_is_soon_not_believed_to_hold_it() -> N
                     _, num_cached = await ask(client, prompt)
                     assert num_cached == 0
                     metrics = (await client.get("/metrics")).text
-                    (line,) = [
-                        line
-                        for line in metrics.splitlines()
-                        if line.startswith("stretto_router_cached_tokens_predicted_total")
-                    ]
-                    predicted.append(float(line.split()[1]))
+                    name = "stretto_predicted_cached_tokens_total"
+                    predicted.append(sum(one.value for one in read_samples(metrics, (name,))))
                 assert predicted[0] > 100
                 assert predicted[-1] == predicted[0], "one answer without the expected hit says enough"
 
@@ -90,7 +87,7 @@ def test_a_worker_that_was_killed_and_comes_back_is_not_believed_to_hold_anythin
     async def predicted(at: Routing) -> float:
         """Ask, and return how many tokens in all the workers were believed to hold."""
         assert (await at.ask(prompt=PROMPTS[0])).status_code == 200
-        return (await at.samples())["stretto_router_cached_tokens_predicted_total"]
+        return await at.total("stretto_predicted_cached_tokens_total")
 
     async def main() -> None:
         async with routing("well", placement="stretto", health_interval_s=0.02) as at:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stretto.model.errors import ConfigError
-from stretto.runtime.devices import LazyPickle, claim, detect_machine
+from stretto.runtime.devices import LazyPickle, claim, detect_devices
 
 
 def serve(connection: Connection, devices: tuple[str, ...], threads: int | None, lazy: LazyPickle) -> None:
@@ -79,7 +79,7 @@ def test_the_machine_is_what_the_system_lists(tmp_path: Path, monkeypatch: pytes
     tool.write_text("#!/bin/sh\necho '0, 81920'\necho '1, 24576'\n")
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    machine = detect_machine()
+    machine = detect_devices()
     assert machine.devices == (
         "cuda:0",
         "cuda:1",
@@ -91,4 +91,4 @@ def test_the_machine_is_what_the_system_lists(tmp_path: Path, monkeypatch: pytes
 
 def test_a_machine_without_accelerators_has_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert all(device.startswith("cpu:") for device in detect_machine().devices)
+    assert all(device.startswith("cpu:") for device in detect_devices().devices)

@@ -9,8 +9,9 @@ import pytest
 
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
+from stretto.model.tasks import Done, Started
 from stretto.runtime.pump import Pump
-from stretto.sched.messages import Extend
+from stretto.sched.messages import Event, Extend, LLMReport
 from stretto.sched.observer import Observers
 
 
@@ -34,8 +35,8 @@ def call_of(num_parts: int) -> ExecutionGraph:
     return compile_graph(parse_graph(lines), {})
 
 
-def handed(egraph: ExecutionGraph, number: int) -> list[int]:
-    """Return how many of so many graphs that are added to a session are handed on at each instant."""
+def handed(events: Sequence[Event]) -> list[int]:
+    """Return how many of some events are handed on at each instant."""
 
     async def main() -> list[int]:
         noting = Noting()
@@ -48,8 +49,8 @@ def handed(egraph: ExecutionGraph, number: int) -> list[int]:
             break_down=lambda error: pytest.fail(str(error)),
             watch=lambda _: None,
         )
-        for _ in range(number):
-            pump.post(Extend("s", egraph))
+        for event in events:
+            pump.post(event)
         pump.drain()
         await pump.close()
         return noting.handed
@@ -58,11 +59,19 @@ def handed(egraph: ExecutionGraph, number: int) -> list[int]:
 
 
 def test_short_graphs_are_added_together() -> None:
-    assert handed(call_of(1), 20) == [20]
+    assert handed([Extend("s", call_of(1))] * 20) == [20]
 
 
 def test_graphs_with_long_prompts_are_added_in_turns() -> None:
     """Each of 3,600 parts is more than a ms of work."""
-    found = handed(call_of(3600), 20)
+    found = handed([Extend("s", call_of(3600))] * 20)
     assert sum(found) == 20
     assert max(found) <= 5
+
+
+def test_many_requests_that_end_at_once_are_handled_in_turns() -> None:
+    """An end takes some tenths of a ms with the admission of the next request, a start next to nothing."""
+    assert handed([LLMReport("llm", 0, Started(task)) for task in range(64)]) == [64]
+    found = handed([LLMReport("llm", 0, Done(task, "text")) for task in range(64)])
+    assert sum(found) == 64
+    assert max(found) <= 16

@@ -30,7 +30,7 @@ from stretto.runtime.instances.ray_demand import (
     RayNode,
     check_feasible,
     demand_of,
-    parse_address,
+    parse_head_address,
     to_avoid,
 )
 from stretto.runtime.instances.ray_values import RayValues
@@ -88,11 +88,11 @@ def test_a_node_that_failed_is_passed_over_where_another_one_will_do() -> None:
 )
 def test_an_address_that_cannot_be_one_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="must be the host and port of the cluster's head"):
-        parse_address(address)
+        parse_head_address(address)
 
 
 def test_an_address_has_a_host_and_a_port() -> None:
-    assert parse_address("head:6379") == ("head", 6379)
+    assert parse_head_address("head:6379") == ("head", 6379)
 
 
 def test_a_server_on_a_node_leaves_the_devices_to_ray() -> None:

@@ -46,7 +46,7 @@ def call(called: str, /, **arguments: object) -> str:
 
 def plan(*turns: list[str], crash_at: int | None = None) -> Callable[[LLMTask, Decode], str]:
     def write(task: LLMTask, decode: Decode) -> str:
-        num_done = sum(bool(segment.calls) for segment in task.prompt)
+        num_done = sum(segment.tools is not None for segment in task.prompt)
         if num_done == crash_at:
             raise Crash("the process ends")
         if decode.items is None:

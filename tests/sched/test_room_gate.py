@@ -52,6 +52,17 @@ SECOND = compile_graph(
 """),
     {},
 )
+TWO = compile_graph(
+    parse_graph("""
+    graph two(%prompt: text)
+      %k = prefill([c"a ", %prompt]) : kv @llm
+      %a = decode(%k) {max_tokens=10} : text @llm
+      %l = prefill([c"b ", %prompt]) : kv @llm
+      %b = decode(%l) {max_tokens=10} : text @llm
+      return %a, %b
+"""),
+    {},
+)
 KV = 10_000
 
 
@@ -239,3 +250,18 @@ def test_an_old_program_has_a_limited_start_over_a_new_one() -> None:
     machine.submit("old2", 6000, "old")
     assert machine.admitted(machine.handle(EndProgram("a"))) == []
     assert machine.end("a1") == ["new1"]
+
+
+def test_of_queries_that_do_not_come_back_few_are_watched() -> None:
+    """Two calls stand side by side in each query, and nobody continues them: the gate cost a sixth more."""
+    machine = Machine(max_running=100)
+    gate = machine.system.schedulers["llm"]._gate  # type: ignore[union-attr]
+    watched = []
+    for number in range(200):
+        name = f"q{number}"
+        machine.handle(Submit(name, TWO, {"prompt": name}, is_streamed=False))
+        watched.append(name in gate._of_query)
+        tasks = [*machine.system.schedulers["llm"]._of_query[name][0]]  # type: ignore[union-attr]
+        machine.handle(*(LLMReport("llm", 0, Done(task, "text", Usage(10, 0, 5))) for task in tasks))
+    assert all(watched[:30])
+    assert 5 < sum(watched[100:]) < 25

@@ -19,7 +19,7 @@ from stretto.service.apps.answers import as_json, outputs_as_json
 from stretto.service.apps.deployed_app import READY_MADE, deploy_app, load_apps
 from stretto.service.apps.inputs import checked_inputs
 from stretto.service.apps.multipart import read_parts
-from stretto.service.apps.query_request import read_request
+from stretto.service.apps.query_request import read_query
 from stretto.service.apps.setting_types import converted, schema_of, types_of
 from stretto.service.apps.settings import checked_settings, place_of_error
 from stretto.service.refusals import Misplaced
@@ -203,7 +203,7 @@ def test_files_come_beside_the_query_in_a_multipart_body() -> None:
         (b'name="files"; filename="a.bin"\r\nContent-Type: application/pdf', data),
         ('name="files"; filename="grüße.md"'.encode(), b"# x"),
     )
-    request = read_request("multipart/form-data; boundary=boundary", sent)
+    request = read_query("multipart/form-data; boundary=boundary", sent)
     assert (request.inputs, request.stream, request.background) == ({"question": "Who?"}, True, False)
     found = checked_inputs(naive_rag(), request.inputs, request.files)["files"]
     assert [(one.name, one.data) for one in found] == [("a.bin", data), ("grüße.md", b"# x")]
@@ -213,7 +213,7 @@ def test_files_come_beside_the_query_in_a_multipart_body() -> None:
     ("content_type", "sent", "place"),
     [
         ("multipart/form-data", b"", "body"),
-        ("multipart/form-data; boundary=x", b"--x\r\n\r\n\r\n", "body"),
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\n\r\n", "body, part 1"),
         ("multipart/form-data; boundary=x", b"--x\r\nnothing\r\n--x--", "body, part 1"),
         ("multipart/form-data; boundary=x", body(b"x", (b'filename="a"', b"")), "body, part 1"),
         ("multipart/form-data; boundary=x", body(b"x", (b'name="a\xff"', b"")), "body, part 1"),
@@ -236,7 +236,7 @@ def test_files_come_beside_the_query_in_a_multipart_body() -> None:
 )
 def test_a_bad_body_is_refused(content_type: str, sent: bytes, place: str) -> None:
     with pytest.raises(Misplaced) as error:
-        read_request(content_type, sent)
+        read_query(content_type, sent)
     assert error.value.place == place
 
 
@@ -253,7 +253,7 @@ def test_a_bad_body_is_refused(content_type: str, sent: bytes, place: str) -> No
 )
 def test_a_body_that_is_no_json_is_malformed(content_type: str, sent: bytes) -> None:
     with pytest.raises(Refused) as error:
-        read_request(content_type, sent)
+        read_query(content_type, sent)
     assert error.value.status == 400
 
 

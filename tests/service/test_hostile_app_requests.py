@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from stretto.apps import advanced_rag
 from stretto.http.refusals import Refused
 from stretto.service.apps.inputs import checked_inputs
-from stretto.service.apps.query_request import read_request
-from stretto.service.apps.settings import checked_settings, settings_of
+from stretto.service.apps.query_request import read_query
+from stretto.service.apps.settings import checked_settings, setting_types_of
 from stretto.service.refusals import Misplaced
 
 
@@ -26,7 +26,7 @@ APP = advanced_rag()
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | keyed(inner), max_leaves=6)
 COMPONENTS = [component.name for component in APP.components]
-SETTINGS = sorted({name for component in APP.components for name in settings_of(component)})
+SETTINGS = sorted({name for component in APP.components for name in setting_types_of(component)})
 DOCUMENTS = keyed(VALUES, "name", "text", "base64", "url", "more")
 
 
@@ -54,4 +54,4 @@ def test_bodies_are_read_or_refused(body: bytes) -> None:
         ("multipart/form-data; boundary=x", multipart),
     ):
         with contextlib.suppress(Refused):
-            read_request(content_type, sent)
+            read_query(content_type, sent)

@@ -21,7 +21,7 @@ from stretto.engines.catalogue import transforms_engine
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Task
 from stretto.model.values import Document
-from stretto.runtime.worker import CloseEngine, Command, InstanceJob, RunBatch, serve
+from stretto.runtime.worker import CloseEngine, Command, InstanceJob, RunBatch, run_instance
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.apps.inputs import Upload
 from stretto.service.apps.parsing import DocumentParsers
@@ -128,7 +128,7 @@ class OneBatch:
 def test_an_instance_that_waits_holds_nothing_of_its_last_batch() -> None:
     inbox = OneBatch()
     job = InstanceJob("calls", 0, False, FakeBatch, FakeBatchConfig())
-    serve(job, inbox, lambda event: None)
+    run_instance(job, inbox, lambda event: None)
     assert not inbox.was_held
 
 

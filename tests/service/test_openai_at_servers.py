@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from support.emulated import emulating
+from support.emulated import emulating, fleet_of
 from support.services import served
 
 from stretto.engines.catalogue import llm_engine
@@ -52,6 +54,61 @@ def test_a_schema_and_tools_are_asked_of_the_server(http: httpx.Client) -> None:
     body = {**ASKED, "tools": [tool], "tool_choice": "required", "max_tokens": 512}
     (call, *_) = http.post(CHAT, json=body).json()["choices"][0]["message"]["tool_calls"]
     assert call["function"] == {"name": "count", "arguments": '{"n": 1}'}
+
+
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}},
+}
+SCRIPT = [
+    {"when": "", "content": '["I", "do not know"]'},
+    {
+        "when": "Oslo",
+        "content": "Let me see.",
+        "tool_calls": [{"name": "weather", "arguments": {"city": "Oslo"}}],
+    },
+    {"when": "-3 degrees", "content": "It is cold."},
+]
+
+
+def test_a_server_that_takes_tools_is_sent_them_and_the_turns_so_far(tmp_path: Path) -> None:
+    """What is said besides calls comes through, which words in one of two forms could not say."""
+    client_of = pytest.importorskip("openai").OpenAI
+    file = tmp_path / "replies.json"
+    file.write_text(json.dumps(SCRIPT))
+    with (
+        emulating(fleet_of(replies=file)) as (url,),
+        served([llm_engine(url, api="chat")]) as (_, door),
+        client_of(base_url=f"{door}/v1", api_key="none") as client,
+    ):
+
+        def ask(messages: Any, **options: Any) -> Any:
+            asked = {"model": "llm", "tools": [WEATHER], "messages": messages, **options}
+            whole = client.chat.completions.create(**asked).choices[0]
+            with client.chat.completions.stream(**asked) as stream:
+                last = stream.get_final_completion().choices[0]
+            assert last.message.content == whole.message.content
+            assert list(map(said, last.message.tool_calls or ())) == list(
+                map(said, whole.message.tool_calls or ())
+            )
+            return whole
+
+        def said(call: Any) -> tuple[str, str, str]:
+            return call.id, call.function.name, call.function.arguments
+
+        messages: list[Any] = [{"role": "user", "content": "How is the weather in Oslo?"}]
+        found = ask(messages)
+        (call,) = found.message.tool_calls
+        assert (found.message.content, found.finish_reason) == ("Let me see.", "tool_calls")
+        assert (call.id, call.function.arguments) == ("call_0", '{"city": "Oslo"}')
+        messages += [
+            found.message.to_dict(),
+            {"role": "tool", "tool_call_id": call.id, "content": "-3 degrees"},
+        ]
+        assert ask(messages).message.content == "It is cold."
+        assert ask([{"role": "user", "content": "Who?"}]).message.content == '["I", "do not know"]'
+        (must,) = ask([{"role": "user", "content": "Oslo"}], tool_choice="required").message.tool_calls
+        assert must.function.name == "weather"
 
 
 def test_what_the_server_refuses_is_the_requests_fault(http: httpx.Client) -> None:

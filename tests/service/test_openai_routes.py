@@ -21,7 +21,7 @@ from stretto.model.deployment import deploy
 from stretto.model.errors import BadReply, CapacityError
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
-from stretto.service.openai.nested_schemas import closed, moved
+from stretto.transforms.nested_schemas import closed, moved
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -269,7 +269,8 @@ def test_an_answer_that_was_cut_shows_what_there_is(http: httpx.Client, desk: De
     [
         "It rains.",
         "{rain} falls on {place}.",
-        '{"name": "weather", "arguments": {}}',
+        '{"name": "climate", "arguments": {}}',
+        '["weather: Oslo"]',
         '{"tool_calls": [null, 3]}',
         '{"tool_calls": {"name": "weather"}}',
         '["rain"]',
@@ -279,6 +280,22 @@ def test_an_answer_that_was_cut_shows_what_there_is(http: httpx.Client, desk: De
 def test_an_answer_in_no_form_is_a_text(http: httpx.Client, desk: Desk, text: str) -> None:
     whole, (content, calls, _) = tool_answer(http, desk, text)
     assert (whole["message"]["content"], content, calls) == (text, text, [])
+
+
+@pytest.mark.usefixtures("able")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "weather", "arguments": {"city": "Oslo"}}',
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
+        '[{"type": "function", "function": {"name": "weather", "arguments": "{\\"city\\": \\"Oslo\\"}"}}]',
+    ],
+)
+def test_calls_in_the_forms_of_other_models_are_read(http: httpx.Client, desk: Desk, text: str) -> None:
+    whole, (content, streamed, finish) = tool_answer(http, desk, text)
+    (call,), (other,) = whole["message"]["tool_calls"], streamed
+    assert (content, finish) == ("", "tool_calls")
+    assert call["function"] == other["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
 
 
 @pytest.mark.usefixtures("able")

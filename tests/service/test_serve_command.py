@@ -90,7 +90,7 @@ def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def explained() -> str:
     """Return what `stretto explain` says of whose turn it is; empty if it says nothing."""
-    command = [sys.executable, "-m", "stretto.cli.main", "explain", "--app", "naive"]
+    command = [sys.executable, "-m", "stretto.cli.main", "explain", "--app", "naive", "--whole"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     _, _, text = ended.stdout.partition("whose turn, as learned by `stretto serve`\n")
     return text.partition("depths\n")[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from stretto.model.errors import ConfigError
 from stretto.runtime.learned_file import LearnedFile
 from stretto.schema.tables import Tables
 from stretto.service.config import ServiceConfig
+from stretto.wire.metrics import read_samples
 
 APP = """
 from stretto import Input, Template
@@ -65,8 +65,10 @@ def test_the_command_answers_chats_and_apps_with_workers_of_both_places(tmp_path
                 assert http.post("/v1/chat/completions", json=CHAT).status_code == 200
                 answer = http.post("/v1/apps/reply/queries", json={"inputs": {"text": "hi"}}).json()
                 assert answer["outputs"] == {"reply": "to hi"}
-            metrics = http.get("/metrics").text
-            assert re.search(r"requests.* 8", metrics), metrics
+            counts = list(read_samples(http.get("/metrics").text, ("stretto_requests_total",)))
+            assert sum(one.value for one in counts) == 8
+            assert {one.labels["door"] for one in counts} == {"openai", "apps"}
+            assert {one.labels["worker"] for one in counts} == {one.url, other.url}
         assert one.asked
         assert other.asked
         assert all("authorization" not in asked.headers for asked in one.asked)

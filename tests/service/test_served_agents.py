@@ -22,7 +22,7 @@ def add(a: int, b: int) -> int:
 
 
 def write(task: LLMTask, decode: Decode) -> str:
-    if any(segment.calls for segment in task.prompt):
+    if any(segment.tools is not None for segment in task.prompt):
         return "[]" if decode.items else "It is 5."
     return '[{"name": "add", "arguments": {"a": 2, "b": 3}}]'
 

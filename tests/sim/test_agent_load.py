@@ -19,7 +19,7 @@ from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import OutputSource
 from stretto.trace.agents.live_load import LoadAnswer, run_live
-from stretto.trace.agents.load_report import RequestTimes, summarise
+from stretto.trace.agents.load_report import RequestTimes, summarise_load
 from stretto.trace.agents.requests import After, AgentRequest, ChatPrompt, SizedPrompt, checked_trace
 
 # A prefill takes 1 s and 1/64 s for each token that is not cached; a decode step takes 1/8 s.
@@ -96,7 +96,7 @@ def test_a_failed_request_drops_its_followers_and_its_job() -> None:
     assert set(found) == {"long", "fine"}
     assert found["long"].error is not None
     assert found["long"].error.startswith("CapacityError: ")
-    report = summarise(checked_trace(Path("t"), requests), list(found.values()))
+    report = summarise_load(checked_trace(Path("t"), requests), list(found.values()))
     assert (report.answered, report.failed, report.not_ended, report.jobs, report.jobs_done) == (
         1,
         1,
@@ -109,7 +109,7 @@ def test_a_failed_request_drops_its_followers_and_its_job() -> None:
 def test_a_report_has_hand_computed_times() -> None:
     requests = (sized("a", 64, arrival_s=1.0), sized("b", 64, After("a", 1.0)))
     found = simulate(*requests)
-    report = summarise(checked_trace(Path("t"), requests), list(found.values()))
+    report = summarise_load(checked_trace(Path("t"), requests), list(found.values()))
     assert report.duration_s == 7.0  # 3 s, 1 s of a tool, 3 s
     assert report.jobs_per_hour == pytest.approx(3600 / 7)
     assert report.job is not None

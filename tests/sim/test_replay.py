@@ -25,7 +25,8 @@ from stretto.sched.messages import Event, Open, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.replay import WhatIf, _fit_llm, _model_of, _Repeats, replay, replay_engines
-from stretto.trace.run_file import RecordedReplica, RecordedSpan, RunRecorder
+from stretto.trace.recorded_run import RecordedReplica, RecordedSpan
+from stretto.trace.run_file import RunRecorder
 from stretto.trace.run_reading import read_run
 
 ENGINES = virtual_engines(Lengths(answer_tokens=30))
@@ -190,7 +191,7 @@ def test_a_replay_has_the_recorded_placement_and_replicas(tmp_path: Path) -> Non
     slow, fast = llm.replicas
     assert (slow.num_slots, slow.kv_tokens, slow.tp) == (1, 1000, 1)
     assert (fast.num_slots, fast.kv_tokens, fast.tp) == (3, None, 2)
-    assert run.engines[0]["replicas"] == (
+    assert run.engines[0].replicas == (
         RecordedReplica(SLOW, 1, 1000, 1),
         RecordedReplica(FAST, 3, None, 2),
     )
@@ -268,7 +269,7 @@ def test_a_policy_that_is_gone_is_replayed_as_the_nearest_one(
     row["engines"][0] |= {"policy": "oldest_query", "placement": "kv_cost"}
     file.write_text(json.dumps(row) + "\n" + rest)
     run = read_run(file)
-    assert (run.engines[0]["policy"], run.engines[0]["placement"]) == ("programs_first", "stretto")
+    assert (run.engines[0].policy, run.engines[0].placement) == ("programs_first", "stretto")
     done = CommandLine(monkeypatch, capsys)("replay", file, "--json")
     assert "policies that are gone" in done.err
 
@@ -304,31 +305,34 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
             lambda lines: [*lines[:2], lines[2].replace('"latency_s": ', '"latency_s": -')],
             "line 3: latency_s must be a time from 0 to .* s, got -",
         ),
-        (lambda lines: [*lines[:2], lines[2].replace('"spans"', '"spam"')], "line 3: missing fields: spans"),
+        (
+            lambda lines: [*lines[:2], lines[2].replace('"spans"', '"spam"')],
+            "line 3: unknown key 'spam'; did you mean spans.*; known keys: query, graph",
+        ),
         (lambda lines: [*lines, lines[2]], "line 4: query 'q0' is in the file twice"),
         (
             lambda lines: [lines[0].replace('"instances": 2', '"instances": 2.5'), *lines[1:]],
-            "line 1: instances must be a whole number .*, got 2.5",
+            r"line 1: engines\[[0-9]\].instances must be a whole number .*, got 2.5",
         ),
         (
             lambda lines: [lines[0].replace('"replicas": [{', '"replicas": [{}, {', 1), *lines[1:]],
-            "line 1: replicas of engine 'chunking' must be a list of [0-9]+ objects",
+            r"line 1: engines\[0\].replicas\[0\]: the key 'profile' is missing",
         ),
         (
             lambda lines: [lines[0].replace('"tp": 1', '"tp": 0'), *lines[1:]],
-            "line 1: tp must be a whole number from 1 .*, got 0",
+            r"line 1: engines\[[0-9]\].replicas\[0\].tp must be a whole number from 1 .*, got 0",
         ),
         (
             lambda lines: [lines[0].replace("least_seconds", "most_seconds"), *lines[1:]],
-            "line 1: placement must be one of .*, got 'most_seconds'",
+            "line 1: there is no placement 'most_seconds'; there are",
         ),
         (
             lambda lines: [*lines, '{"not_repeated": "jokes"}'],
-            "line 4: not_repeated must be one of sessions, fleet, policies, got 'jokes'",
+            "line 4: not_repeated must be one of fleet, policies, sessions, got 'jokes'",
         ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"throughput"', '"beauty"')],
-            "line 3: objective must be one of latency, throughput, offline, got 'beauty'",
+            "line 3: objective must be one of latency, offline, throughput, got 'beauty'",
         ),
         (
             lambda lines: [lines[0].replace('"name": "llm"', '"name": "gpu"'), *lines[1:]],
@@ -336,7 +340,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"chars": ', '"chars": 9999999999')],
-            "line 3: chars must be a whole number .*, got 9999999999[0-9]*",
+            "line 3: input .*: chars must be a whole number .*, got 9999999999[0-9]*",
         ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"arrival_s": 0.0', '"arrival_s": NaN')],
@@ -348,7 +352,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"prune_order"', '"prune"')],
-            "line 3: passes must be a list, each one of prune_order, .*, got ",
+            "line 3: there is no pass 'prune'; there are prune_order",
         ),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from stretto.costs.tokens import num_tokens
 from stretto.model.values import Segment
-from stretto.sim.synthetic_output import filler, prompt_ids, token_ids
+from stretto.sim.synthetic_output import filler, made_up_token_ids, prompt_ids
 from stretto.sim.synthetic_workloads import (
     bursts,
     lognormal_lengths,
@@ -44,7 +44,7 @@ def test_mooncake_shares_prefixes_by_block(tmp_path: Path) -> None:
         TraceRequest(0.04, 600, 4, (0, 3)),
         TraceRequest(3.0, 1536, 9, (0, 1, 4)),
     ]
-    ids = [token_ids(prompt_text(f"r{n}", request)) for n, request in enumerate(requests)]
+    ids = [made_up_token_ids(prompt_text(f"r{n}", request)) for n, request in enumerate(requests)]
     assert [len(tokens) for tokens in ids] == [1100, 600, 1536]
 
     def num_shared(a: list[int], b: list[int]) -> int:
@@ -184,16 +184,19 @@ def test_made_up_lengths_are_like_azures_conversations() -> None:
 
 def test_filler_has_the_tokens_it_is_asked_for() -> None:
     for tokens in (1, 2, 5, 1000, 5000):
-        assert num_tokens(filler("a", tokens)) == tokens == len(token_ids(filler("a", tokens)))
+        assert num_tokens(filler("a", tokens)) == tokens == len(made_up_token_ids(filler("a", tokens)))
     assert filler("a", 40)[:4] != filler("b", 40)[:4]
 
 
 def test_equal_beginnings_are_equal_tokens() -> None:
-    assert token_ids("abcdefgh")[:2] == token_ids("abcdefgX")[:1] + token_ids("abcdefgh")[1:2]
-    assert token_ids("abcdefgh")[0] == token_ids("abcdXXXX")[0]
-    assert token_ids("abcdefgh")[1] != token_ids("abcdXXXX")[1]
-    assert len(token_ids("größer")) == num_tokens("größer")
-    assert prompt_ids((Segment("ab"), Segment("cd"))) == token_ids("ab") + token_ids("cd")
+    assert (
+        made_up_token_ids("abcdefgh")[:2]
+        == made_up_token_ids("abcdefgX")[:1] + made_up_token_ids("abcdefgh")[1:2]
+    )
+    assert made_up_token_ids("abcdefgh")[0] == made_up_token_ids("abcdXXXX")[0]
+    assert made_up_token_ids("abcdefgh")[1] != made_up_token_ids("abcdXXXX")[1]
+    assert len(made_up_token_ids("größer")) == num_tokens("größer")
+    assert prompt_ids((Segment("ab"), Segment("cd"))) == made_up_token_ids("ab") + made_up_token_ids("cd")
 
 
 def test_ids_of_long_texts_are_those_of_their_characters() -> None:
@@ -205,7 +208,7 @@ def test_ids_of_long_texts_are_those_of_their_characters() -> None:
         ids = [
             int.from_bytes(padded[4 * i : 4 * i + 4].encode(), sys.byteorder) for i in range(num_tokens(text))
         ]
-        assert token_ids(text) == ids
+        assert made_up_token_ids(text) == ids
 
 
 def test_requests_become_queries_in_their_order() -> None:

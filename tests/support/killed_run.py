@@ -28,7 +28,7 @@ REQUESTS = [
     for at in range(24)
 ]
 NUM_CALLS = 3 * len(REQUESTS)
-_PLAN = Plan("test", (Stage((PlannedReplica("writer", (0,)), PlannedReplica("judge", (1,)))),))
+_PLAN = Plan("test", (Stage((PlannedReplica(str(MINI), (0,)), PlannedReplica(str(MINI), (1,)))),))
 
 
 def main(folder: Path) -> None:

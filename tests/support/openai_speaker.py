@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+from stretto.wire import metric_table as table
 from stretto.wire import metrics, paths
 from stretto.wire.errors import RequestRefused, prompt_too_long, too_many_tokens_asked, unknown_model
-from stretto.wire.metrics import Family, Histogram, Sample
+from stretto.wire.metrics import Family, Histogram
 from stretto.wire.models import ModelCard, models_json, tokenize_json
 from stretto.wire.requests import (
     DEFAULT_COMPLETION_TOKENS,
@@ -84,19 +85,22 @@ class Speaker:
 
     def _metrics(self) -> str:
         values: dict[Family, float] = {
-            metrics.NUM_RUNNING: self.stub.num_running,
-            metrics.PROMPT_TOKENS: self._num_prompt_tokens,
-            metrics.OUTPUT_TOKENS: self.stub.num_output_tokens,
+            table.VLLM_NUM_RUNNING: self.stub.num_running,
+            table.VLLM_PROMPT_TOKENS: self._num_prompt_tokens,
+            table.VLLM_OUTPUT_TOKENS: self.stub.num_output_tokens,
         }
-        labels = {"engine": "0", "model_name": MODEL}
+
+        def labels(family: Family) -> tuple[str, ...]:
+            return ("",) * (len(family.labels) - 2) + ("0", MODEL)
+
         return metrics.render(
             (
                 family,
-                Histogram(metrics.REQUEST_BOUNDS_S).samples(family, labels)
+                Histogram(table.REQUEST_BOUNDS_S).samples(family, *labels(family))
                 if family.kind == "histogram"
-                else [Sample(family.name, values.get(family, 0.0), labels)],
+                else [family.sample(values.get(family, 0.0), *labels(family))],
             )
-            for family in metrics.FAMILIES
+            for family in table.VLLM
         )
 
 

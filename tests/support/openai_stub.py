@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from stretto.wire import paths, sse
-from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, chunk_json, whole_json
+from stretto.wire.answer_writing import chunk_json, whole_json
+from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts
 from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 from stretto.wire.fields import read_body
 from stretto.wire.logprobs import TokenLogprob

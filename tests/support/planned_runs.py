@@ -17,8 +17,8 @@ APP = Application(
 PLAN = Plan(
     "test",
     (
-        Stage((PlannedReplica("draft", (0,)), PlannedReplica("sum", (1,), 2.0)), ends_at_first=True),
-        Stage((PlannedReplica("sum", (0,)), PlannedReplica("sum", (1,)), PlannedReplica("judge", (0, 1)))),
+        Stage((PlannedReplica("m", (0,)), PlannedReplica("m", (1,), 2.0)), ends_at_first=True),
+        Stage((PlannedReplica("m", (0,)), PlannedReplica("m", (1,)), PlannedReplica("n", (0, 1)))),
     ),
 )
 

@@ -16,6 +16,7 @@ import uvloop
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.serve import RunningRouter
+from stretto.wire.metrics import read_samples
 
 EVENTS = [b'data: {"id":"x","choices":[{"index":0,"text":"%d"}]}\n\n' % i for i in range(5)]
 COUNTS = (
@@ -251,17 +252,18 @@ class Routing:
         body = {"model": "m", "prompt": "Hello", "stream": stream, **more}
         return await self.client.post("/v1/completions", content=json.dumps(body))
 
-    async def samples(self) -> dict[str, float]:
-        """Return the values of the router's metrics by name with labels."""
+    async def total(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric's values whose labels have these values."""
         text = (await self.client.get("/metrics")).text
-        lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, value in lines}
+        found = [one for one in read_samples(text, (name,)) if labels.items() <= one.labels.items()]
+        return sum(one.value for one in found)
 
 
 @asynccontextmanager
 async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> AsyncIterator[Routing]:
     """Run a router before stub servers of these modes, and before servers at `urls`."""
     record, num_slots = settings.pop("record", None), settings.pop("num_slots", 256)
+    watch = settings.pop("watch", None)
     kv_tokens, profile = settings.pop("kv_tokens", None), settings.pop("profile", UNKNOWN_LLM)
     async with AsyncExitStack() as stack:
         servers = [StubServer(mode) for mode in modes]
@@ -273,7 +275,7 @@ async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> A
             for url in (*(server.url for server in servers), *urls)
         )
         config = RouterConfig(worker=workers, port=0, **settings)
-        router = await stack.enter_async_context(RunningRouter(config, record))
+        router = await stack.enter_async_context(RunningRouter(config, record, watch=watch))
         client = httpx.AsyncClient(
             base_url=router.url, timeout=PATIENCE_S, headers={"content-type": "application/json"}
         )

@@ -12,6 +12,8 @@ from stretto import Runtime
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.model.deployment import Deployment
 from stretto.model.tasks import LLMEvent
+from stretto.operate.step_requests import StepRequests
+from stretto.operate.watch import Watch
 from stretto.sched.observer import Observer
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.config import ServiceConfig
@@ -27,17 +29,21 @@ def served(
     apps: Mapping[str, DeployedApp] | None = None,
     observers: Sequence[Observer] = (),
     pool: WorkerPool | None = None,
+    watch: Watch | None = None,
+    state: Path | None = None,
 ) -> Iterator[tuple[Service, str]]:
     """Run a service until the end of the block; yields it and its URL."""
     places = LastInstances()
     config = config or ServiceConfig(port=0)
+    if watch is not None:
+        observers = [*observers, StepRequests(watch.observers)]
     weights = {tenant.name: tenant.weight for tenant in config.tenant}
     if pool is not None:
         deployments, observers = [*deployments, pool.deployment], [*observers, pool]
     with Runtime(deployments, observers=[places, *observers], tenant_weights=weights) as runtime:
         if pool is not None:
             runtime.run_on_loop(pool.__aenter__)
-        service = Service(runtime, config, apps, places, pool=pool)
+        service = Service(runtime, config, apps, places, pool=pool, watch=watch, state=state)
         runtime.run_on_loop(service.__aenter__)
         try:
             yield service, service.url

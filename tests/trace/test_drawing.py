@@ -13,7 +13,7 @@ from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.text import parse_graph
 from stretto.trace.drawing import draw_graph
-from stretto.trace.layout import Edge, place
+from stretto.trace.layout import Edge, lay_out
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -101,7 +101,7 @@ def _dags(draw: st.DrawFn) -> tuple[list[str], list[Edge]]:
 @given(_dags())
 def test_boxes_never_overlap_and_edges_run_from_left_to_right(dag: tuple[list[str], list[Edge]]) -> None:
     names, edges = dag
-    layout = place({name: (80.0 + 5 * i, 40.0 + i) for i, name in enumerate(names)}, edges)
+    layout = lay_out({name: (80.0 + 5 * i, 40.0 + i) for i, name in enumerate(names)}, edges)
     for a, b in combinations(layout.boxes.values(), 2):
         apart_x = a.x + a.width <= b.x or b.x + b.width <= a.x
         assert apart_x or abs(a.y - b.y) >= (a.height + b.height) / 2

@@ -11,7 +11,7 @@ from recorded import driver
 from stretto.cluster.messages import StopInstance
 from stretto.model.tasks import Decode, LLMTask, Started
 from stretto.sched.messages import Admit, CancelTask, LLMReport, StartBatch
-from stretto.trace.lanes import covered, horizon_s, lanes, pack, running_s
+from stretto.trace.lanes import covered, horizon_s, lanes, pack_rows, running_s
 from stretto.trace.recorder import Recorder
 
 _INTERVALS = st.lists(
@@ -24,7 +24,7 @@ _INTERVALS = st.lists(
 def test_packed_intervals_share_no_time_and_use_as_few_lanes_as_possible(
     intervals: list[tuple[int, int]],
 ) -> None:
-    numbers = pack(intervals)
+    numbers = pack_rows(intervals)
     for number in set(numbers):
         own = sorted(i for i, at in zip(intervals, numbers, strict=True) if at == number)
         assert all(a[1] <= b[0] for a, b in pairwise(own))

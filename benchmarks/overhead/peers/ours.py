@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
-from stretto.apps.components.component import Builder, Component, Input, Source
+from stretto.apps.components.builder import Builder
+from stretto.apps.components.component import Component, Input, Source
 from stretto.apps.template import Template
 from stretto.graph.graph import Ref
 from stretto.graph.ops import Port

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stretto.apps.components.bounds import at_least
-from stretto.apps.components.component import Builder, Component
-from stretto.apps.components.tool_prompts import calls_schema, signature_of
+from stretto.apps.components.builder import Builder
+from stretto.apps.components.component import Component
+from stretto.apps.components.tool_prompts import signature_of, turn_schema
 from stretto.graph.graph import RECORD, Arg, Graph, Ref
 from stretto.graph.ops import Port
 from stretto.model.errors import ConfigError
@@ -127,13 +128,14 @@ def _settings(config: Agent.Config) -> Mapping[str, object]:
     """Return the settings as an `expand` step keeps them: scalars only."""
     lines = [f"- {signature_of(tool)}: {tool.description}" for tool in config.tools]
     max_tokens = max(config.call_tokens, config.max_tokens)
-    offer = ToolOffer(config.instructions, tuple(t.to_openai() for t in config.tools), True, max_tokens)
-    last = ToolOffer(config.instructions, offer.tools, False, config.max_tokens)
+    functions = tuple(tool.declared.to_openai() for tool in config.tools)
+    offer = ToolOffer(config.instructions, functions, max_tokens=max_tokens)
+    last = ToolOffer(config.instructions, functions, "none", config.max_tokens)
     return {
         "introduction": "\n".join([config.instructions, "Tools:", *lines]),
         "offer": offer.to_json(),
         "last_offer": last.to_json(),
-        "schema": "" if config.constrained is False else calls_schema(config.tools, config.max_calls),
+        "schema": "" if config.constrained is False else turn_schema(config.tools, config.max_calls),
         "schema_if_able": config.constrained is None,
         "has_effects": any(tool.effects for tool in config.tools),
         **{name: getattr(config, name) for name in _LIMITS},

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stretto.apps.components.component import Builder
+from stretto.apps.components.builder import Builder
 from stretto.graph.graph import Arg, Constant, Graph, PromptParts, Ref, Slot
 
 ASK_AGAIN = "ask_again"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.apps.components.bounds import at_least
-from stretto.apps.components.component import Builder, Component
+from stretto.apps.components.builder import Builder
+from stretto.apps.components.component import Component
 from stretto.graph.graph import WHEN, Ref
 from stretto.graph.ops import Port
 from stretto.graph.types import list_of

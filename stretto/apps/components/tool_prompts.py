@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from stretto.model.tools import Tool
+from stretto.model.tools import Tool, ToolFunction
+from stretto.transforms.call_schemas import calls_schema
 
 _REF = "#/$defs/"
 _PLAIN = ("string", "integer", "number", "boolean")
@@ -45,37 +47,14 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def calls_schema(tools: Sequence[Tool], max_calls: int) -> str:
-    """Return the JSON schema, as text, of a list of at most `max_calls` calls of these tools."""
-    kinds: dict[str, Any] = {}
-    options = []
-    for tool in tools:
-        schema = _moved(dict(tool.parameters), tool.name)
-        kinds |= schema.pop("$defs", {})
-        if not tool.schema:
-            schema["properties"]["input"]["maxLength"] = _MAX_INPUT_CHARS
-        options.append(
-            {
-                "type": "object",
-                "properties": {"name": {"const": tool.name}, "arguments": schema},
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-        )
-    items: object = options[0] if len(options) == 1 else {"anyOf": options}
-    found = {"type": "array", "items": items, "maxItems": max_calls}
-    return _json({**found, "$defs": kinds} if kinds else found)
+def turn_schema(tools: Sequence[Tool], max_calls: int) -> str:
+    """Return the JSON schema, as text, of a turn: a list of at most `max_calls` calls of these tools."""
+    functions = [tool.declared if tool.schema else _of_short_text(tool) for tool in tools]
+    listed, defs = calls_schema(functions, max_calls)
+    return _json({**listed, "$defs": defs})
 
 
-def _moved(schema: Any, tool: str) -> Any:
-    """Return a schema whose own definitions have names that no other tool's have."""
-    if isinstance(schema, list):
-        return [_moved(inner, tool) for inner in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: _moved(value, tool) for key, value in schema.items()}
-    if isinstance(ref := moved.get("$ref"), str) and ref.startswith(_REF):
-        moved["$ref"] = f"{_REF}{tool}.{ref.removeprefix(_REF)}"
-    if "$defs" in moved and isinstance(moved["$defs"], dict):
-        moved["$defs"] = {f"{tool}.{name}": kind for name, kind in moved["$defs"].items()}
-    return moved
+def _of_short_text(tool: Tool) -> ToolFunction:
+    """Return a tool that takes one text, as one that takes a short one."""
+    text = {"type": "string", "maxLength": _MAX_INPUT_CHARS}
+    return replace(tool.declared, parameters={**tool.parameters, "properties": {"input": text}})

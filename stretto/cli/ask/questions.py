@@ -14,10 +14,11 @@ from rich.console import Console
 
 from stretto.apps.template import Configuration, Template
 from stretto.cli.ask.answers import PrintedAnswer, Printer
-from stretto.cli.ask.saved_answers import Saved, entry_of
+from stretto.cli.ask.saved_answers import Saved, answer_entry
 from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
+from stretto.cli.reachable import out_of_reach
 from stretto.cli.terminal import note
 from stretto.model.deployment import Deployment
 from stretto.model.errors import NotSaved, StrettoError
@@ -70,11 +71,15 @@ class Questions:
     async def run(self, engines: Assembled, errors: Console) -> list[PrintedAnswer]:
         """Start the engines, index the documents, ask the questions, print the answers, and return them.
 
-        If indexing fails, the error is raised; with JSON output it becomes the answer to each question.
+        If no server of an engine can be reached, or indexing fails, the error is raised; with JSON output it
+        becomes the answer to each question.
         """
         if len(self.saved) == len(self.questions):
             return self._print_saved()
         began_s = time.monotonic()
+        by_options = [one for one in engines.deployments if one.name not in engines.from_file]
+        if away := await out_of_reach(by_options):  # one in a file is waited for
+            return self._all_failed(away[0])
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
                 progress.add_task("loading models", total=None)
@@ -96,18 +101,22 @@ class Questions:
                 try:
                     await self._index(runtime, errors)
                 except StrettoError as error:
-                    if not self.printer.as_json:
-                        raise
-                    answers = [PrintedAnswer.failed(question, error) for question in self.questions]
-                    for answer in answers:
-                        self.printer.print(answer)
-                    return answers
+                    return self._all_failed(error)
             with bar(errors) as progress:
                 answering = progress.add_task("answering", total=len(self.questions))
                 committer = None
                 if self.journal is not None:
                     committer = await stack.enter_async_context(Committer(self.journal))
                 return await self._ask_all(runtime, committer, lambda: progress.advance(answering))
+
+    def _all_failed(self, error: StrettoError) -> list[PrintedAnswer]:
+        """Print and return the error as the answer to each question, if the output is JSON; else raise it."""
+        if not self.printer.as_json:
+            raise error
+        answers = [PrintedAnswer.failed(question, error) for question in self.questions]
+        for answer in answers:
+            self.printer.print(answer)
+        return answers
 
     async def _index(self, runtime: Runtime, errors: Console) -> None:
         with bar(errors) as progress:
@@ -176,7 +185,7 @@ class Questions:
                     query = await self._submit(runtime, question)
                     saved = await query, _ending(query)
                     if committer is not None:
-                        await committer.save(entry_of(number, question, *saved))
+                        await committer.save(answer_entry(number, question, *saved))
                 return self.printer.answer(question, *saved)
             except NotSaved:
                 raise

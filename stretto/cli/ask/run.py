@@ -13,7 +13,7 @@ from stretto.cli.ask.answers import PrintedAnswer, Printer
 from stretto.cli.ask.check import Checked
 from stretto.cli.ask.questions import Questions, recorded
 from stretto.cli.ask.reports import print_times, write_traces
-from stretto.cli.ask.saved_answers import open_journal, saved_in
+from stretto.cli.ask.saved_answers import open_answers, saved_in
 from stretto.cli.collections import by_absolute_path, collections_engine, missing, opened
 from stretto.cli.indexing import IndexingRecorder
 
@@ -53,7 +53,7 @@ def run(checked: Checked, errors: Console) -> bool:
             recorder=recorder,
         )
         if request.journal is not None:
-            journal = stack.enter_context(open_journal(request.journal, checked))
+            journal = stack.enter_context(open_answers(request.journal, checked))
             saved = saved_in(journal.entries(), request.questions)
             questions = replace(questions, journal=journal, saved=saved)
         if request.record is not None:

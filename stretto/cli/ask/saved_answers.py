@@ -31,7 +31,7 @@ _BEFORE = (
 )
 
 
-def open_journal(path: Path, checked: Checked) -> JournalFile:
+def open_answers(path: Path, checked: Checked) -> JournalFile:
     """Open a journal, which belongs to all that decides the answers: documents, app, settings and engines.
 
     Raises:
@@ -70,7 +70,7 @@ def _text_of(file: Path | None) -> str:
         raise UserError(f"{file}: {error}") from error
 
 
-def entry_of(number: int, question: str, outputs: Outputs, ending: Ending | None = None) -> JournalEntry:
+def answer_entry(number: int, question: str, outputs: Outputs, ending: Ending | None = None) -> JournalEntry:
     """Return the entry of the answer to a question: outputs of the app's run, and how the answer ended."""
     text, sources = outputs["answer"], outputs["sources"]
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []

@@ -60,10 +60,10 @@ class AnswerSource:
 
 def source_of(hit: Hit, name: str, answer: str, question: str = "") -> AnswerSource:
     """Return the source of an answer that a hit is. Its document's file is read to number lines."""
-    return AnswerSource(hit, name, lines_of(hit.chunk), cite(hit.chunk, answer, question))
+    return AnswerSource(hit, name, lines_of_chunk(hit.chunk), cite(hit.chunk, answer, question))
 
 
-def lines_of(chunk: Chunk) -> tuple[int, int] | None:
+def lines_of_chunk(chunk: Chunk) -> tuple[int, int] | None:
     """Return the first and last line of a chunk in its file, counted from 1.
 
     Returns None for a chunk with pages or sections, and where the file is gone, has changed, or is no text.

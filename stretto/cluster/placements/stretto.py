@@ -11,7 +11,10 @@ The terms, all in seconds:
 - slowdown: the delay of all requests that run there, by the prefill in as many of their steps as are left,
   and by one more sequence in each step. It counts as often as a step there takes the time of one alone, for
   requests that stay longer are beside more others, and delay them;
-- decode: of its own answer, beside those that run there;
+- decode: of its own answer, beside those that run there. A request that comes and one that it meets run
+  beside each other for half of an answer in the mean, however lengths vary: the residual life of the one
+  that runs is as much longer as it is likelier to be a long one. It is less where later requests are free to
+  go to the instance with fewer neighbours, which makes up for the choice;
 - later: the delay of the requests that will come before the instance has done all its prefills, this one
   included: each of them waits for this prefill too. The requests of jobs come in bursts, which the rate of
   the last seconds does not foretell: each second of their prefills costs `_BURST_PRICE` more;
@@ -100,9 +103,10 @@ class Stretto(ScoredPlacement):
         self._mean_renewal = 0.0
         self._usual_slowness = 1.0
         self._speeds: dict[InstanceId, tuple[Profile, _Speeds]] = {}
-        self._num_requests = self._missing_tokens = 0.0
+        self._num_requests = self._missing_tokens = self._num_free = 0.0
         self._counted_s = 0.0
-        self._requests_per_s = self._tokens_per_s = 0.0
+        self._requests_per_s = self._tokens_per_s = self._free_per_s = 0.0
+        self._freedom: tuple[PlacementRequest, float] | None = None
         self._first_s: float | None = None
 
     def prepare(
@@ -118,6 +122,7 @@ class Stretto(ScoredPlacement):
                     break
         self._measure_rates(now_s)
         self._options, self._renewal = options, None
+        self._freedom = request, _freedom(request, held, len(options))
         self._siblings = self._together.instances(request)
 
     def terms(
@@ -136,7 +141,8 @@ class Stretto(ScoredPlacement):
         missing = request.num_tokens - held_tokens
         prefill_s = slowness * (base_s + per_token_s * missing)
         left_s = chunk_s * view.expected_output / 2
-        neighbours_s = num_running * output * per_neighbour_s
+        beside = 2.0 + self._free_per_s * output * per_output_s
+        neighbours_s = num_running * output * per_neighbour_s / beside
         if request.purpose.job and view.profile.reads_shared_once:
             delay_s = min(per_token_s * missing, delay * left_s)
             slowdown_s = num_running * delay_s + neighbours_s * _new_share(request, view)
@@ -194,8 +200,8 @@ class Stretto(ScoredPlacement):
         return tokens
 
     def _measure_rates(self, now_s: float) -> None:
-        """Update how many requests come to an instance in a second, and how many tokens it has to prefill for
-        them, as seen lately.
+        """Update how many requests come to an instance in a second, how many of them were free to go
+        elsewhere, and how many tokens it has to prefill for them, as seen lately.
         """
         num_instances = self.index.num_instances
         if not num_instances or self._first_s is None:
@@ -208,6 +214,7 @@ class Stretto(ScoredPlacement):
         share = math.exp(min(0.0, self._counted_s - now_s) / _RATE_S) / (seen_s * num_instances)
         self._requests_per_s = share * self._num_requests
         self._tokens_per_s = share * self._missing_tokens
+        self._free_per_s = share * self._num_free
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
         """Count a request, and the tokens that an instance has to prefill for it."""
@@ -217,6 +224,9 @@ class Stretto(ScoredPlacement):
         faded = math.exp((self._counted_s - now_s) / _RATE_S)
         missing = request.num_tokens - self.index.held_by(instance, request)
         self._num_requests = self._num_requests * faded + 1.0
+        self._num_free *= faded
+        if self._freedom is not None and self._freedom[0] is request:
+            self._num_free += self._freedom[1]
         self._missing_tokens = self._missing_tokens * faded + missing
         self._counted_s = now_s
 
@@ -230,6 +240,15 @@ class Stretto(ScoredPlacement):
         """Forget the speed of an instance that has left."""
         if isinstance(event, Left):
             self._speeds.pop(event.instance, None)
+
+
+def _freedom(request: PlacementRequest, held: Held, num_options: int) -> float:
+    """Return the share of a request's prompt that no instance holds before others: 1 for a prompt that costs
+    the same everywhere.
+    """
+    tokens = held.tokens.values()
+    least = min(tokens, default=0) if len(tokens) >= num_options else 0
+    return 1.0 - (max(tokens, default=0) - least) / max(1, request.num_tokens)
 
 
 def _new_share(request: PlacementRequest, view: InstanceView) -> float:

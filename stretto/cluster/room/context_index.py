@@ -94,6 +94,10 @@ class ContextIndex:
             self._kinds.popitem(last=False)
         return found
 
+    def known_silences(self, kind: str) -> Silences | None:
+        """Return what is known of the silences of a kind of programs without names; None if nothing is."""
+        return self._kinds.get((kind, False))
+
     def check_invariants(self) -> None:
         """Check that programs and numbers agree. For tests."""
         by_program = [one for program in self.programs.values() for one in program.contexts]

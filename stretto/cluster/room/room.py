@@ -157,6 +157,13 @@ class Room:
             self._wants_blocks = False
         return self._wants_blocks
 
+    def is_known_to_stay_away(self, kind: str) -> bool:
+        """Return whether enough programs without a name of a kind have answered and not come back, so that
+        not each of them has to be made known while the room is not guarded.
+        """
+        silences = self._index.known_silences(kind)
+        return silences is not None and silences.is_known and not self._silent.is_worth_room(silences)
+
     def arrive(self, request: RoomRequest, now_s: float) -> Entered | None:
         """Take note of a request, and return it if it may go out at once. If not, `admit` says when."""
         self._leave_overdue(now_s)
@@ -342,10 +349,11 @@ class Room:
     def _admit_small(self, now_s: float) -> Iterator[Entered]:
         """Let small requests that are held go by the lane, as far as it has room."""
         while True:
-            room, most = self._rooms.emptiest_lane()
+            emptiest, most = self._rooms.emptiest_lane()
             holding = self.held.best(now_s, most)
             if holding is None:
                 return
+            room = self._rooms.lane_at(holding.context, holding.need) or emptiest
             self._hold_no_more(holding.key)
             if (inside := self._rooms.roomiest(holding.context)[1]) is not None:
                 yield self._go(holding.context, inside, now_s - holding.since_s)

@@ -152,10 +152,16 @@ class Rooms:
         """Return the instance with the emptiest lane, and how many tokens a request there may take."""
         emptiest, most = self.serving[0], -math.inf
         for room in self.serving:
-            free = _LANE_IN_FLIGHT * room.belief.tokens - room.lane_tokens
-            if free > most:
+            if (free := _lane_free(room)) > most:
                 emptiest, most = room, free
         return emptiest, min(most, _LANE_SIZE * emptiest.belief.tokens)
+
+    def lane_at(self, context: Context, need: float) -> InstanceRoom | None:
+        """Return the instance where a context was computed last, if its lane takes so many tokens more."""
+        room = self.of(context)
+        if room is None or not (context.is_computed and room.is_serving):
+            return None
+        return room if need <= min(_lane_free(room), _LANE_SIZE * room.belief.tokens) else None
 
     def claimed(self) -> dict[InstanceId, int]:
         """Return how many tokens the contexts inside take of each instance's memory."""
@@ -164,3 +170,8 @@ class Rooms:
     def _largest(self) -> float:
         """Return the tokens of the largest memory where contexts may enter."""
         return max(room.belief.tokens for room in self.serving)
+
+
+def _lane_free(room: InstanceRoom) -> float:
+    """Return the tokens that the lane of an instance still takes."""
+    return _LANE_IN_FLIGHT * room.belief.tokens - room.lane_tokens

@@ -28,9 +28,11 @@ have further requests, and where they do not.
 _LIKELY = 0.5
 """Chance to come back below which a program is waited for no longer."""
 _REFRESH, _MOST_CHANGES = 16, 1024
+_ENOUGH = 64
+"""Answers of a kind from which on it is known whether its programs come back."""
 
 
-def bin_of(silent_s: float) -> int:
+def silence_bin(silent_s: float) -> int:
     """Return the number of the bin that a time since an answer falls into."""
     if silent_s < _FIRST_S:
         return 0
@@ -56,8 +58,17 @@ class Silences:
         self._prior = _LIKELY_TO_RETURN if is_named else _UNLIKELY_TO_RETURN
         self._returned = [0.0] * _NUM_BINS
         self._passed = [0.0] * _NUM_BINS
-        self._num_counted = self._num_changes = 0
+        self._num_begun = self._num_counted = self._num_changes = 0
         self._patience, self._patient_within_s = 0, 1e-9
+
+    @property
+    def is_known(self) -> bool:
+        """Whether so many silences have begun that more would hardly tell anything else."""
+        return self._num_begun >= _ENOUGH
+
+    def begin(self) -> None:
+        """Count a silence that begins."""
+        self._num_begun += 1
 
     def patience(self, within_s: float) -> int:
         """Return the number of the first bin at whose begin a silent program is not likely to come back

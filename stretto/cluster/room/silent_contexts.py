@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from stretto.cluster.room.context_index import ContextIndex
 from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.rooms import Rooms
-from stretto.cluster.room.silences import Silences, bin_of, end_s
+from stretto.cluster.room.silences import Silences, end_s, silence_bin
 from stretto.model.sorted_queue import SortedQueue
 
 _MOST_OUTSIDE = 10_000
@@ -60,6 +60,7 @@ class SilentContexts:
         there are too many.
         """
         context.last_s, context.bin = now_s, 0
+        context.silences.begin()
         context.program.silent[context] = None
         if context.is_inside:
             self._inside[context] = None
@@ -72,7 +73,7 @@ class SilentContexts:
         """Learn from a context that goes on with a request, which has `common` blocks of the last prompt."""
         self.forget(context)
         is_useful = 2 * common >= len(context.blocks)
-        number = bin_of(now_s - context.last_s)
+        number = silence_bin(now_s - context.last_s)
         for passed in range(context.bin, number):
             context.silences.pass_bin(passed)
         context.silences.end_in(number, is_useful=is_useful)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting, unwanted
 from stretto.engines.batch.embedding import MINILM, model_file
-from stretto.engines.batch.pieces import DocumentText, TextPiece, gap_tokens, pieces_of
+from stretto.engines.batch.pieces import DocumentText, TextPiece, gap_tokens, text_pieces
 from stretto.model.errors import ConfigError, QueryCancelled
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Task
@@ -151,7 +151,7 @@ def chunk_document(
         ConfigError: there would be more than `max_chunks` chunks, of too few bytes; None sets no limit.
     """
     text = DocumentText.of(document.sections)
-    pieces = _while_wanted(pieces_of(text, tokenizer, budget_tokens), is_unwanted)
+    pieces = _while_wanted(text_pieces(text, tokenizer, budget_tokens), is_unwanted)
     packed = _pack(pieces, budget_tokens, overlap_tokens)
     spans = list(packed if max_chunks is None else _bounded(packed, text.text, max_chunks))
     chunks: list[Chunk] = []

@@ -126,7 +126,7 @@ class Embedding:
             self._one_by_one.close()
 
     def _embed(self, applications: Sequence[OpApplication]) -> list[object]:
-        texts = [text_of(application) for application in applications]
+        texts = [embedded_text(application) for application in applications]
         if self._one_by_one is None:
             if all(self._is_unwanted(application.task.id) for application in applications):
                 return [unwanted(application) for application in applications]
@@ -137,7 +137,7 @@ class Embedding:
     def _answer(self, application: OpApplication) -> object:
         if self._is_unwanted(application.task.id):
             return unwanted(application)
-        return self._encode([text_of(application)])[0]
+        return self._encode([embedded_text(application)])[0]
 
     def _encode(self, texts: list[str]) -> NDArray[np.float32]:
         vectors = self._model.encode(
@@ -185,7 +185,7 @@ def model_file(model: str, name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def text_of(application: OpApplication) -> str:
+def embedded_text(application: OpApplication) -> str:
     """Return the text to embed. Raises BadReply if there is none."""
     value = application.require("texts", object)
     try:

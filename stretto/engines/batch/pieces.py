@@ -91,7 +91,7 @@ def gap_tokens(before: TextPiece, after: TextPiece) -> int:
     return (after.start - before.end) // _MAX_LETTERS_PER_TOKEN
 
 
-def pieces_of(text: DocumentText, tokenizer: Tokenizer, budget_tokens: int) -> Iterator[TextPiece]:
+def text_pieces(text: DocumentText, tokenizer: Tokenizer, budget_tokens: int) -> Iterator[TextPiece]:
     """Yield the pieces that a document's chunks are packed from, of up to `budget_tokens` each, in order.
 
     The time is linear in the length, and the memory bounded, whatever the text.

@@ -71,8 +71,10 @@ def build_request(
         {"add_generation_prompt": False, "continue_final_message": True} if is_open else {}
     )
     offer = prompt.offer
-    if offer is not None and not offer.may_call:
-        extra["tool_choice"] = "none"
+    if offer is not None and offer.choice != "auto":
+        extra["tool_choice"] = offer.choice
+    if offer is not None and offer.max_calls == 1:
+        extra["parallel_tool_calls"] = False
     tools = () if offer is None else offer.tools
     return ChatRequest(model=model, messages=prompt.messages, options=options, tools=tools, extra=extra)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stretto.engines.openai_server.config import OpenAIServerConfig
-from stretto.engines.openai_server.http import Http, read_json
+from stretto.engines.openai_server.http import Http, read_server_json
 from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
 from stretto.model.errors import BadReply, ConfigError, EngineFailure
 from stretto.model.extras import is_installed
@@ -88,7 +88,7 @@ async def find_model(http: Http, wanted: str | None, *, others_serve: bool = Fal
         EngineFailure: none is named, and the server cannot be asked or lists none.
     """
     try:
-        models = read_models(read_json(await http.fetch(paths.MODELS, others_serve=others_serve)))
+        models = read_models(read_server_json(await http.fetch(paths.MODELS, others_serve=others_serve)))
     except BadReply:
         if wanted is None:
             raise
@@ -146,7 +146,7 @@ async def _their_tokens(http: Http, model: str) -> list[int] | None:
     """Return the probe text as the server tokenises it, or None if it does not tell."""
     try:
         asked = await http.fetch(paths.TOKENIZE, tokenize_request(model, _PROBE), is_retried=False)
-        return read_tokens(read_json(asked))
+        return read_tokens(read_server_json(asked))
     except EngineFailure:
         return None
 

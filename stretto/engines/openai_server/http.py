@@ -327,7 +327,7 @@ class Http:
         async for received in answer.parts():
             self._check_silence(last_s)
             for data in decoder.feed(received):
-                yield read_json(data)
+                yield read_server_json(data)
                 last_s = time.monotonic()
             if decoder.is_done:
                 return
@@ -355,7 +355,7 @@ def _raise_for_error(body: bytes) -> None:
             raise_for_event(answer)
 
 
-def read_json(data: bytes) -> Any:
+def read_server_json(data: bytes) -> Any:
     """Parse JSON that a server sent. Raises BadServer if it is not JSON."""
     try:
         return json.loads(data)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 from stretto.cluster.kv_events import AllBlocksCleared, KVEvent
@@ -32,7 +33,7 @@ from stretto.engines.openai_server.chat_refusals import says_no_chat, says_no_sy
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
 from stretto.engines.openai_server.held_blocks import HeldByServer
-from stretto.engines.openai_server.http import Http, read_json
+from stretto.engines.openai_server.http import Http, read_server_json
 from stretto.engines.openai_server.metrics import read_load
 from stretto.engines.openai_server.places import ServerSlot
 from stretto.engines.openai_server.priority import priority_of
@@ -40,7 +41,13 @@ from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN, SentPrompt, en
 from stretto.engines.openai_server.reading import AnswerReader
 from stretto.engines.openai_server.reply_openings import ReplyOpenings
 from stretto.engines.openai_server.request_fields import RequestFields
-from stretto.engines.openai_server.tool_use import asked_with, items_of, refuses_tools
+from stretto.engines.openai_server.tool_use import (
+    ListReply,
+    ObjectReply,
+    asked_with,
+    refuses_tools,
+    reply_form,
+)
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.openai_server.whole_answers import WholeAnswers
 from stretto.llm.output.output import DecodeOutput
@@ -214,8 +221,7 @@ class OpenAIServer:
         slot: ServerSlot,
         offered: ToolOffer | None,
     ) -> Done:
-        """Ask for an answer, and emit its pieces as they come. A reply that may be calls of offered tools is
-        emitted at its end.
+        """Ask for an answer, and emit its pieces as they come.
 
         Args:
             offered: tools that are sent if the server is asked by chat; else they stand in words.
@@ -226,11 +232,11 @@ class OpenAIServer:
         for num_left in reversed(range(_MAX_ASKED)):
             facts = _facts_for(task, known)
             offer = offered if facts.api == "chat" else None
-            is_turn = offer is not None and wanted.items is not None
+            reply = None if offer is None else reply_form(offer, wanted)
             decode = wanted if offer is None else asked_with(wanted, offer)
             if not is_raw(task.prompt):
                 decode = self._stopped(decode, facts)
-            is_read = task.silence_s == 0 and not is_turn
+            is_read = task.silence_s == 0 and not isinstance(reply, ListReply)
             opening = self._openings.of_next(is_list=decode.items is not None, is_read=is_read)
             output = DecodeOutput(decode, task.prompt, opening)
             prompt = encode(facts, task, offer)
@@ -239,7 +245,7 @@ class OpenAIServer:
                     facts,
                     prompt,
                     _fitted(prompt, decode, facts),
-                    _feeder(task, output, _unseen if is_turn else emit),
+                    _feeder(task, output, emit, reply),
                     rank,
                     slot,
                     others_serve=task.others_serve,
@@ -252,19 +258,20 @@ class OpenAIServer:
                 known = await self._facts_after(error, known, facts.api)
         self._has_chatted = self._has_chatted or facts.api == "chat"
         last, value = output.finish(reader.finish)
-        if is_turn and offer is not None:
-            last = items_of(str(value), reader.tool_calls, offer, wanted.max_items)
-            value = list(last)
+        self._openings.observe(output, value, has_reasoning=reader.has_reasoning)
+        has_thoughts_alone = reader.has_reasoning and not value and not reader.tool_calls
+        if reply is not None:
+            last = [*chain.from_iterable(map(reply.feed, last)), *reply.finish(reader.tool_calls)]
+            value = reply.value
         for piece in last:
             emit(Piece(task.id, piece))
-        self._openings.observe(output, value, has_reasoning=reader.has_reasoning)
         written = output.written if task.is_continued else None
         return Done(
             task.id,
             value,
             reader.usage(prompt.num_tokens),
             None if written is None else answer_segment(written),
-            "thoughts" if reader.has_reasoning and not value else output.finish_reason,
+            "thoughts" if has_thoughts_alone else output.finish_reason,
         )
 
     def _stopped(self, decode: Decode, facts: ServerFacts) -> Decode:
@@ -436,10 +443,10 @@ class OpenAIServer:
                 paths.GENERATE[api], body, is_retried=is_retried, others_serve=others_serve, wait=slot.wait
             )
             if not found.startswith(b"data:"):
-                reader.read(read_whole(api, read_json(found)))
+                reader.read(read_whole(api, read_server_json(found)))
             else:  # the server knows nothing but streams
                 for data in EventDecoder().feed(found + b"\n"):
-                    reader.read(read_chunk(api, read_json(data)))
+                    reader.read(read_chunk(api, read_server_json(data)))
             return None
         first_s: float | None = None
         sent_s = time.perf_counter()
@@ -539,16 +546,19 @@ def _facts_for(task: LLMTask, known: ServerFacts) -> ServerFacts:
     return replace(known, api="completions") if is_raw(task.prompt) else known
 
 
-def _unseen(event: LLMEvent) -> None:
-    """Drop an event."""
-
-
-def _feeder(task: LLMTask, output: DecodeOutput, emit: Callable[[LLMEvent], None]) -> Callable[[str], bool]:
-    """Return the function that takes the pieces of an answer, and returns whether it is complete."""
+def _feeder(
+    task: LLMTask,
+    output: DecodeOutput,
+    emit: Callable[[LLMEvent], None],
+    reply: ListReply | ObjectReply | None,
+) -> Callable[[str], bool]:
+    """Return the function that takes the pieces of an answer, and returns whether it is complete. They become
+    parts of `reply` if there is one.
+    """
 
     def feed(text: str) -> bool:
         pieces, is_finished = output.feed(text)
-        for piece in pieces:
+        for piece in pieces if reply is None else chain.from_iterable(map(reply.feed, pieces)):
             emit(Piece(task.id, piece))
         return is_finished
 

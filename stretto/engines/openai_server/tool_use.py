@@ -3,6 +3,9 @@
 A task says the same twice: its prompt in words, for servers and models that take no tools, and its decoding
 setting `tools` as an offer. Where a server takes tools, the offer's instructions, the values in the prompt
 and the messages made of calls are the conversation, and the words around the values are left out.
+
+The reply comes in the form in which the words ask for it, whoever has made the calls: as a list of them
+(`items = "calls"`), or as one object with calls or a text (`ObjectReply`).
 """
 
 from __future__ import annotations
@@ -11,20 +14,16 @@ import json
 import re
 from dataclasses import replace
 
-from stretto.llm.output.list_items import ListItems
-from stretto.llm.output.tool_calls import WrittenCall, read_tool_call, written_answer
-from stretto.model.errors import BadReply
+from stretto.llm.output.tool_calls import WrittenCall, written_answer
+from stretto.llm.output.written_calls import may_begin_calls, written_calls, written_calls_of_objects
 from stretto.model.tasks import Decode
 from stretto.model.tools import ToolOffer, ToolResult
 from stretto.model.values import Prompt
 from stretto.wire.requests import ChatMessage
 from stretto.wire.tool_calls import CallPart, joined_calls
 
-_LIKE_CALLS = re.compile(r"\s*(?:```(?:json)?\s*)?(?:<\|?(?:tool_call|python_tag)\|?>\s*)?[\[{]")
-"""The beginning of a reply in which a server has left calls as the text that the model wrote."""
 _ABOUT_TOOLS = re.compile(r"tool|function|jinja", re.IGNORECASE)
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
-_TAGS = re.compile(r"</?tool_call>|<\|python_tag\|>")
 
 
 def refuses_tools(refusal: str) -> bool:
@@ -34,12 +33,15 @@ def refuses_tools(refusal: str) -> bool:
 
 def tool_messages(prompt: Prompt, offer: ToolOffer) -> tuple[ChatMessage, ...]:
     """Return the messages of a conversation with tools: instructions, question, and the turns so far."""
-    messages = [ChatMessage("system", offer.instructions)]
+    messages = [ChatMessage("system", offer.instructions)] if offer.instructions else []
+    role = "user"
     for place, segment in enumerate(prompt):
-        if segment.calls:
-            messages += _turn(segment.calls, place)
+        role = segment.role or role
+        if (part := segment.tools) is not None:
+            messages += [ChatMessage(role, part.text)] if part.text else []
+            messages += _turn(part.calls, place) if part.calls else []
         elif segment.name is not None:
-            messages.append(ChatMessage("user", segment.text))
+            messages.append(ChatMessage(role, segment.text))
     return tuple(messages)
 
 
@@ -89,28 +91,99 @@ def asked_with(decode: Decode, offer: ToolOffer) -> Decode:
     )
 
 
-def items_of(text: str, parts: list[CallPart], offer: ToolOffer, max_items: int | None) -> list[str]:
-    """Return a reply with tools as a list of calls: those that the server has parsed, or else those that the
-    model has written as text; or else the text is the answer.
+def _made(parts: list[CallPart]) -> list[WrittenCall]:
+    """Return the calls that a server has parsed."""
+    return [WrittenCall(call.name, call.arguments, call.id) for call in joined_calls(parts) if call.name]
+
+
+class ListReply:
+    """A reply with tools as a list of calls: those that the server has parsed, or else those that the model
+    has written as text; or else the text is the answer. Nothing of it is passed on before its end.
+
+    Args:
+        max_calls: largest number of calls; None for no limit.
+
+    Attributes:
+        value: the list, at the end.
     """
-    calls = [WrittenCall(call.name, call.arguments, call.id) for call in joined_calls(parts) if call.name]
-    said = text
-    if not calls and _LIKE_CALLS.match(text) and (written := _written(text, offer)) is not None:
-        if not written:
-            return []
-        calls, said = written, ""
-    if not calls:
-        return [written_answer(text)] if text else []
-    calls = calls[:max_items]
-    return [replace(calls[0], said=said).written(), *(call.written() for call in calls[1:])]
+
+    def __init__(self, offer: ToolOffer, max_calls: int | None) -> None:
+        self._offer = offer
+        self._max_calls = max_calls
+        self._text = ""
+        self.value: list[str] = []
+
+    def feed(self, text: str) -> list[str]:
+        """Take more of the reply's text."""
+        self._text += text
+        return []
+
+    def finish(self, parts: list[CallPart]) -> list[str]:
+        """Take the calls that the server has parsed, at the end of the reply; return the items."""
+        calls, said = _made(parts), self._text
+        if not calls and (written := written_calls(said, self._offer.names)) is not None:
+            calls, said, self._text = written, "", ""
+        if calls:
+            calls = calls[: self._max_calls]
+            self.value = [replace(calls[0], said=said).written(), *(call.written() for call in calls[1:])]
+        elif self._text:
+            self.value = [written_answer(self._text)]
+        return list(self.value)
 
 
-def _written(text: str, offer: ToolOffer) -> list[WrittenCall] | None:
-    """Return the calls of offered tools in a text; None if it has anything else."""
-    parser = ListItems(takes_calls=True)
-    try:
-        items = [*parser.feed(_TAGS.sub(" ", text)), *parser.finish()]
-        calls = [read_tool_call(item) for item in items]
-    except BadReply:
-        return None
-    return calls if all(call.name in offer.names for call in calls) else None
+class ObjectReply:
+    """A reply with tools as one JSON object: `{"answer": "…", "tool_calls": [{"name": …, "arguments": …}]}`,
+    of which either may be missing. Its text is passed on as it comes, unless it may turn out to be calls.
+
+    Attributes:
+        value: the object as far as it has been written.
+    """
+
+    def __init__(self, offer: ToolOffer) -> None:
+        self._offer = offer
+        self._held = ""
+        self._has_text = False
+        self.value = ""
+
+    def feed(self, text: str) -> list[str]:
+        """Take more of the reply's text; return what that adds to the object."""
+        if self._has_text:
+            return [self._write(_inside(text))]
+        self._held += text
+        return [] if may_begin_calls(self._held) else [self._begin_text()]
+
+    def finish(self, parts: list[CallPart]) -> list[str]:
+        """Take the calls that the server has parsed at the end of the reply; return the object's end."""
+        calls, added = _made(parts), ""
+        if not calls and not self._has_text:
+            calls = written_calls_of_objects(self._held, self._offer.names)
+            self._held = "" if calls else self._held
+        if not self._has_text and (self._held.strip() or not calls):
+            added = self._begin_text()
+        if self._has_text:
+            added += self._write('"')
+        if calls:
+            listed = [call.to_json() for call in calls[: self._offer.max_calls]]
+            begin = ", " if self._has_text else "{"
+            added += self._write(f'{begin}"tool_calls": {json.dumps(listed, ensure_ascii=False)}')
+        return [added + self._write("}")]
+
+    def _begin_text(self) -> str:
+        self._has_text = True
+        return self._write('{"answer": "' + _inside(self._held))
+
+    def _write(self, text: str) -> str:
+        self.value += text
+        return text
+
+
+def reply_form(offer: ToolOffer, wanted: Decode) -> ListReply | ObjectReply | None:
+    """Return the form in which a reply with tools is wanted; None for a text as it is."""
+    if wanted.items is not None:
+        return ListReply(offer, wanted.max_items)
+    return None if offer.choice == "none" else ObjectReply(offer)
+
+
+def _inside(text: str) -> str:
+    """Return a text as it stands inside a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]

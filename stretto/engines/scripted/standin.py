@@ -65,9 +65,11 @@ def _answer(task: LLMTask, decode: Decode) -> str:
         return json.dumps(reformulate(topic, num_items, decode.max_tokens), ensure_ascii=False)
     judged = _segment(task.prompt, "text")
     if question and judged and not context and not draft:
-        return "no" if judged.strip() == NO_ANSWER or quote(question, judged, "") == NO_ANSWER else "yes"
+        return (
+            "no" if judged.strip() == NO_ANSWER or quoted_answer(question, judged, "") == NO_ANSWER else "yes"
+        )
     if question:
-        return quote(question, context, draft)
+        return quoted_answer(question, context, draft)
     source = context or (named[-1] if named else "")
     return next(iter(sentences(source)), source.strip())
 
@@ -100,7 +102,7 @@ def _is_keyword(word: str) -> bool:
     return bool(bare) and bare not in _STOP_WORDS
 
 
-def quote(question: str, context: str, draft: str) -> str:
+def quoted_answer(question: str, context: str, draft: str) -> str:
     """Return the one or two sentences of `context` that best answer `question`, judged by the words they
     share.
 

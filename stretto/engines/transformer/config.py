@@ -113,7 +113,7 @@ def _parsed(path: Path, read: Callable[[], Mapping[str, Any]]) -> ModelConfig:
         raise ConfigError(f"{path}: a value of the wrong kind: {error}") from error
 
 
-def is_supported(path: Path) -> bool:
+def is_supported_model(path: Path) -> bool:
     """Return whether a checkpoint, a folder or a GGUF file, is of a kind that this engine can run."""
     try:
         read_config(path)

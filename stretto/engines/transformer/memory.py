@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stretto.engines.transformer.config import ModelConfig
-from stretto.engines.transformer.weights import assemble
+from stretto.engines.transformer.weights import assemble_weights
 
 _GPU_PROCESS_BYTES = 2**30
 """Context of a process on a GPU, its kernels and captured graphs: an estimate."""
@@ -23,7 +23,7 @@ def num_parameters(config: ModelConfig) -> int:
         sizes.append(math.prod(shape))
         return torch.empty(shape, device="meta")
 
-    assemble(config, get)
+    assemble_weights(config, get)
     return sum(sizes)
 
 

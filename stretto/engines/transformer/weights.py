@@ -92,7 +92,7 @@ def _load_gguf(path: Path, config: ModelConfig, dtype: torch.dtype, device: torc
         return torch.tensor(values, dtype=dtype, device=device)
 
     try:
-        return assemble(config, get)
+        return assemble_weights(config, get)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the weights in {path}: {error}") from error
 
@@ -114,7 +114,7 @@ def _load_safetensors(folder: Path, config: ModelConfig, dtype: torch.dtype, dev
                     raise ConfigError(f"{name} in {folder} is {tuple(tensor.shape)}, expected {shape}")
                 return tensor.to(device=device, dtype=dtype)
 
-            return assemble(config, get)
+            return assemble_weights(config, get)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"cannot read the weights in {folder}: {error}") from error
 
@@ -134,7 +134,7 @@ def _locate(folder: Path) -> dict[str, str]:
         return dict.fromkeys(file.keys(), single)
 
 
-def assemble(config: ModelConfig, get: Callable[..., Tensor]) -> Weights:
+def assemble_weights(config: ModelConfig, get: Callable[..., Tensor]) -> Weights:
     """Build the weights of a model from tensors that `get(name, *shape)` returns, by checkpoint names."""
     hidden, mlp, dim = config.hidden, config.intermediate, config.head_dim
     q_rows, kv_rows = config.heads * dim, config.kv_heads * dim

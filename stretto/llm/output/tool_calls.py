@@ -43,8 +43,12 @@ class WrittenCall:
 
     def written(self) -> str:
         """Return the call as an item of a list of calls, from which `read_tool_call` reads it."""
+        return json.dumps(self.to_json())
+
+    def to_json(self) -> dict[str, str]:
+        """Return the call as an object, without what is not known of it."""
         parts = {"id": self.id, "name": self.name, "arguments": self.given, "said": self.said}
-        return json.dumps({name: part for name, part in parts.items() if part or name == "arguments"})
+        return {name: part for name, part in parts.items() if part or name == "arguments"}
 
 
 def written_answer(text: str) -> str:

@@ -15,8 +15,8 @@ def max_heuristic(times: RunTimes) -> Plan:
     def choose(state: StageState) -> Choice:
         if kept := state.kept:
             return kept
-        node = state.ready({})[0]
-        return {node: _fastest(state, node, times.num_devices)}
+        model = state.ready({})[0]
+        return {model: _fastest(state, model, times.num_devices)}
 
     return plan_stages("max_heuristic", times, choose)
 
@@ -31,42 +31,42 @@ def min_heuristic(times: RunTimes) -> Plan:
     def choose(state: StageState) -> Choice:
         kept = state.kept
         num_devices = num_free = times.num_devices - sum(dp * tp for dp, tp in kept.values())
-        nodes: dict[str, int] = {}
-        for node in state.left:
-            least = min(state.times.problem.costs[node])
-            if node not in kept and least <= num_free and node in state.ready({**kept, **nodes}):
-                nodes[node] = least
+        models: dict[str, int] = {}
+        for model in state.models_left:
+            least = min(state.times.problem.costs[model])
+            if model not in kept and least <= num_free and model in state.ready({**kept, **models}):
+                models[model] = least
                 num_free -= least
-        if not nodes:
+        if not models:
             return kept
-        choices = [{**kept, **chosen} for chosen in _partitions(state, nodes, num_devices)]
+        choices = [{**kept, **chosen} for chosen in _partitions(state, models, num_devices)]
         return min(choices, key=lambda stage: _slowest(state, stage))
 
     return plan_stages("min_heuristic", times, choose)
 
 
-def _partitions(state: StageState, nodes: dict[str, int], num_devices: int) -> list[Choice]:
-    """Return the choices in which no node has two devices more than another, unless it needs them."""
-    level = max(1, num_devices // len(nodes))
-    while sum(max(least, level) for least in nodes.values()) > num_devices:
+def _partitions(state: StageState, models: dict[str, int], num_devices: int) -> list[Choice]:
+    """Return the choices in which no model has two devices more than another, unless it needs them."""
+    level = max(1, num_devices // len(models))
+    while sum(max(least, level) for least in models.values()) > num_devices:
         level -= 1
-    shares = {node: max(least, level) for node, least in nodes.items()}
+    shares = {model: max(least, level) for model, least in models.items()}
     num_left = num_devices - sum(shares.values())
-    able = [node for node in nodes if shares[node] == level]
+    able = [model for model in models if shares[model] == level]
     return [
-        {node: _fastest(state, node, share + (node in favoured)) for node, share in shares.items()}
+        {model: _fastest(state, model, share + (model in favoured)) for model, share in shares.items()}
         for favoured in combinations(able, min(num_left, len(able)))
     ]
 
 
-def _fastest(state: StageState, node: str, num_devices: int) -> tuple[int, int]:
-    """Return the (dp, tp) on at most so many devices with which a node is finished first."""
-    plans = [plan for plan in state.times.plans(node) if plan[0] * plan[1] <= num_devices]
+def _fastest(state: StageState, model: str, num_devices: int) -> tuple[int, int]:
+    """Return the (dp, tp) on at most so many devices with which a model is finished first."""
+    plans = [plan for plan in state.times.plans(model) if plan[0] * plan[1] <= num_devices]
     return min(
         plans,
-        key=lambda plan: state.load_s(node, plan) + state.left[node] * state.whole_s(node, plan),
+        key=lambda plan: state.load_s(model, plan) + state.left_s(model, plan),
     )
 
 
 def _slowest(state: StageState, stage: Choice) -> float:
-    return max(state.ends_s(stage).values())
+    return max(end_s for _, end_s in state.spans_s(stage).values())

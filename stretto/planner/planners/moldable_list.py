@@ -1,7 +1,7 @@
-"""List scheduling of moldable jobs: each node has one (dp, tp) and runs once, the longest first.
+"""List scheduling of moldable jobs: each model has one (dp, tp) and runs once, the longest first.
 
 The choice of (dp, tp) and the order are improved by simulated annealing: several searches, of which some
-begin with the fewest devices for each node, and others with the most that are of use to it.
+begin with the fewest devices for each model, and others with the most that are of use to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def moldable_list(times: RunTimes) -> Plan:
 
 
 def useful(times: RunTimes, name: str) -> list[tuple[int, int]]:
-    """Return the (dp, tp) of a node that no other beats with as few devices."""
+    """Return the (dp, tp) of a model that no other beats with as few devices."""
     plans = sorted(times.plans(name), key=lambda plan: (plan[0] * plan[1], times.alone_s(name, plan)))
     useful: list[tuple[int, int]] = []
     for plan in plans:
@@ -38,14 +38,14 @@ def best_list(
     num_tries: int = _NUM_TRIES,
     options_of: Callable[[RunTimes, str], list[tuple[int, int]]] = useful,
 ) -> tuple[Choice, list[str]]:
-    """Search the (dp, tp) of each node, and the order in which nodes are placed.
+    """Search the (dp, tp) of each model, and the order in which models are placed.
 
     Args:
         num_tries: number of random changes in each search.
-        options_of: returns the (dp, tp) that a node may have, those with the fewest devices first.
+        options_of: returns the (dp, tp) that a model may have, those with the fewest devices first.
     """
     random = Random(0)
-    options = {name: options_of(times, name) for name in times.problem.names}
+    options = {name: options_of(times, name) for name in times.models}
     found = []
     for number in range(_NUM_SEARCHES):
         choice = {name: ways[-(number % 2)] for name, ways in options.items()}
@@ -95,7 +95,7 @@ def list_devices(free_s: list[float], dp: int, tp: int) -> tuple[list[int], floa
 
 
 def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:
-    """Return the order with each node after its inputs."""
+    """Return the order with each model after its inputs."""
     placed: dict[str, None] = {}
     left = list(reversed(order))
     while left:
@@ -108,29 +108,51 @@ def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:
 
 
 def narrow(times: RunTimes, name: str) -> list[tuple[int, int]]:
-    """Return the (dp, tp) of a node in which each replica has as few devices as it can."""
+    """Return the (dp, tp) of a model in which each replica has as few devices as it can."""
     least = min(times.problem.costs[name])
     return [plan for plan in times.plans(name) if plan[1] == least]
 
 
 def makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
-    """Return the seconds that nodes take if each starts on the devices that are free first, in this order."""
+    """Return the seconds that models take if each, in this order, starts on devices that are free first."""
+    found_s, spans = _makespan_s(times, choice, order, {})
+    if floors := times.circles.floors_s(spans):
+        found_s, _ = _makespan_s(times, choice, order, floors)
+    return found_s
+
+
+def _makespan_s(
+    times: RunTimes, choice: Choice, order: Sequence[str], floors: Mapping[str, float]
+) -> tuple[float, dict[str, tuple[float, float]]]:
+    """Return the makespan, and the begin and end of models that wait for each other, which are at least
+    `floors`.
+
+    A model that follows one on a device that also waits for it lets that one be loaded once more.
+    """
     free_s = [0.0] * times.num_devices
     ended_s: dict[str, float] = {}
+    holders: dict[int, str] = {}
+    spans: dict[str, tuple[float, float]] = {}
     for name in order:
         dp, tp = choice[name]
         groups, start_s = list_devices(free_s, dp, tp)
         end_s = start_s + times.alone_s(name, (dp, tp))
+        if times.circles.of[name]:
+            devices = [device for at in groups for device in range(at, at + tp)]
+            end_s += times.circles.reload_s(name, (holders.get(device) for device in devices))
+            holders.update(dict.fromkeys(devices, name))
+            end_s = max(end_s, floors.get(name, 0.0))
+            spans[name] = start_s + times.loading_s(name, tp), end_s
         for source in times.inputs[name]:
             end_s = max(end_s, ended_s.get(source, 0.0) + times.last_s(name, tp))
         ended_s[name] = end_s
         for at in groups:
             free_s[at : at + tp] = [end_s] * tp
-    return max(free_s)
+    return max(free_s), spans
 
 
 def plan_of_list(times: RunTimes, choice: Choice, order: Sequence[str]) -> Plan:
-    """Return the plan in which nodes start in this order, each on the devices that are free first."""
+    """Return the plan in which models start in this order, each on the devices that are free first."""
     free_s = [0.0] * times.num_devices
     replicas: list[PlannedReplica] = []
     for name in order:

@@ -28,11 +28,11 @@ def samullm_greedy(times: RunTimes) -> Plan:
         while True:
             used = _num_devices(best)
             candidates: list[dict[str, tuple[int, int]]] = []  # line 7
-            for node in state.ready(best):  # line 5
-                if node in state.kept:
+            for model in state.ready(best):  # line 5
+                if model in state.kept:
                     continue
-                for plan in times.plans(node):  # lines 6 and 8
-                    stage = {**best, node: plan}  # lines 9 to 14
+                for plan in times.plans(model):  # lines 6 and 8
+                    stage = {**best, model: plan}  # lines 9 to 14
                     if used < _num_devices(stage) <= times.num_devices:
                         candidates.append(stage)
             now = throughput(state, best)

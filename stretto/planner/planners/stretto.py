@@ -1,6 +1,6 @@
 """Stretto's own planner: replicas are jobs of their own, which start and end by themselves.
 
-A node's calls are shared by replicas that may differ in tensor parallelism, start and share, so that all
+A model's calls are shared by replicas that may differ in tensor parallelism, start and share, so that all
 devices end at about the same time. One search begins with the best list of moldable jobs, another one with
 devices filled one after the other. They improve the mean makespan over the draws by random changes: another
 number or size of replicas, another order, another share. The plans found, and those of the other planners
@@ -9,8 +9,8 @@ that the table does not rule out, are then simulated over several draws of the l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import exp, inf
 from random import Random
 from typing import NamedTuple
@@ -35,11 +35,11 @@ _MANY_CALLS = 25_000
 
 
 class _Job(NamedTuple):
-    """One replica: its node, devices, share of the node's calls; and its seconds with each draw of lengths,
+    """One replica: its model, devices, share of the model's calls; and its seconds with each draw of lengths,
     with those to load.
     """
 
-    node: str
+    model: str
     tp: int
     share: float
     seconds: list[float]
@@ -57,26 +57,36 @@ class _Placed:
 
 def stretto(times: RunTimes) -> Plan:
     """Return the plan with the least mean makespan over the draws, found or taken from another planner."""
-    candidates = [*found_by_table(times)]
+    *_, found = improving(times)
+    return found
+
+
+def improving(times: RunTimes) -> Iterator[Plan]:
+    """Yield the best plan by the table so far, again and again, and at last what `stretto` returns."""
+    candidates: list[Plan] = []
+    for plan in found_by_table(times):
+        candidates.append(plan)
+        yield replace(min(candidates, key=lambda one: one.expected_s), planner="stretto")
     candidates += [make(times) for make in (samullm_greedy, min_heuristic, max_heuristic)]
-    return Plan("stretto", best_of(times.problem, candidates).stages)
+    yield Plan("stretto", best_of(times.problem, candidates).stages)
 
 
-def found_by_table(times: RunTimes) -> list[Plan]:
-    """Return the best list of moldable jobs, the best one of small replicas, and the plans that searches find
+def found_by_table(times: RunTimes) -> Iterator[Plan]:
+    """Yield the best list of moldable jobs, the best one of small replicas, and the plans that searches find
     from the first of them on.
 
     For chains, the table has the longest chain in each share, as if it came with as many other requests as
     the share has. Many small replicas may therefore end earlier than by the table.
     """
     choice, order = best_list(times)
+    yield plan_of_list(times, choice, order)
+    yield plan_of_list(times, *best_list(times, _NUM_NARROW_TRIES, narrow))
     jobs = [(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])]
     starts = [jobs, filled] if (filled := wrapped(times)) else [jobs]
     found = [search(times, start) for start in starts]
     if _num_calls(times.problem) > _MANY_CALLS:
         found = [min(found, key=lambda plan: plan.expected_s)]
-    small = plan_of_list(times, *best_list(times, _NUM_NARROW_TRIES, narrow))
-    return [plan_of_list(times, choice, order), small, *found]
+    yield from found
 
 
 def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
@@ -84,21 +94,25 @@ def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
 
     A plan that takes much longer than another, by the table or with the draws so far, is not simulated with
     the rest. What is much shrinks with the root of the number of calls, as the differences between draws do:
-    10 % for 10,000. The table may err by 2 % for very many calls, and by 32 % for 10,000.
+    10 % for 10,000. The table may err by 2 % for very many calls, and by 32 % for 10,000. For plans of
+    several stages it is too short, so one that takes much longer by it than another in a simulation is left
+    out.
     """
     num_calls = _num_calls(problem)
     margin = 1 + _MARGIN / num_calls**0.5
-    lists_s = [plan.expected_s for plan in plans if len(plan.stages) == 1]  # of several stages, too short
+    lists_s = [plan.expected_s for plan in plans if len(plan.stages) == 1]
     most_s = (1.02 + _TABLE_MARGIN / num_calls) * min(lists_s, default=inf)
     left = list({plan.stages: plan for plan in plans if plan.expected_s <= most_s}.values())
+    left.sort(key=lambda plan: len(plan.stages))
     totals_s = [0.0] * len(left)
-    for drawn in problem.draws[: max(_MIN_DRAWS, _MAX_CALLS // num_calls)]:
+    for number, drawn in enumerate(problem.draws[: max(_MIN_DRAWS, _MAX_CALLS // num_calls)]):
         if len(left) == 1:
             break
-        totals_s = [
-            total_s + execute(problem, plan, drawn).makespan_s
-            for plan, total_s in zip(left, totals_s, strict=True)
-        ]
+        for at, plan in enumerate(left):
+            if not number and at and len(plan.stages) > 1 and plan.expected_s > margin * min(totals_s[:at]):
+                totals_s[at] = inf
+            else:
+                totals_s[at] += execute(problem, plan, drawn).makespan_s
         kept = [at for at, total_s in enumerate(totals_s) if total_s <= margin * min(totals_s)]
         left, totals_s = [left[at] for at in kept], [totals_s[at] for at in kept]
     return left[totals_s.index(min(totals_s))]
@@ -114,7 +128,8 @@ def search(times: RunTimes, start: Sequence[tuple[str, int, float]], num_tries: 
     The makespan is the mean over the draws of the table.
 
     Args:
-        start: node, tensor parallelism and share of each replica to begin with, in the order of their starts.
+        start: model, tensor parallelism and share of each replica to begin with, in the order of their
+            starts.
     """
     random = Random(0)
     jobs = [_job(times, *replica) for replica in start]
@@ -135,19 +150,30 @@ def search(times: RunTimes, start: Sequence[tuple[str, int, float]], num_tries: 
             if placed.score < best_placed.score:
                 best, best_placed = now, placed
     replicas = tuple(
-        PlannedReplica(job.node, tuple(range(at, at + job.tp)), job.share)
+        PlannedReplica(job.model, tuple(range(at, at + job.tp)), job.share)
         for job, at in zip(best, best_placed.at, strict=True)
     )
     return Plan("stretto", (Stage(replicas),), best_placed.makespan_s)
 
 
-def _job(times: RunTimes, node: str, tp: int, share: float) -> _Job:
-    loading_s = times.loading_s(node, tp)
-    return _Job(node, tp, share, [loading_s + run_s for run_s in times.each_run_s(node, tp, share)])
+def _job(times: RunTimes, model: str, tp: int, share: float) -> _Job:
+    loading_s = times.loading_s(model, tp)
+    return _Job(model, tp, share, [loading_s + run_s for run_s in times.each_run_s(model, tp, share)])
 
 
 def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
-    """Give each job, in order, the devices that are free first in the mean of the draws.
+    """Place jobs, as `_placed` does; models that wait for each other end no earlier than that allows."""
+    placed, spans = _placed(times, jobs, {})
+    if floors := times.circles.floors_s(spans):
+        placed, _ = _placed(times, jobs, floors)
+    return placed
+
+
+def _placed(
+    times: RunTimes, jobs: Sequence[_Job], floors: Mapping[str, float]
+) -> tuple[_Placed, dict[str, tuple[float, float]]]:
+    """Give each job, in order, the devices that are free first in the mean of the draws. Returns the begin
+    and end of each model too.
 
     The score is the mean makespan, and a little of the devices' mean end, so that progress shows.
     """
@@ -157,10 +183,12 @@ def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
     mean_s = [0.0] * times.num_devices
     ended_s: dict[str, list[float]] = {}
     places, ends = [], []
-    for node, tp, _, seconds in jobs:
+    holders: dict[int, str] = {}
+    spans: dict[str, tuple[float, float]] = {}
+    for model, tp, _, seconds in jobs:
         if starts:
             at, start_s = _first_group(mean_s, tp)
-            wait_s = starts.ready_s(node, tp, start_s) - start_s - times.loading_s(node, tp)
+            wait_s = starts.ready_s(model, tp, start_s) - start_s - times.loading_s(model, tp)
             seconds = [took_s + wait_s for took_s in seconds]
         if tp == 1:
             at = mean_s.index(min(mean_s))
@@ -168,13 +196,22 @@ def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
         else:
             at, _ = _first_group(mean_s, tp)
             ends_s = [max(free[at : at + tp]) + took_s for free, took_s in zip(free_s, seconds, strict=True)]
-        for source in times.inputs[node]:
-            last_s = times.last_s(node, tp)
+        if times.circles.of[model]:
+            reload_s = times.circles.reload_s(model, (holders.get(device) for device in range(at, at + tp)))
+            ends_s = [end_s + reload_s for end_s in ends_s]
+            holders.update(dict.fromkeys(range(at, at + tp), model))
+            floor_s = floors.get(model, 0.0)
+            begin_s = max(mean_s[at : at + tp]) + times.loading_s(model, tp)
+            first_s, last_s = spans.get(model, (begin_s, 0.0))
+            ends_s = [max(end_s, floor_s) for end_s in ends_s]
+            spans[model] = min(begin_s, first_s), max(sum(ends_s) / num, last_s)
+        for source in times.inputs[model]:
+            last_s = times.last_s(model, tp)
             ends_s = [
                 max(end_s, other_s + last_s) for end_s, other_s in zip(ends_s, ended_s[source], strict=True)
             ]
-        before_s = ended_s.get(node)
-        ended_s[node] = list(map(max, ends_s, before_s)) if before_s else ends_s
+        before_s = ended_s.get(model)
+        ended_s[model] = list(map(max, ends_s, before_s)) if before_s else ends_s
         end_s = sum(ends_s) / num
         mean_s[at : at + tp] = [end_s] * tp
         for free, one_s in zip(free_s, ends_s, strict=True):
@@ -182,7 +219,8 @@ def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
         places.append(at)
         ends.append(end_s)
     makespan_s = sum(map(max, free_s)) / num
-    return _Placed(makespan_s, makespan_s + 0.1 * sum(mean_s) / len(mean_s), tuple(places), tuple(ends))
+    score = makespan_s + 0.1 * sum(mean_s) / len(mean_s)
+    return _Placed(makespan_s, score, tuple(places), tuple(ends)), spans
 
 
 def _first_group(free_s: Sequence[float], tp: int) -> tuple[int, float]:
@@ -192,10 +230,10 @@ def _first_group(free_s: Sequence[float], tp: int) -> tuple[int, float]:
 
 
 def _balanced(times: RunTimes, jobs: list[_Job], placed: _Placed, random: Random) -> list[_Job] | None:
-    """Move calls of a node from its replica that ends last to the one that ends first."""
+    """Move calls of a model from its replica that ends last to the one that ends first."""
     late = [at for at, end_s in enumerate(placed.ends_s) if end_s > 0.98 * max(placed.ends_s)]
-    node = jobs[random.choice(late)].node
-    mine = [at for at, job in enumerate(jobs) if job.node == node]
+    model = jobs[random.choice(late)].model
+    mine = [at for at, job in enumerate(jobs) if job.model == model]
     if len(mine) < 2:
         return None
     last = max(mine, key=placed.ends_s.__getitem__)
@@ -204,8 +242,8 @@ def _balanced(times: RunTimes, jobs: list[_Job], placed: _Placed, random: Random
     if last == first or jobs[last].share - moved < LEAST_SHARE:
         return None
     changed = list(jobs)
-    changed[last] = _job(times, node, jobs[last].tp, jobs[last].share - moved)
-    changed[first] = _job(times, node, jobs[first].tp, jobs[first].share + moved)
+    changed[last] = _job(times, model, jobs[last].tp, jobs[last].share - moved)
+    changed[first] = _job(times, model, jobs[first].tp, jobs[first].share + moved)
     return changed
 
 
@@ -214,31 +252,31 @@ def _changed(times: RunTimes, jobs: list[_Job], random: Random) -> list[_Job] | 
     changed = list(jobs)
     at = random.randrange(len(jobs))
     job = jobs[at]
-    mine = [other for other, one in enumerate(jobs) if one.node == job.node and other != at]
+    mine = [other for other, one in enumerate(jobs) if one.model == job.model and other != at]
     kind = random.random()
     if kind < 0.25:
         if job.share < 2 * LEAST_SHARE:
             return None
         part = job.share * random.choice((0.25, 0.5, 0.75))
-        changed[at] = _job(times, job.node, job.tp, job.share - part)
-        changed.insert(random.randrange(len(changed) + 1), _job(times, job.node, job.tp, part))
+        changed[at] = _job(times, job.model, job.tp, job.share - part)
+        changed.insert(random.randrange(len(changed) + 1), _job(times, job.model, job.tp, part))
     elif kind < 0.45:
         if not mine:
             return None
         left = sum(jobs[other].share for other in mine)
         for other in mine:
-            changed[other] = _job(times, job.node, jobs[other].tp, jobs[other].share / left)
+            changed[other] = _job(times, job.model, jobs[other].tp, jobs[other].share / left)
         del changed[at]
     elif kind < 0.6:
-        changed[at] = _job(times, job.node, random.choice(list(times.problem.costs[job.node])), job.share)
+        changed[at] = _job(times, job.model, random.choice(list(times.problem.costs[job.model])), job.share)
     else:
         changed.insert(random.randrange(len(jobs)), changed.pop(at))
     return changed if _respects_inputs(times, changed) else None
 
 
 def _respects_inputs(times: RunTimes, jobs: Sequence[_Job]) -> bool:
-    """Return whether all replicas of a node's inputs come before its own."""
+    """Return whether all replicas of a model's inputs come before its own."""
     if not any(times.inputs.values()):
         return True
-    last = {job.node: at for at, job in enumerate(jobs)}
-    return all(last[source] < at for at, job in enumerate(jobs) for source in times.inputs[job.node])
+    last = {job.model: at for at, job in enumerate(jobs)}
+    return all(last[source] < at for at, job in enumerate(jobs) for source in times.inputs[job.model])

@@ -1,10 +1,10 @@
 """Plans that fill one device after the other: what does not fit on a device goes on on the next one.
 
-With n nodes and m devices, at most m - 1 nodes are split, so few replicas are loaded, and all devices end at
-the same time. The order of the nodes says which of them are split; it is annealed.
+With n models and m devices, at most m - 1 models are split, so few replicas are loaded, and all devices end
+at the same time. The order of the models says which of them are split; it is annealed.
 
-Source: McNaughton, Scheduling with Deadlines and Loss Functions (1959). Differs: parts of a node may run at
-the same time, each part must load, and nodes may need several devices.
+Source: McNaughton, Scheduling with Deadlines and Loss Functions (1959). Differs: parts of a model may run at
+the same time, each part must load, and models may need several devices.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from stretto.planner.run_times import RunTimes
 
 _NUM_TRIES = 1500
 LEAST_SHARE = 0.02
-"""Least share of a node's calls that a replica gets."""
+"""Least share of a model's calls that a replica gets."""
 
 
 def wrapped(times: RunTimes) -> list[tuple[str, int, float]]:
-    """Return the replicas of the best plan found, by start: node, tensor parallelism, and share of the calls.
+    """Return the replicas of the best plan found, by start: model, tensor parallelism and share of the calls.
 
-    Returns none if some node waits for another.
+    Returns none if some model waits for another.
     """
-    if any(times.inputs.values()):
+    if any(times.inputs.values()) or any(times.circles.of.values()):
         return []
-    names = times.problem.names
+    names = times.models
     random = Random(0)
     order = [(name, _cheapest_tp(times, name)) for name in names]
     order.sort(key=lambda one: (-one[1], -times.run_s(one[0], one[1], 1.0)))
@@ -54,7 +54,7 @@ def wrapped(times: RunTimes) -> list[tuple[str, int, float]]:
 
 
 def _cheapest_tp(times: RunTimes, name: str) -> int:
-    """Return the number of devices of a replica on which a node takes the least device time."""
+    """Return the number of devices of a replica on which a model takes the least device time."""
     return min(
         times.problem.costs[name],
         key=lambda tp: tp * (times.loading_s(name, tp) + times.run_s(name, tp, 1.0)),
@@ -85,23 +85,23 @@ def _filled(
     free_s = [0.0] * num
     parts: list[tuple[float, tuple[str, int, float]]] = []
     device = 0
-    for node, tp in order:
-        left, loading_s = 1.0, times.loading_s(node, tp)
+    for model, tp in order:
+        left, loading_s = 1.0, times.loading_s(model, tp)
         device -= device % tp
         while True:
             if device + tp > num:
                 return None
             start_s = max(free_s[device : device + tp])
             room_s = limit_s - start_s - loading_s
-            share = times.share_in(node, tp, room_s) if room_s > 0 else 0.0
+            share = times.share_in(model, tp, room_s) if room_s > 0 else 0.0
             if share >= left:
-                share, end_s = left, start_s + loading_s + times.run_s(node, tp, left)
+                share, end_s = left, start_s + loading_s + times.run_s(model, tp, left)
             else:
                 end_s = limit_s
                 if left - share < LEAST_SHARE:
                     share = left - LEAST_SHARE
             if share >= LEAST_SHARE or share >= left:
-                parts.append((start_s, (node, tp, share)))
+                parts.append((start_s, (model, tp, share)))
                 free_s[device : device + tp] = [end_s] * tp
                 left -= share
             if left <= 1e-9:

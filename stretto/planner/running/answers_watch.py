@@ -6,8 +6,10 @@ from collections import Counter, defaultdict
 
 from stretto.cluster.messages import InstanceId, StopInstance
 from stretto.model.tasks import Done, Failed, Started
+from stretto.planner.running.call_graphs import node_of_step
 from stretto.sched.messages import (
     Action,
+    Admit,
     CancelTask,
     Event,
     InstanceLost,
@@ -21,6 +23,8 @@ from stretto.sched.observer import Observer
 class AnswersWatch(Observer):
     """Notes the lengths of all answers of each node, and the calls under way.
 
+    The step of a call is that of its node (`call_graphs.py`).
+
     An answer is no longer under way when its call is taken off its instance, or the instance has ended: then
     the call begins again.
 
@@ -33,7 +37,8 @@ class AnswersWatch(Observer):
 
     def __init__(self) -> None:
         self.lengths: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        self._started: dict[str, dict[tuple[InstanceId, int], float]] = {}
+        self._started: dict[str, dict[tuple[str, InstanceId, int], float]] = {}
+        self._node_of: dict[tuple[str, int], str] = {}
         self._ended: dict[str, tuple[int, float]] = {}
         self._now_s = 0.0
 
@@ -53,35 +58,46 @@ class AnswersWatch(Observer):
         match event:
             case LLMReport():
                 self._on_report(event, now_s)
-            case Suspended(node, instance, task):
-                self._started.get(node, {}).pop((instance, task), None)
+            case Suspended(engine, instance, task):
+                self._stop(engine, instance, task)
             case InstanceLost() | InstanceStopped():
                 self._forget(event.engine, event.instance)
 
     def on_action(self, action: Action, now_s: float) -> None:
-        """Note which answers are not under way any more, though no event says so."""
+        """Note which calls are sent, and which answers are not under way any more without an event."""
         match action:
-            case CancelTask(node, instance, task):
-                self._started.get(node, {}).pop((instance, task), None)
-            case StopInstance(node, instance, "kill"):
-                self._forget(node, instance)
+            case Admit(engine, _, task):
+                self._node_of[engine, task.id] = node_of_step(task.step)
+            case CancelTask(engine, instance, number):
+                self._stop(engine, instance, number)
+            case StopInstance(engine, instance, "kill"):
+                self._forget(engine, instance)
 
     def _on_report(self, report: LLMReport, now_s: float) -> None:
-        node, started = report.engine, self._started.setdefault(report.engine, {})
+        engine, instance = report.engine, report.instance
         match report.event:
             case Started(task):
-                started[report.instance, task] = now_s
+                node = self._node_of[engine, task]
+                self._started.setdefault(node, {})[engine, instance, task] = now_s
             case Done(task, _, usage):
+                node = self._node_of[engine, task]
                 self.note(node, usage.num_output_tokens)
-                start_s = started.pop((report.instance, task), None)
+                start_s = self._stop(engine, instance, task)
                 if start_s is not None:
                     tokens, seconds = self._ended.get(node, (0, 0.0))
                     self._ended[node] = tokens + usage.num_output_tokens, seconds + now_s - start_s
+                del self._node_of[engine, task]
             case Failed(task):
-                started.pop((report.instance, task), None)
+                self._stop(engine, instance, task)
+                self._node_of.pop((engine, task), None)
 
-    def _forget(self, node: str, instance: InstanceId) -> None:
+    def _stop(self, engine: str, instance: InstanceId, task: int) -> float | None:
+        """Note that an answer is not under way any more; return when it began, if it was."""
+        started = self._started.get(self._node_of.get((engine, task), ""), {})
+        return started.pop((engine, instance, task), None)
+
+    def _forget(self, engine: str, instance: InstanceId) -> None:
         """Forget the answers under way at an instance that has ended."""
-        started = self._started.get(node, {})
-        for key in [key for key in started if key[0] == instance]:
-            del started[key]
+        for started in self._started.values():
+            for key in [key for key in started if key[:2] == (engine, instance)]:
+                del started[key]

@@ -15,8 +15,8 @@ from typing import Any
 from stretto.graph.graph import ROLES
 from stretto.model.errors import ConfigError
 from stretto.model.values import is_text
-from stretto.planner.application import Application, AppRequest, ModelNode
-from stretto.planner.plan_files import MAX_NUMBER, NO_ANSWERS, tokens_of
+from stretto.planner.application import MAX_NUMBER, Application, AppRequest, ModelNode
+from stretto.planner.plan_files import NO_ANSWERS, tokens_of
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
@@ -74,7 +74,7 @@ class BatchLines:
         custom_id = found.get("custom_id")
         if not isinstance(custom_id, str) or not custom_id:
             raise ConfigError(f"custom_id must be a text, got {short(custom_id)}")
-        check_unicode([custom_id])
+        check_texts([custom_id])
         url, body = found.get("url"), found.get("body")
         if found.get("method") != "POST":
             raise ConfigError(f"method must be 'POST', got {short(found.get('method'))}")
@@ -93,7 +93,7 @@ class BatchLines:
             if len(self._known) < _MOST_KNOWN:
                 settings = self._known.setdefault(key, settings)
         texts = [message.text for message in messages]
-        check_unicode(texts)
+        check_texts(texts)
         num_tokens = sum(map(tokens_of, texts))
         planned = AppRequest(custom_id, num_tokens, (), settings.nodes, NO_ANSWERS)
         return RunRequest(planned, messages, (), settings.decode, settings.api, settings.model)
@@ -209,7 +209,7 @@ def _decode(options: Options, node: ModelNode, api: Api) -> dict[str, Any]:
     return {**found, "max_tokens": min(found.get("max_tokens", usual), node.max_tokens)}
 
 
-def check_unicode(texts: Iterable[str]) -> None:
+def check_texts(texts: Iterable[str]) -> None:
     """Check that texts can be written as UTF-8. Raises ConfigError if one cannot."""
     for text in texts:
         if not is_text(text):

@@ -9,33 +9,52 @@ from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot, config_items
 from stretto.planner.running.run_request import PromptMessage
 
+_ANSWER_OF = "answer of "
 _MOST_KNOWN = 1024
 """Graphs that are kept: where each call has a seed of its own, none is used again."""
 
 
 class CallGraphs:
-    """The compiled graphs of calls; calls with the same engine, roles and settings share one."""
+    """The compiled graphs of calls; calls with the same engine, node, roles and settings share one."""
 
     def __init__(self) -> None:
         self._known: dict[object, ExecutionGraph] = {}
 
-    def of(self, engine: str, messages: Sequence[PromptMessage], decode: Mapping[str, Any]) -> ExecutionGraph:
-        """Return the graph of a call, whose inputs `inputs_of` makes."""
+    def of(
+        self, engine: str, messages: Sequence[PromptMessage], decode: Mapping[str, Any], node: str = ""
+    ) -> ExecutionGraph:
+        """Return the graph of a call, whose inputs `inputs_of` makes.
+
+        Args:
+            node: node of an application that makes the call.
+        """
         roles = tuple(message.role for message in messages)
-        key = engine, roles, tuple(decode.items())
+        types = tuple("text" if message.tools is None else "any" for message in messages)
+        key = engine, node, roles, types, tuple(decode.items())
         if key not in self._known:
+            step = _ANSWER_OF + node if node else "answer"
             if len(self._known) >= _MOST_KNOWN:
                 self._known.pop(next(iter(self._known)), None)  # another thread may have been first
-            self._known[key] = compile_graph(_graph(engine, roles, decode), {})
+            self._known[key] = compile_graph(_graph(engine, step, roles, types, decode), {})
         return self._known[key]
 
 
 def inputs_of(messages: Sequence[PromptMessage]) -> dict[str, object]:
     """Return the inputs of the graph of a call with these messages."""
-    return {f"message{at}": message.text for at, message in enumerate(messages)}
+    return {
+        f"message{at}": message.text if message.tools is None else message.tools
+        for at, message in enumerate(messages)
+    }
 
 
-def _graph(engine: str, roles: Sequence[str | None], decode: Mapping[str, Any]) -> Graph:
+def node_of_step(step: str) -> str:
+    """Return the node whose calls have a step of this name."""
+    return step.removeprefix(_ANSWER_OF)
+
+
+def _graph(
+    engine: str, step: str, roles: Sequence[str | None], types: Sequence[str], decode: Mapping[str, Any]
+) -> Graph:
     names = [f"message{at}" for at in range(len(roles))]
     parts: list[Constant | Slot] = []
     for name, role in zip(names, roles, strict=True):
@@ -44,6 +63,6 @@ def _graph(engine: str, roles: Sequence[str | None], decode: Mapping[str, Any]) 
         parts.append(Slot(name))
     args = tuple(Arg(name, Ref(name)) for name in names)
     prefill = Primitive("kv", "prefill", args, tuple(parts), engine=engine)
-    answer = Primitive("answer", "decode", (Arg("kv", Ref("kv")),), (), config_items(decode), engine)
-    inputs = tuple((name, "text") for name in names)
-    return Graph("call", inputs, (prefill, answer), (), (("answer", Ref("answer")),))
+    answer = Primitive(step, "decode", (Arg("kv", Ref("kv")),), (), config_items(decode), engine)
+    inputs = tuple(zip(names, types, strict=True))
+    return Graph("call", inputs, (prefill, answer), (), (("answer", Ref(step)),))

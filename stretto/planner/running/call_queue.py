@@ -1,7 +1,7 @@
-"""The calls of a node that wait to be made, of which a share is a fair sample.
+"""The calls of a model that wait to be made, of which a share is a fair sample.
 
 Calls get ready in the order in which the calls before them end, which is that of their lengths. If the first
-replica of a node took those that are ready first, the others would have all the long ones. A share therefore
+replica of a model took those that are ready first, the others would have all the long ones. A share therefore
 has calls of evenly spaced requests, as in planned runs, whose replicas are dealt requests by turns.
 """
 

@@ -37,11 +37,11 @@ from stretto.sched.messages import Reply
 from stretto.sched.observer import Observer
 
 _WINDOW = 4608
-"""Calls of a node that the runtime has at once, more than eight replicas run. The others wait here, where
+"""Calls of a model that the runtime has at once, more than eight replicas run. The others wait here, where
 they cost less."""
 
 _RECOVER_S = 900.0
-"""Seconds that a call waits while its node's only replicas are starting, or suspected to be down."""
+"""Seconds that a call waits while its model's only replicas are starting, or suspected to be down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,12 @@ async def drive(run: DrivenRun, committer: Committer) -> None:
         NotSaved: an answer cannot be written to the journal.
     """
     watch = FleetWatch(run.make)
-    names = [node.name for node in run.app.nodes]
+    models = list(run.app.models)
     observers = [watch, *([run.replanning.answers] if run.replanning else []), *run.observers]
     async with Runtime(
-        [Deployment(_engine(name)) for name in names], observers=observers, max_queries=_WINDOW * len(names)
+        [Deployment(_engine(model)) for model in models],
+        observers=observers,
+        max_queries=_WINDOW * len(models),
     ) as runtime:
         driver = _Driver(run, committer, runtime, watch)
         try:
@@ -111,8 +113,9 @@ class _Driver:
         self._watch = watch
         self._graphs = CallGraphs()
         self._executor = PlanExecutor(run.app, run.plan, run.book.num_left)
-        self._queues = {node.name: CallQueue() for node in run.app.nodes}
-        self._calls: dict[str, dict[PlannedCall, Callable[[], None]]] = {name: {} for name in self._queues}
+        self._models = {node.name: node.model for node in run.app.nodes}
+        self._queues = {model: CallQueue() for model in run.app.models}
+        self._calls: dict[str, dict[PlannedCall, Callable[[], None]]] = {model: {} for model in self._queues}
         self._abandoned: dict[str, StrettoError] = {}
         self._new = self._book.ready()
         self._failure: Exception | None = None
@@ -152,39 +155,43 @@ class _Driver:
         if self._failure is not None:
             raise self._failure
         self._carry_out(self._executor.advance())
-        for name in self._queues:
-            while self._draw(name):
-                self._fill_window(name)
-            self._fill_window(name)
+        for model in self._queues:
+            while self._draw(model):
+                self._fill_window(model)
+            self._fill_window(model)
         self._carry_out(self._executor.advance())  # calls that cannot begin have ended
         self._run.on_calls()
 
-    def _draw(self, name: str) -> bool:
-        """Queue new calls until a node has enough at hand; return whether there were any."""
+    def _draw(self, model: str) -> bool:
+        """Queue new calls until a model has enough at hand; return whether there were any."""
         has_drawn = False
-        while self._wants_more(name) and (calls := next(self._new, None)) is not None:
+        while self._wants_more(model) and (calls := next(self._new, None)) is not None:
             for call in calls:
-                self._queues[call.node].append(call)
+                self._queues[self._models[call.node]].append(call)
             has_drawn = True
         return has_drawn
 
-    def _wants_more(self, name: str) -> bool:
-        """Return whether a node has fewer calls at hand than the runtime takes, and new requests begin with
+    def _wants_more(self, model: str) -> bool:
+        """Return whether a model has fewer calls at hand than the runtime takes, and new requests begin with
         it.
         """
-        num_at_hand = len(self._queues[name]) + len(self._calls[name])
-        return num_at_hand < _WINDOW and self._book.num_to_begin[name] > 0
+        num_at_hand = len(self._queues[model]) + len(self._calls[model])
+        return num_at_hand < _WINDOW and self._total(self._book.num_to_begin, model) > 0
 
-    def _fill_window(self, name: str) -> None:
-        queue, running = self._queues[name], self._calls[name]
-        share = self._share_at_hand(name)
-        most = min(_WINDOW, math.ceil(self._book.num_left[name] * share))
+    def _total(self, numbers: Mapping[str, int], model: str) -> int:
+        """Return the sum of the numbers of a model's nodes."""
+        return sum(numbers[node.name] for node in self._run.app.models[model])
+
+    def _fill_window(self, model: str) -> None:
+        queue, running = self._queues[model], self._calls[model]
+        share = self._share_at_hand(model)
+        most = min(_WINDOW, math.ceil(self._total(self._book.num_left, model) * share))
         while queue and len(running) < most:
             call = queue.take(share)
             if not self._book.has(call):
                 continue
-            if name in self._abandoned:
-                self._note(call, self._abandoned[name])
+            if call.node in self._abandoned:
+                self._note(call, self._abandoned[call.node])
                 continue
             prompt, decode = self._book.prompt(call), self._book.decode(call)
             try:
@@ -194,12 +201,12 @@ class _Driver:
             except StrettoError as error:
                 self._note(call, error)
 
-    def _share_at_hand(self, name: str) -> float:
-        """Return the share of a node's calls that its replicas that are ready may have. The others are for
+    def _share_at_hand(self, model: str) -> float:
+        """Return the share of a model's calls that its replicas that are ready may have. The others are for
         replicas that are still to start.
         """
-        weights = self._executor.weights(name)
-        if name in self._abandoned:
+        weights = self._executor.weights(model)
+        if any(node.name in self._abandoned for node in self._run.app.models[model]):
             return 1.0
         if not weights:
             return 0.0
@@ -210,14 +217,14 @@ class _Driver:
         self, call: PlannedCall, prompt: Sequence[PromptMessage], decode: Mapping[str, object]
     ) -> Callable[[], None]:
         """Have the runtime make a call; return what cancels it."""
-        graph = self._graphs.of(call.node, prompt, decode)
+        graph = self._graphs.of(self._models[call.node], prompt, decode, call.node)
         return self._runtime.start(graph, inputs_of(prompt), partial(self._on_reply, call), passes="none")
 
     def _on_reply(self, call: PlannedCall, reply: Reply) -> None:
         """Note the end of a call. What is raised ends the run, and not the runtime, which calls this."""
         if self._has_stopped:
             return
-        del self._calls[call.node][call]
+        del self._calls[self._models[call.node]][call]
         self._watch.changed.set()
         try:
             self._note(call, self._abandoned.get(call.node) or result_of(reply))
@@ -227,7 +234,7 @@ class _Driver:
     def _note(self, call: PlannedCall, result: CallAnswer | StrettoError) -> None:
         """Note the answer to a call, or the error that it failed with, and queue the calls that follow."""
         for ready in self._ends.note(call, result):
-            self._queues[ready.node].append(ready)
+            self._queues[self._models[ready.node]].append(ready)
 
     def _carry_out(self, actions: Iterable[ExecutorAction]) -> None:
         for action in actions:
@@ -240,16 +247,16 @@ class _Driver:
                     self._watch.drain(self._runtime, placed, how)
                 case Lost(placed):
                     self._lost(placed)
-                case Abandon(node, reason):
-                    self._abandon(node, reason)
+                case Abandon(model, reason):
+                    self._abandon(model, reason)
 
     def _lost(self, placed: PlacedReplica) -> None:
         if self._keeper:
             self._keeper.lost(placed.replica)
-        elif self._executor.has_replicas(placed.node):
+        elif self._executor.has_replicas(placed.model):
             self._carry_out(self._executor.advance())
         else:
-            self._carry_out(self._executor.abandon(placed.node))
+            self._carry_out(self._executor.abandon(placed.model))
 
     def _keeper_of(self, replanning: Replanning) -> PlanKeeper:
         return PlanKeeper(
@@ -262,21 +269,22 @@ class _Driver:
             replanning.on_predicted,
         )
 
-    def _abandon(self, node: str, reason: str) -> None:
-        """Fail all calls of a node that cannot run any more; those that wait fail when they are started."""
-        last_error = self._runtime.system.schedulers[node].instances.fleet.last_error
+    def _abandon(self, model: str, reason: str) -> None:
+        """Fail all calls of a model that cannot run any more; those that wait fail when they are started."""
+        last_error = self._runtime.system.schedulers[model].instances.fleet.last_error
         why = "; ".join(part for part in (reason, str(last_error or "")) if part)
-        self._abandoned[node] = EngineUnavailable(f"node {node!r} has no replica any more: {why}")
-        for cancel in list(self._calls[node].values()):
+        for node in (node.name for node in self._run.app.models[model]):
+            self._abandoned[node] = EngineUnavailable(f"node {node!r} has no replica any more: {why}")
+        for cancel in list(self._calls[model].values()):
             cancel()
         self._watch.changed.set()
 
 
-def _engine(node: str) -> Engine:
+def _engine(model: str) -> Engine:
     return Engine(
-        node,
+        model,
         contract="llm",
-        policy="per_invocation",  # requests of one node are served as they come
+        policy="per_invocation",  # requests of one model are served as they come
         keeps_state=True,
         no_replica_s=math.inf,
         recover_s=_RECOVER_S,

@@ -37,7 +37,7 @@ class FleetWatch(Observer):
     def add(self, runtime: Runtime, placed: PlacedReplica) -> None:
         """Start a replica."""
         self._replicas[placed] = replace(self._make(placed.replica))
-        runtime.add_instance(placed.node, self._replicas[placed])
+        runtime.add_instance(placed.model, self._replicas[placed])
 
     def drain(self, runtime: Runtime, placed: PlacedReplica, how: DrainHow) -> None:
         """Drain a replica; if the runtime has not begun to start it, as soon as it has."""
@@ -82,7 +82,7 @@ class FleetWatch(Observer):
                 del self._to_drain[placed]
                 for instance in self._instances(runtime, placed):
                     if _fleet(runtime, placed).state[instance] != "draining":
-                        runtime.drain_instance(placed.node, instance, how)
+                        runtime.drain_instance(placed.model, instance, how)
 
     def _instances(self, runtime: Runtime, placed: PlacedReplica) -> list[int]:
         fleet = _fleet(runtime, placed)
@@ -90,4 +90,4 @@ class FleetWatch(Observer):
 
 
 def _fleet(runtime: Runtime, placed: PlacedReplica) -> Any:
-    return runtime.system.schedulers[placed.node].instances.fleet
+    return runtime.system.schedulers[placed.model].instances.fleet

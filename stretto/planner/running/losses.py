@@ -1,4 +1,4 @@
-"""Which devices have died, and which nodes cannot run, told by the replicas that were lost for good."""
+"""Which devices have died, and which models cannot run, told by the replicas that were lost for good."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _MOST_PLACES = 3
 class Losses:
     """The conclusions from replicas that were lost for good.
 
-    The devices of a lost replica are taken to be dead. But a node that never gave an answer is taken to be at
-    fault if it was lost at three places without a common device, or if no device would be left: it cannot
+    The devices of a lost replica are taken to be dead. But a model that never gave an answer is taken to be
+    at fault if it was lost at three places without a common device, or if no device would be left: it cannot
     run, and the devices of its lost replicas are used again.
 
     Attributes:
-        unable: nodes that cannot run.
+        unable: models that cannot run.
     """
 
     def __init__(self, num_devices: int) -> None:
@@ -34,22 +34,22 @@ class Losses:
         """Note that a replica was lost and is not started again.
 
         Args:
-            has_answered: whether the node has ever given an answer.
+            has_answered: whether the model has ever given an answer.
         """
-        if replica.node in self.unable:
+        if replica.model in self.unable:
             return
         self._lost.append(replica)
         if not has_answered and (
-            self._num_places(replica.node) >= _MOST_PLACES or len(self.dead) == self._num_devices
+            self._num_places(replica.model) >= _MOST_PLACES or len(self.dead) == self._num_devices
         ):
-            self.unable[replica.node] = None
-            self._lost = [one for one in self._lost if one.node != replica.node]
+            self.unable[replica.model] = None
+            self._lost = [one for one in self._lost if one.model != replica.model]
 
-    def _num_places(self, node: str) -> int:
-        """Return how many replicas of a node without a common device were lost."""
+    def _num_places(self, model: str) -> int:
+        """Return how many replicas of a model without a common device were lost."""
         places: list[set[int]] = []
         for one in self._lost:
-            if one.node == node and all(place.isdisjoint(one.devices) for place in places):
+            if one.model == model and all(place.isdisjoint(one.devices) for place in places):
                 places.append(set(one.devices))
         return len(places)
 

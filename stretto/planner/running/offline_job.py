@@ -24,7 +24,7 @@ from stretto.planner.running.calls import CallBook, CallEnded, PlannedCall
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.run import RunOutcome
-from stretto.planner.running.saved_calls import calls_of, open_journal
+from stretto.planner.running.saved_calls import open_journal, saved_calls_of
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Reply
@@ -75,7 +75,7 @@ async def run_beside(job: OfflineJob, runtime: Runtime) -> RunOutcome:
         results = ResultFiles(job.answers, job.failures, job.app)
         try:
             results.refuse(job.requests.refused)
-            for ended in book.resume(calls_of(journal.entries(), job.requests)):
+            for ended in book.resume(saved_calls_of(journal.entries(), job.requests)):
                 results.write(ended)
             left = sum(book.num_left.values())
             async with Committer(journal) as committer:
@@ -153,7 +153,7 @@ class _Calls:
 
     def _begin(self, call: PlannedCall) -> Callable[[], None]:
         prompt, decode = self._book.prompt(call), self._book.decode(call)
-        graph = self._graphs.of(self._engines[call.node], prompt, decode)
+        graph = self._graphs.of(self._engines[call.node], prompt, decode, call.node)
         ended = partial(self._on_reply, call)
         return self._runtime.start(graph, inputs_of(prompt), ended, passes="none", objective="offline")
 

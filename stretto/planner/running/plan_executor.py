@@ -4,17 +4,18 @@ Rules:
 
 - `StageSequence` says what each stage runs.
 - A replica is added when its devices are free of all replicas before it in the stage.
-- A replica is drained when its node has no more calls. If another one waits for its devices, it is drained
-  when the node's replicas have together done what this one's share leaves to them: all replicas of a node
-  are taken to do calls equally fast, and each up to its weight.
+- A replica is drained when its model has no more calls, or no more in this stage and another one waits for
+  its devices. If another one waits, it is also drained when the model's replicas have together done what
+  this one's share leaves to them: all replicas of a model are taken to do calls equally fast, and each up to
+  its weight.
 - At the end of a stage, replicas that the next one does not run are suspended.
 - A replica that is lost for good is not replaced. The driver is told, and gives another plan to `switch` to,
-  or abandons the node if it has no other replica.
+  or abandons the model if it has no other replica.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -32,9 +33,9 @@ class PlacedReplica:
     replica: PlannedReplica
 
     @property
-    def node(self) -> str:
-        """Name of the replica's node."""
-        return self.replica.node
+    def model(self) -> str:
+        """Model of the replica."""
+        return self.replica.model
 
 
 @record
@@ -61,9 +62,9 @@ class Lost:
 
 @record
 class Abandon:
-    """Action: fail all calls of a node, which cannot run any more. An empty `reason` is not known here."""
+    """Action: fail all calls of a model, which cannot run any more. An empty `reason` is not known here."""
 
-    node: str
+    model: str
     reason: str = ""
 
 
@@ -117,24 +118,24 @@ class PlanExecutor:
         self._planner = plan.planner
         return self._begin_next() + self._drain_done() + self._add_free()
 
-    def abandon(self, node: str, reason: str = "") -> list[ExecutorAction]:
-        """Give a node up; return what follows."""
-        if node in self._abandoned:
+    def abandon(self, model: str, reason: str = "") -> list[ExecutorAction]:
+        """Give a model up; return what follows."""
+        if model in self._abandoned:
             return []
-        self._abandoned.add(node)
-        return [Abandon(node, reason), *self.advance()]
+        self._abandoned.add(model)
+        return [Abandon(model, reason), *self.advance()]
 
-    def weights(self, node: str) -> dict[PlacedReplica, float]:
-        """Return the weights of a node's replicas that run, or wait for their devices."""
+    def weights(self, model: str) -> dict[PlacedReplica, float]:
+        """Return the weights of a model's replicas that run, or wait for their devices."""
         return {
             placed: self._weight_of[placed]
             for placed, state in self._present.items()
-            if placed.node == node and state != "draining"
+            if placed.model == model and state != "draining"
         }
 
-    def has_replicas(self, node: str) -> bool:
-        """Return whether a node has replicas that run, or wait for their devices."""
-        return any(one.node == node and state != "draining" for one, state in self._present.items())
+    def has_replicas(self, model: str) -> bool:
+        """Return whether a model has replicas that run, or wait for their devices."""
+        return any(one.model == model and state != "draining" for one, state in self._present.items())
 
     def advance(self) -> list[ExecutorAction]:
         """Return what is to be done now; to be called at the beginning and whenever calls have ended."""
@@ -144,18 +145,26 @@ class PlanExecutor:
     def gone(self, placed: PlacedReplica) -> list[ExecutorAction]:
         """Note that a replica has stopped, or was lost and is not started again; return what follows."""
         state = self._present.pop(placed, None)
-        is_lost = state == "running" and not self._is_done(placed.node)
+        is_lost = state == "running" and self._has_work(placed.model)
         return [Lost(placed)] if is_lost else self.advance()
 
     def _is_done(self, node: str) -> bool:
-        return self._num_left[node] == 0 or node in self._abandoned
+        return self._num_left[node] == 0 or self._app.node(node).model in self._abandoned
+
+    def _has_work(self, model: str) -> bool:
+        """Return whether a model has calls that are left."""
+        return not all(self._is_done(node.name) for node in self._app.models[model])
+
+    def _has_ended(self, model: str) -> bool:
+        """Return whether a model has nothing left to do in the present stage."""
+        return self._stage is None or all(map(self._is_done, self._stage.nodes.get(model, ())))
 
     def _is_stage_over(self) -> bool:
-        nodes = {placed.node for placed, state in self._present.items() if state != "draining"}
-        if all(map(self._is_done, nodes)):
+        models = {placed.model for placed, state in self._present.items() if state != "draining"}
+        if all(map(self._has_ended, models)):
             return True
         stage = self._stage
-        return stage is not None and stage.ends_at_first and any(map(self._is_done, stage.roots))
+        return stage is not None and stage.ends_at_first and any(map(self._has_ended, stage.roots))
 
     def _begin_next(self) -> list[ExecutorAction]:
         """Begin the next stage: suspend what it does not run, and let the rest wait for its devices."""
@@ -174,41 +183,51 @@ class PlanExecutor:
         for placed in held:
             if placed not in places:
                 present[placed] = "draining"
-                actions.append(DrainReplica(placed, "finish" if self._is_done(placed.node) else "suspend"))
+                actions.append(DrainReplica(placed, "suspend" if self._has_work(placed.model) else "finish"))
         self._present = {**present, **{one: "running" if one in held else "waiting" for one in places}}
         self._weights = {}
         self._weight_of = {}
         for one, placed in zip(order, places, strict=True):
-            self._weights.setdefault(one.node, []).append(one.weight)
+            self._weights.setdefault(one.model, []).append(one.weight)
             self._weight_of[placed] = one.weight
-        self._at_begin = {one.node: self._num_left[one.node] for one in order}
+        nodes = self._stage.nodes if self._stage else {}
+        self._at_begin = {model: self._num_left_of(names) for model, names in nodes.items()}
         return actions
 
     def _drain_done(self) -> list[ExecutorAction]:
         actions: list[ExecutorAction] = []
         for placed, state in list(self._present.items()):
-            if state == "running" and (self._is_done(placed.node) or self._has_done_share(placed)):
+            if state == "running" and (not self._has_work(placed.model) or self._must_leave(placed)):
                 self._present[placed] = "draining"
                 actions.append(DrainReplica(placed, "finish"))
-            elif state == "waiting" and self._is_done(placed.node):
+            elif state == "waiting" and self._has_ended(placed.model):
                 del self._present[placed]
         return actions
 
+    def _must_leave(self, placed: PlacedReplica) -> bool:
+        """Return whether a replica for whose devices another one waits has done its part of the stage."""
+        if not self._is_awaited(placed):
+            return False
+        return self._has_ended(placed.model) or self._has_done_share(placed)
+
     def _has_done_share(self, placed: PlacedReplica) -> bool:
-        """Return whether a replica for whose devices another one waits has done its share."""
-        weights, num_begun = self._weights.get(placed.node, []), self._at_begin.get(placed.node, 0)
-        weight = self._weight_of[placed]
-        if weight >= max(weights, default=weight) or not self._is_awaited(placed):
+        """Return whether a model's replicas have done what this one's share leaves to them."""
+        model, weight = placed.model, self._weight_of[placed]
+        weights, num_begun = self._weights.get(model, []), self._at_begin.get(model, 0)
+        if self._stage is None or weight >= max(weights, default=weight):
             return False
         share = sum(min(weight, other) for other in weights) / sum(weights)
-        return num_begun - self._num_left[placed.node] >= share * num_begun
+        return num_begun - self._num_left_of(self._stage.nodes[model]) >= share * num_begun
+
+    def _num_left_of(self, nodes: Iterable[str]) -> int:
+        return sum(self._num_left[name] for name in nodes)
 
     def _is_awaited(self, placed: PlacedReplica) -> bool:
         devices = set(placed.replica.devices)
         return any(
             state == "waiting"
             and not devices.isdisjoint(other.replica.devices)
-            and not self._is_done(other.node)
+            and not self._has_ended(other.model)
             for other, state in self._present.items()
         )
 

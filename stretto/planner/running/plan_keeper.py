@@ -43,6 +43,7 @@ class PlanKeeper:
         on_predicted: OnPredicted,
     ) -> None:
         self._replanner = replanner
+        self._app = replanner.app
         self._book = book
         self._executor = executor
         self._answers = answers
@@ -62,7 +63,9 @@ class PlanKeeper:
 
     def lost(self, replica: PlannedReplica) -> None:
         """Note that a replica was lost for good; a new plan will follow."""
-        self._losses.lost(replica, has_answered=replica.node in self._answers.lengths)
+        nodes = self._app.models[replica.model]
+        has_answered = any(node.name in self._answers.lengths for node in nodes)
+        self._losses.lost(replica, has_answered=has_answered)
         self._is_lost.set()
 
     async def run(self) -> None:
@@ -95,16 +98,16 @@ class PlanKeeper:
             self._take(found)
 
     async def _replace_lost(self) -> None:
-        """Plan without the devices that are lost, and give up the nodes that cannot run."""
+        """Plan without the devices that are lost, and give up the models that cannot run."""
         situation = self._situation()
         if not situation.requests:
             return
         found = await aside(partial(self._replanner.search, situation))
         if self._is_lost.is_set():
             return
-        for node, reason in found.unable.items():
-            self._unable[node] = None
-            self._carry_out(self._executor.abandon(node, reason))
+        for model, reason in found.unable.items():
+            self._unable[model] = None
+            self._carry_out(self._executor.abandon(model, reason))
         if found.plan is not None:
             self._drift.replanned(self._now_s(), _mean(found.predicted_s))
             self._take(found)

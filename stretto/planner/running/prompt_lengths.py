@@ -123,10 +123,10 @@ class _Model:
 def _model(name: str) -> _Model | None:
     if name == STAND_IN:
         return None
-    from stretto.engines.transformer.config import is_supported, read_config
+    from stretto.engines.transformer.config import is_supported_model, read_config
 
     folder = checkpoint_path(name)
-    return _Model(folder, read_config(folder).context_tokens) if is_supported(folder) else None
+    return _Model(folder, read_config(folder).context_tokens) if is_supported_model(folder) else None
 
 
 def _own_prompts(node: ModelNode, request: RunRequest) -> Iterator[tuple[Segment, ...]]:

@@ -11,7 +11,7 @@ from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute
 from stretto.planner.keep_loaded import keep_loaded
-from stretto.planner.machine import PlanMachine, costs_by_tp, model_of
+from stretto.planner.machine import PlanMachine, costs_by_tp, planned_model
 from stretto.planner.plan import Plan, ReplicaKey
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
@@ -25,9 +25,9 @@ class Situation:
     Attributes:
         requests: requests that have not ended.
         rest: what is left of the present plan.
-        loaded: replicas that run, by node and devices; seconds of real time for which they have run.
+        loaded: replicas that run, by model and devices; seconds of real time for which they have run.
         dead: devices that cannot be used.
-        unable: nodes that cannot run.
+        unable: models that cannot run.
     """
 
     requests: Sequence[AppRequest]
@@ -45,7 +45,7 @@ class Search:
     Attributes:
         plan: the best plan found; None if nothing is left that can run.
         predicted_s: predicted seconds until the end with this plan, one for each draw of lengths.
-        unable: reasons for which nodes cannot run, by node.
+        unable: reasons for which models cannot run, by model.
     """
 
     plan: Plan | None
@@ -80,7 +80,7 @@ class Replanner:
     def search(self, now: Situation) -> Search:
         """Plan what is left again, on the devices that are left.
 
-        Requests are planned without the nodes that cannot run, and those that wait for them.
+        Requests are planned without the nodes whose models cannot run, and those that wait for them.
         """
         order = renumbered(self.machine.num_devices, now.dead)
         machine = replace(self.machine, num_devices=len(order))
@@ -91,8 +91,8 @@ class Replanner:
             return Search(None, [], unable)
         number_of = {device: number for number, device in enumerate(order)}
         loaded = {
-            (node, tuple(sorted(number_of[device] for device in devices))): seconds
-            for (node, devices), seconds in now.loaded.items()
+            (model, tuple(sorted(number_of[device] for device in devices))): seconds
+            for (model, devices), seconds in now.loaded.items()
             if now.dead.isdisjoint(devices)
         }
         problem = self._problem(requests, answers, machine, loaded)
@@ -122,37 +122,37 @@ class Replanner:
     ) -> Problem:
         problem = Problem(self.app, requests, machine, self.lengths, answers=answers)
         problem.loaded = {
-            (node, devices): max(0.0, problem.costs[node][len(devices)].loading_s - seconds * self.speed)
-            for (node, devices), seconds in loaded.items()
-            if len(devices) in problem.costs.get(node, {})
+            (model, devices): max(0.0, problem.costs[model][len(devices)].loading_s - seconds * self.speed)
+            for (model, devices), seconds in loaded.items()
+            if len(devices) in problem.costs.get(model, {})
         }
         return problem
 
     def _saved_s(self, problem: Problem) -> dict[ReplicaKey, float]:
         return {
-            (node, devices): problem.costs[node][len(devices)].loading_s - left_s
-            for (node, devices), left_s in problem.loaded.items()
+            (model, devices): problem.costs[model][len(devices)].loading_s - left_s
+            for (model, devices), left_s in problem.loaded.items()
         }
 
     def _seconds(self, problem: Problem, plan: Plan) -> list[float]:
         return [execute(problem, plan, drawn).makespan_s / self.speed for drawn in problem.possible_draws]
 
     def _too_large(self, machine: PlanMachine, unable: Collection[str]) -> dict[str, str]:
-        """Return why nodes cannot run on a machine, by node."""
+        """Return why models cannot run on a machine, by model."""
         if not machine.num_devices:
-            return {node.name: "no device is left" for node in self.app.nodes}
+            return dict.fromkeys(self.app.models, "no device is left")
         reasons: dict[str, str] = {}
-        for node in self.app.nodes:
-            model = model_of(node.model, self.machine)
+        for model in self.app.models:
+            sizes = planned_model(model, self.machine)
             try:
-                if node.name not in unable:
-                    costs_by_tp(model, machine, model.max_context_tokens)
+                if model not in unable:
+                    costs_by_tp(sizes, machine, sizes.max_context_tokens)
             except UserError as error:
-                reasons[node.name] = str(error)
+                reasons[model] = str(error)
         return reasons
 
     def _without(self, now: Situation, unable: Collection[str]) -> tuple[Sequence[AppRequest], AnswersSoFar]:
-        """Return the requests without the nodes that cannot run, and those that wait for them."""
+        """Return the requests without the nodes whose models cannot run, and those that wait for them."""
         if not unable:
             return now.requests, now.answers
         requests: list[AppRequest] = []
@@ -163,7 +163,7 @@ class Replanner:
                 if request.nodes and node.name not in request.nodes:
                     continue
                 inputs = [name for name in node.inputs if not request.nodes or name in request.nodes]
-                can_run = node.name not in unable or _is_answered(node, place, request, now.answers)
+                can_run = node.model not in unable or _is_answered(node, place, request, now.answers)
                 if can_run and all(name in able for name in inputs):
                     able.append(node.name)
             if able:

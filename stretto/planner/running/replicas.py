@@ -46,13 +46,15 @@ _MEMORY_SHARE = 0.9  # of each GPU, as planners count
 def local_replicas(app: Application) -> MakeReplica:
     """Return the function that makes replicas of models in this process.
 
-    The model of each node is a checkpoint, the name of a fetched model, or "stand-in".
+    Each model is a checkpoint, the name of a fetched model, or "stand-in".
 
     Raises:
         ConfigError: a model is none of these.
     """
-    replicas: Mapping[str, Replica] = {node.name: _local(node.name, node.model) for node in app.nodes}
-    return lambda planned: replicas[planned.node]
+    replicas: Mapping[str, Replica] = {
+        model: _local(nodes[0].name, model) for model, nodes in app.models.items()
+    }
+    return lambda planned: replicas[planned.model]
 
 
 def _local(node: str, model: str) -> Replica:
@@ -64,8 +66,8 @@ def _local(node: str, model: str) -> Replica:
 
 
 def local_plan(app: Application, num_devices: int) -> Plan:
-    """Return the plan for replicas in this process: one for each node, `num_devices` of them at once."""
-    replicas = (PlannedReplica(node.name, (at % num_devices,)) for at, node in enumerate(app.nodes))
+    """Return the plan for replicas in this process: one for each model, `num_devices` of them at once."""
+    replicas = (PlannedReplica(model, (at % num_devices,)) for at, model in enumerate(app.models))
     return Plan("one_each", (Stage(tuple(replicas)),))
 
 
@@ -78,8 +80,8 @@ def core_replicas(problem: Problem, models: Mapping[str, CoreModel]) -> MakeRepl
     cores = usable_cores()
 
     def make(planned: PlannedReplica) -> Replica:
-        model = models[problem.app.node(planned.node).model]
-        return core_replica(model, problem.costs[planned.node][1], cores[planned.devices[0]])
+        cost = problem.costs[planned.model][1]
+        return core_replica(models[planned.model], cost, cores[planned.devices[0]])
 
     return make
 
@@ -102,7 +104,8 @@ def core_replica(model: CoreModel, cost: ReplicaCost, core: int) -> Replica:
 def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeReplica:
     """Return the function that makes replicas which are emulated servers, each a process of its own.
 
-    The lengths of their answers are drawn from the distributions that the problem has for each node.
+    The lengths of their answers are drawn from the distributions that the problem has for each node; those of
+    several nodes with one model are mixed.
 
     Args:
         speed: emulated seconds per second of real time.
@@ -113,26 +116,26 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
     """
     device = folder / "device.json"
     write_preset(problem.machine.costs, device)
-    for name in problem.names:
-        _check_emulated(problem, name, device, speed)
+    for model in problem.models:
+        _check_emulated(problem, model, device, speed)
     check_installed("emulate", "--serve emulated", "httptools", "uvloop")
     with imports_of("emulate", "--serve emulated"):
         from stretto.engines.server_process.config import ServerProcessConfig
         from stretto.engines.server_process.engine import ServerProcess
     lengths = {
-        name: _lengths_file(problem, name, folder / f"{at}.json") for at, name in enumerate(problem.names)
+        model: _lengths_file(problem, model, folder / f"{at}.json") for at, model in enumerate(problem.models)
     }
 
     def make(planned: PlannedReplica) -> Replica:
-        cost = problem.costs[planned.node][planned.tp]
+        cost = problem.costs[planned.model][planned.tp]
         scheduler = cost.scheduler
         config = ServerProcessConfig(
             "emulated",
-            problem.app.node(planned.node).model,
+            planned.model,
             arguments=(
                 *("--device", str(device), "--speed", f"{speed:g}"),
                 *("--max-num-batched-tokens", str(scheduler.max_batch_tokens)),
-                *("--output-lengths", str(lengths[planned.node])),
+                *("--output-lengths", str(lengths[planned.model])),
             ),
             tokenizer="none",
             timeout_s=_SILENCE_S,
@@ -175,7 +178,7 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
     def make(planned: PlannedReplica) -> Replica:
         config = ServerProcessConfig(
             "vllm",
-            app.node(planned.node).model,
+            planned.model,
             command,
             memory_share=None if problem is None else _MEMORY_SHARE,
             timeout_s=_SILENCE_S,
@@ -186,7 +189,7 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
         replica = Replica(ServerProcess, config, runs_in="loop", num_slots=_VLLM_RUNNING)
         if problem is None:
             return replica
-        cost = problem.costs[planned.node][planned.tp]
+        cost = problem.costs[planned.model][planned.tp]
         return replace(
             replica,
             devices=tuple(f"cuda:{device}" for device in planned.devices),
@@ -199,10 +202,18 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
     return make
 
 
-def _lengths_file(problem: Problem, node: str, path: Path) -> Path:
-    """Write the file from which an emulated server draws the lengths of a node's answers."""
-    lengths = problem.workload.beliefs[node].lengths
-    path.write_text(json.dumps(dict(zip(lengths.lengths, lengths.weights, strict=True))), "utf-8")
+def _lengths_file(problem: Problem, model: str, path: Path) -> Path:
+    """Write the file from which an emulated server draws the lengths of a model's answers."""
+    weights: dict[int, float] = {}
+    for name in problem.nodes_of(model):
+        lengths, num_calls = (
+            problem.workload.beliefs[name].lengths,
+            len(problem.workload.calls[name].requests),
+        )
+        share = num_calls if len(problem.nodes_of(model)) > 1 else 1
+        for tokens, weight in zip(lengths.lengths, lengths.weights, strict=True):
+            weights[tokens] = weights.get(tokens, 0.0) + weight * share
+    path.write_text(json.dumps(weights), "utf-8")
     return path
 
 
@@ -237,15 +248,15 @@ def _decode_s(cost: ReplicaCost, num: int) -> float:
     return cost.step.step_s(StepShape(0, 0, 0, 0, num, num * _TYPICAL_CONTEXT, _TYPICAL_CONTEXT))
 
 
-def _check_emulated(problem: Problem, node: str, device: Path, speed: float) -> None:
-    """Check that a server of a node's model can be emulated on a core, with each number of devices.
+def _check_emulated(problem: Problem, model: str, device: Path, speed: float) -> None:
+    """Check that a server of a model can be emulated on a core, with each number of devices.
 
     `device` is the file of the costs of each device.
     """
-    for tp, cost in problem.costs[node].items():
+    for tp, cost in problem.costs[model].items():
         server = WantedServer(
             devices=tuple(range(tp)),
-            model=problem.app.node(node).model,
+            model=model,
             max_sequences=cost.scheduler.max_running,
             max_batch_tokens=cost.scheduler.max_batch_tokens,
         )
@@ -253,4 +264,4 @@ def _check_emulated(problem: Problem, node: str, device: Path, speed: float) -> 
         try:
             check_real_time(check_fleet(fleet), num_cores=1)
         except ConfigError as error:
-            raise ConfigError(f"node {node!r}, tp {tp}: {error.message}") from error
+            raise ConfigError(f"model {model!r}, tp {tp}: {error.message}") from error

@@ -12,7 +12,7 @@ from typing import Any
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
 from stretto.planner.plan_files import parse_request
-from stretto.planner.running.batch_lines import BatchLines, check_unicode
+from stretto.planner.running.batch_lines import BatchLines, check_texts
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
@@ -62,7 +62,7 @@ def _of_plan(found: Any) -> RunRequest:
     if not all(isinstance(chunk, str) for chunk in chunks):
         raise ConfigError("chunks must be texts; numbers of tokens can be planned, but not run")
     prompt = found.get("prompt", "")
-    check_unicode([prompt, *chunks, planned.id])
+    check_texts([prompt, *chunks, planned.id])
     return RunRequest(planned, (PromptMessage(None, prompt),) if prompt else (), tuple(chunks))
 
 

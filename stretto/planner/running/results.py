@@ -19,7 +19,8 @@ from stretto.planner.application import Application
 from stretto.planner.running.calls import CallEnded
 from stretto.planner.running.run_request import RefusedLine
 from stretto.runtime.journal.file import not_saved
-from stretto.wire.answers import AnswerChoice, TokenCounts, whole_json
+from stretto.wire.answer_writing import whole_json
+from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.answers import ModelAnswer as WireAnswer
 
 _encode = json.JSONEncoder(check_circular=False).encode

@@ -18,7 +18,7 @@ from stretto.planner.running.replanner import Replanner, Situation
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
-from stretto.planner.running.saved_calls import calls_of, open_journal
+from stretto.planner.running.saved_calls import open_journal, saved_calls_of
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
 from stretto.sched.observer import Observer
@@ -84,7 +84,7 @@ def run_job(job: PlanJob, on_progress: OnProgress) -> RunOutcome:
         try:
             results.refuse(job.requests.refused)
             answers = AnswersWatch()
-            saved = _noted(calls_of(journal.entries(), job.requests), answers)
+            saved = _noted(saved_calls_of(journal.entries(), job.requests), answers)
             for ended in book.resume(saved):
                 results.write(ended)
             begun = sum(book.num_left.values())

@@ -7,6 +7,7 @@ from typing import Any
 
 from stretto.model.errors import StrettoError
 from stretto.model.record import record
+from stretto.model.tools import ToolPart
 from stretto.planner.application import AppRequest
 from stretto.wire.paths import Api
 
@@ -25,10 +26,15 @@ class RefusedLine:
 
 @record
 class PromptMessage:
-    """One message of a prompt. The role None is that of the user, or of the model's plain text."""
+    """One message of a prompt, or more of the one before it. `tools` is what servers that take tools get in
+    place of `text`.
+
+    The role None is that of the message before it, or else of the user, or of the model's plain text.
+    """
 
     role: str | None
     text: str
+    tools: ToolPart | None = None
 
 
 @record

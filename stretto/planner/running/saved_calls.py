@@ -43,7 +43,7 @@ def entry_of(call: PlannedCall, answer: CallAnswer, requests: RequestStore) -> J
     return JournalEntry(key, [answer.text, answer.num_prompt, answer.num_output])
 
 
-def calls_of(
+def saved_calls_of(
     entries: Iterable[JournalEntry], requests: RequestStore
 ) -> Iterator[tuple[PlannedCall, CallAnswer]]:
     """Yield the calls and answers of a journal's entries, for the requests that there are."""

@@ -20,7 +20,7 @@ from stretto.runtime.devices import LazyPickle, claim
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
 from stretto.runtime.pickles import loads
 from stretto.runtime.shared_memory import Region, Writer
-from stretto.runtime.worker import CloseEngine, Command, InstanceJob, not_started, serve
+from stretto.runtime.worker import CloseEngine, Command, InstanceJob, not_started, run_instance
 from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost
 
 
@@ -47,7 +47,7 @@ def serve_process(start: ProcessStart, pipe: socket.socket) -> None:
     except BaseException as error:
         mail.post(not_started(start.job, error))
         return
-    serve(replace(start.job, executable=executable, config=config), mail, mail.post)
+    run_instance(replace(start.job, executable=executable, config=config), mail, mail.post)
     _end_at_once()
 
 

@@ -20,7 +20,13 @@ from stretto.model.errors import ConfigError, EngineUnavailable
 from stretto.model.extras import imports_of
 from stretto.model.foreign import typed
 from stretto.model.tasks import Task
-from stretto.runtime.instances.ray_demand import RayDemand, RayNode, check_feasible, parse_address, to_avoid
+from stretto.runtime.instances.ray_demand import (
+    RayDemand,
+    RayNode,
+    check_feasible,
+    parse_head_address,
+    to_avoid,
+)
 from stretto.runtime.instances.ray_values import RayAnswer
 from stretto.runtime.instances.ray_worker import RayActor
 from stretto.sched.messages import Event
@@ -51,7 +57,7 @@ class RayCluster:
     """
 
     def __init__(self, address: str) -> None:
-        parse_address(address)
+        parse_head_address(address)
         self._address = address
         self._failed: dict[str, float] = {}
         self._feasible: set[RayDemand] = set()
@@ -202,7 +208,7 @@ def _check_answers(address: str) -> None:
     """Check that a server of the kind that Ray uses listens. Ray itself tries for a minute, then ends us."""
     remedy = "start the cluster (ray start --head), or give the address that it prints"
     try:
-        with socket.create_connection(parse_address(address), _PROBE_S) as head:
+        with socket.create_connection(parse_head_address(address), _PROBE_S) as head:
             head.settimeout(_PROBE_S)
             head.sendall(_HTTP2_OPENING)
             frame = head.recv(9, socket.MSG_WAITALL)
@@ -236,9 +242,9 @@ def _init(address: str) -> None:
 
 
 def _check_same(address: str) -> None:
-    host, port = parse_address(address)
+    host, port = parse_head_address(address)
     joined = str(ray.get_runtime_context().gcs_address)
-    there, its_port = parse_address(joined)
+    there, its_port = parse_head_address(joined)
     if port != its_port or host not in (there, *_LOOPBACK):
         raise ConfigError(
             f"this process has joined the Ray cluster at {joined!r}, so it cannot join that at {address!r}; "

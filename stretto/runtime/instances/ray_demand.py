@@ -90,7 +90,7 @@ def to_avoid(demand: RayDemand, nodes: Sequence[RayNode], failed: Iterable[str])
     return ids if any(demand.fits(node) for node in nodes if node.id not in ids) else []
 
 
-def parse_address(address: str) -> tuple[str, int]:
+def parse_head_address(address: str) -> tuple[str, int]:
     """Return the host and port in the address of the head of a Ray cluster.
 
     Raises:

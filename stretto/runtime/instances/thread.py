@@ -7,7 +7,7 @@ import threading
 
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.mailbox import Mailbox
-from stretto.runtime.worker import CloseEngine, Command, InstanceJob, StoppedTasks, StopTask, serve
+from stretto.runtime.worker import CloseEngine, Command, InstanceJob, StoppedTasks, StopTask, run_instance
 from stretto.sched.messages import Event
 
 CLOSE_TIMEOUT_S = 2.0
@@ -27,7 +27,7 @@ class ThreadInstance:
         self._stopped = None if job.is_llm else StoppedTasks()
         name = f"{job.engine}/{job.instance}"
         arguments = (job, self._commands, self._events.put, self._stopped)
-        self._thread = threading.Thread(target=serve, args=arguments, name=name, daemon=True)
+        self._thread = threading.Thread(target=run_instance, args=arguments, name=name, daemon=True)
         self._thread.start()
         self._loop.add_reader(self._events.fileno(), self._receive)
 

@@ -135,7 +135,7 @@ class EngineQueue:
         """
         lo = entry.lo
         self.num_changes += 1
-        self._order_of(entry).remove(entry)
+        self._orders[entry.sorted_as.criteria].remove(entry)
         entry.lo = lo
         del self._waiting[entry.sorted_as.criteria][entry]
         self._aside[entry] = None
@@ -246,7 +246,7 @@ class EngineQueue:
                 self._num_passed += 1
             elif criteria == "throughput" and self._waiting["latency"]:
                 self._num_passed = 0
-            self._order_of(entry).taken(entry, num_items)
+            self._orders[entry.sorted_as.criteria].taken(entry, num_items)
         if entry.lo == entry.hi:
             self._drop(entry)
         return lo
@@ -258,7 +258,7 @@ class EngineQueue:
         Before that call, they still count as work that their query has to do.
         """
         if not entry.alone and entry.number >= self._num_forgotten:
-            self._order_of(entry).started(entry, lo, hi)
+            self._orders[entry.sorted_as.criteria].started(entry, lo, hi)
             if entry.query in self._of_query:
                 self.num_changes += 1
 
@@ -270,7 +270,7 @@ class EngineQueue:
         """
         if self._fresh:
             self._put_in_order()
-        rank = self._order_of(entry).rank(entry)
+        rank = self._orders[entry.sorted_as.criteria].rank(entry)
         return (rank[0] + _CLASS_RANKS[entry.demand.criteria], *rank[1:])
 
     def end_query(self, query: str) -> None:
@@ -361,7 +361,7 @@ class EngineQueue:
         wait elsewhere.
         """
         if not entry.alone and entry not in self._fresh and entry not in self._aside:
-            self._order_of(entry).remove(entry)
+            self._orders[entry.sorted_as.criteria].remove(entry)
         self._drop(entry)
 
     def _has(self, entry: QueueEntry) -> bool:
@@ -371,7 +371,7 @@ class EngineQueue:
 
     def _put_in_order(self) -> None:
         for entry in self._fresh:
-            self._order_of(entry).add(entry)
+            self._orders[entry.sorted_as.criteria].add(entry)
             self._waiting[entry.sorted_as.criteria][entry] = None
             self._index(entry)
         self._fresh.clear()
@@ -430,9 +430,6 @@ class EngineQueue:
 
     def _entries(self, query: str) -> list[QueueEntry]:
         return [entry for entries in self._of_query.get(query, {}).values() for entry in entries]
-
-    def _order_of(self, entry: QueueEntry) -> Order:
-        return self._orders[entry.sorted_as.criteria]
 
     def _drop(self, entry: QueueEntry) -> None:
         self._num_entries -= 1

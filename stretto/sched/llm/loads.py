@@ -77,6 +77,8 @@ class InstanceLoads:
         self._bug: Exception | None = None
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
+        self.num_offline = 0
+        """Number of offline requests that were sent to instances and have not ended."""
         self._running_context = SharedContext()
         self._context = SharedContext()
         self._slowness: dict[InstanceId, float] = {}
@@ -581,6 +583,7 @@ class InstanceLoads:
         return view
 
     def _change_offline(self, instance: InstanceId, num: int, num_tokens: int) -> None:
+        self.num_offline += num
         view = self._table.get(instance)
         if view is not None:
             view.num_offline += num

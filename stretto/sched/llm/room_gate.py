@@ -8,6 +8,7 @@ order, and nothing that waits there costs time when others come or go.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from typing import TypeAlias
 
@@ -22,12 +23,14 @@ from stretto.model.errors import NoRoom
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
 from stretto.sched.queries.demand import Demand
-from stretto.sched.queries.request import QueueEntry
+from stretto.sched.queries.request import QueueEntry, StepRequest
 from stretto.sched.queries.results import Completed, failed
 from stretto.sched.snapshot import HeldPicture
 
 _Key: TypeAlias = tuple[str, int, int]
 _NO_KEY = PromptKey((), 1)
+_WATCHED = 8
+"""Number of queries of which one is watched where their kind does not come back."""
 
 
 class RoomGate:
@@ -35,8 +38,10 @@ class RoomGate:
 
     Requests that nobody continues (of queries that make no other one, and of steps that are applied to lists)
     are not even made known while nothing is held and nothing has room: where all are such, the gate costs
-    nothing. Neither are any while the sizes of all memories are unknown and prompts have no keys, from which
-    it could be told what is missing in a cache; nor offline requests, which give way to others anyway.
+    nothing. Of queries without the name of a program whose kind does not come back, one of `_WATCHED` is made
+    known then, so that it is noticed when the kind changes. None are while the sizes of all memories are
+    unknown and prompts have no keys, from which it could be told what is missing in a cache; nor are offline
+    requests, which give way to others anyway.
 
     Attributes:
         now_s: present time, which its owner sets before other calls.
@@ -84,7 +89,9 @@ class RoomGate:
         is_last = request.is_alone and not request.record.program
         if request.record.criteria == "offline":
             return [entry]
-        if (is_last or entry.hi > entry.lo + 1) and not self._room.is_guarded:
+        if not self._room.is_guarded and (
+            is_last or entry.hi > entry.lo + 1 or not self._is_watched(request)
+        ):
             return [entry]
         going = []
         for item in range(entry.lo, entry.hi):
@@ -103,6 +110,12 @@ class RoomGate:
                 one.room_at = entered.instance
                 going.append(one)
         return going
+
+    def _is_watched(self, request: StepRequest) -> bool:
+        """Return whether a request is made known though nothing is held and nothing has room."""
+        if request.record.program or not self._room.is_known_to_stay_away(_kind(request)):
+            return True
+        return zlib.crc32(request.query.encode()) % _WATCHED == 0
 
     def released(self) -> Iterable[QueueEntry]:
         """Return the queue entries that may go out now, one by one."""
@@ -243,7 +256,7 @@ class RoomGate:
         return RoomRequest(
             key,
             request.program_key,
-            "/".join((record.tenant, *request.source)),
+            _kind(request),
             entry.num_units(entry.lo, entry.lo + 1),
             found.blocks,
             found.block_tokens,
@@ -251,3 +264,8 @@ class RoomGate:
             bool(record.program) and (request.is_continued or not request.each),
             is_last,
         )
+
+
+def _kind(request: StepRequest) -> str:
+    """Return the name of what resembles a request: programs come back after answers of one kind alike."""
+    return "/".join((request.record.tenant, *request.source))

@@ -340,16 +340,20 @@ class LLMScheduler:
         self._shown.update(now_s)
         for placed in self._placing.place(now_s):
             actions.append(self._admit(placed, now_s))
-        for running in self._loads.in_the_way():
-            actions.append(self._put_back(running))
-        actions += self._retains
-        self._retains.clear()
-        actions += self._handed_over.reprioritise(self._num_changes)
-        self._num_changes.clear()
+        if self._loads.num_offline:
+            for running in self._loads.in_the_way():
+                actions.append(self._put_back(running))
+        if self._retains:
+            actions += self._retains
+            self._retains.clear()
+        if self._num_changes:
+            actions += self._handed_over.reprioritise(self._num_changes)
+            self._num_changes.clear()
         self._has_left = False
-        for instance in [i for i in self._drained if not self._loads.of(i)]:
-            del self._drained[instance]
-            actions += self.instances.fleet.idle(instance)
+        if self._drained:
+            for instance in [i for i in self._drained if not self._loads.of(i)]:
+                del self._drained[instance]
+                actions += self.instances.fleet.idle(instance)
         self._loads.raise_bug()
         self._decided = []
         return actions

@@ -61,7 +61,7 @@ class ProgramsFirst:
 
     def remove(self, entry: QueueEntry) -> None:
         """Remove an entry whose waiting items are no longer wanted."""
-        tenant = self._tenant(entry)
+        tenant = self._tenants[entry.request.record.tenant]
         tenant.remove(entry)
         self._settle(tenant)
 
@@ -86,7 +86,7 @@ class ProgramsFirst:
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count the next `num_items` items of an entry as no longer waiting."""
-        tenant = self._tenant(entry)
+        tenant = self._tenants[entry.request.record.tenant]
         tenant.taken(entry, num_items)
         if len(self._tenants) > 1:
             self._shares.note(tenant)
@@ -95,7 +95,7 @@ class ProgramsFirst:
         """Record that items `lo` to `hi` of an entry, which were taken, run now or
         were given up.
         """
-        tenant = self._tenant(entry)
+        tenant = self._tenants[entry.request.record.tenant]
         tenant.started(entry, lo, hi)
         self._settle(tenant)
 
@@ -103,15 +103,12 @@ class ProgramsFirst:
         """Return the sort key of an entry that has not started; the smaller goes
         first.
         """
-        return self._tenant(entry).rank(entry)
+        return self._tenants[entry.request.record.tenant].rank(entry)
 
     def check_invariants(self) -> None:
         """Check that each tenant has work here, and stands in one place. For tests."""
         assert not any(tenant.is_empty for tenant in self._tenants.values())
         self._shares.check_invariants()
-
-    def _tenant(self, entry: QueueEntry) -> _Tenant:
-        return self._tenants[entry.request.record.tenant]
 
     def _settle(self, tenant: _Tenant) -> None:
         if tenant.is_empty:
@@ -128,7 +125,7 @@ class _Tenant(ByQuery):
         super().__init__(lambda: _Program(config), config.age_limit_s, _name)
         self.name = name
         self._config = config
-        self._deadlines = NearDeadlines()
+        self._deadlines: NearDeadlines | None = None  # until an entry has to start by a time
 
     @property
     def is_empty(self) -> bool:
@@ -152,23 +149,27 @@ class _Tenant(ByQuery):
         if entry.request.record.deadline_s is not None:
             start_by_s = min(start_by_s, self._config.account.start_by_s(entry.request))
         if start_by_s < math.inf:
+            if self._deadlines is None:
+                self._deadlines = NearDeadlines()
             self._deadlines.add(entry, start_by_s)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Choose which entry of the tenant goes next; None if none may go."""
-        urgent = self._deadlines.due(now_s)
-        if urgent is not None and (num_items := fits(urgent)):
-            return Take(urgent, num_items)
+        if self._deadlines is not None:
+            urgent = self._deadlines.due(now_s)
+            if urgent is not None and (num_items := fits(urgent)):
+                return Take(urgent, num_items)
         return super().take(to_fill, fits, now_s)
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count the next items of an entry as no longer waiting."""
-        self._deadlines.note_taken(entry)
+        if self._deadlines is not None:
+            self._deadlines.note_taken(entry)
         super().taken(entry, num_items)
 
     def _leave(self, entry: QueueEntry, num_items: int) -> None:
         super()._leave(entry, num_items)
-        if entry.lo == entry.hi:
+        if entry.lo == entry.hi and self._deadlines is not None:
             self._deadlines.discard(entry)
 
 

@@ -11,7 +11,7 @@ from stretto.graph.graph import HINT, Constant
 from stretto.model.errors import BadReply
 from stretto.model.references import load, load_inputs
 from stretto.model.tasks import QueryRecord
-from stretto.model.tools import ToolResult
+from stretto.model.tools import ToolPart, ToolResult
 from stretto.model.values import KV, Prompt, Segment, as_text
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import StepRequest
@@ -144,10 +144,11 @@ def value_segment(value: object, port: str) -> Segment:
     """
     if isinstance(value, KV) and value.answer is not None:
         return value.answer
+    text = as_text(value)
     calls = value if isinstance(value, list | tuple) else ()
     if calls and all(isinstance(call, ToolResult) for call in calls):
-        return Segment(as_text(value), port, calls=tuple(calls))
-    return Segment(as_text(value), port)
+        return Segment(text, port, tools=ToolPart(text, calls=tuple(calls)))
+    return Segment(text, port, tools=value if isinstance(value, ToolPart) else None)
 
 
 def _held(row: Mapping[str, object]) -> KV | None:

@@ -18,21 +18,23 @@ class TurnWork:
 
     Attributes:
         is_over: whether queries have to pause until the next instant.
+        is_begun: whether something was counted at this instant.
     """
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.is_over = self.is_begun = False
         self._num_left = MAX_PARTS
 
     def renew(self) -> None:
         """Begin a new instant."""
-        self.is_over = False
+        self.is_over = self.is_begun = False
         self._num_left = MAX_PARTS
 
     def spend(self, node: Node, num_inputs: int, num_items: int) -> None:
         """Count a request of a step with so many inputs, for so many items."""
         num_parts = _STEP_PARTS * num_inputs + num_items * _item_parts(node)
         if num_parts > _MAX_FREE:
+            self.is_begun = True
             self._num_left -= num_parts
             self.is_over = self._num_left <= 0
 

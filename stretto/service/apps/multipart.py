@@ -7,7 +7,8 @@ clients (.NET's, older ones of Python) send it.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from email.message import Message
 
 from python_multipart.exceptions import FormParserError
@@ -22,6 +23,8 @@ _MAX_HEADERS = 16
 _MAX_HEADER_BYTES = 16_000
 _MAX_SEMICOLONS = 100
 """Most semicolons in a header: reading parameters takes quadratic time."""
+_MAX_FIELD_BYTES = 65_536
+"""Most bytes of a plain field beside files that are taken as they come."""
 _SILENT = logging.Logger("multipart", logging.CRITICAL + 1)
 """Takes what the parser says of bodies that are wrong: their clients are told."""
 
@@ -46,32 +49,9 @@ def read_parts(content_type: str, body: bytes | bytearray) -> list[BodyPart]:
     Raises:
         Misplaced: the body is not of that form, or has too many parts.
     """
-    boundary = _header("body", content_type).get_param("boundary", header="content-disposition")
-    if not isinstance(boundary, str) or not 0 < len(boundary) <= _MAX_BOUNDARY or not boundary.isascii():
-        raise Misplaced("body", "multipart/form-data needs a boundary of at most 70 ASCII characters")
-    reading = _Reading()
-    parser = MultipartParser(
-        boundary,
-        {
-            "on_part_begin": reading.begin,
-            "on_header_field": reading.add_name,
-            "on_header_value": reading.add_value,
-            "on_header_end": reading.end_header,
-            "on_part_data": reading.add_data,
-            "on_part_end": reading.end,
-            "on_end": reading.end_body,
-        },
-        max_header_count=_MAX_HEADERS,
-        max_header_size=_MAX_HEADER_BYTES,
-    )
-    parser.logger = _SILENT
-    try:
-        parser.write(bytes(body))
-    except FormParserError as error:
-        raise Misplaced(reading.place, f"is no multipart/form-data: {error}") from error
-    if not reading.is_complete:
-        raise Misplaced("body", "is no multipart/form-data: its last boundary is missing")
-    return reading.parts
+    reader = FormReader(content_type)
+    reader.feed(bytes(body))
+    return reader.finish()
 
 
 def _header(place: str, value: str) -> Message:
@@ -83,49 +63,98 @@ def _header(place: str, value: str) -> Message:
     return message
 
 
-class _Reading:
-    """What the parser has found of a body so far; its methods are the parser's callbacks.
+class FormReader:
+    """Cuts a body into parts as its bytes come.
 
-    Attributes:
-        place: where the parser is, for errors.
-        is_complete: whether the last boundary has come.
+    Args:
+        content_type: type of the body, which has the boundary of its parts.
+        take_file: takes the bytes of uploaded files, of which the parts keep nothing; None keeps them.
+
+    Raises:
+        Misplaced: the type has no usable boundary.
     """
 
-    def __init__(self) -> None:
-        self.parts: list[BodyPart] = []
-        self.place = "body"
-        self.is_complete = False
+    def __init__(self, content_type: str, take_file: Callable[[bytes], object] | None = None) -> None:
+        boundary = _header("body", content_type).get_param("boundary", header="content-disposition")
+        if not isinstance(boundary, str) or not 0 < len(boundary) <= _MAX_BOUNDARY or not boundary.isascii():
+            raise Misplaced("body", "multipart/form-data needs a boundary of at most 70 ASCII characters")
+        self._parts: list[BodyPart] = []
+        self._place = "body"
+        self._is_complete = False
+        self._take_file = take_file
         self._name, self._value, self._disposition, self._data = b"", b"", b"", bytearray()
+        self._part = BodyPart("", None, b"")
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": self._add_name,
+                "on_header_value": self._add_value,
+                "on_header_end": self._end_header,
+                "on_headers_finished": self._end_headers,
+                "on_part_data": self._add_data,
+                "on_part_end": self._end,
+                "on_end": self._end_body,
+            },
+            max_header_count=_MAX_HEADERS,
+            max_header_size=_MAX_HEADER_BYTES,
+        )
+        self._parser.logger = _SILENT
 
-    def begin(self) -> None:
-        if len(self.parts) == _MAX_PARTS:
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the body. Raises Misplaced if it is not of that form, or has too many parts."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise Misplaced(self._place, f"is no multipart/form-data: {error}") from error
+
+    def finish(self) -> list[BodyPart]:
+        """Return the parts of a body that has come to its end. Raises Misplaced if its end is missing."""
+        if not self._is_complete:
+            raise Misplaced("body", "is no multipart/form-data: its last boundary is missing")
+        return self._parts
+
+    # --- callbacks of the parser
+
+    def _begin(self) -> None:
+        if len(self._parts) == _MAX_PARTS:
             raise Misplaced("body", f"has more than {_MAX_PARTS} parts")
-        self.place = f"body, part {len(self.parts) + 1}"
+        self._place = f"body, part {len(self._parts) + 1}"
         self._disposition, self._data = b"", bytearray()
 
-    def add_name(self, data: bytes, start: int, end: int) -> None:
+    def _add_name(self, data: bytes, start: int, end: int) -> None:
         self._name += data[start:end]
 
-    def add_value(self, data: bytes, start: int, end: int) -> None:
+    def _add_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
 
-    def end_header(self) -> None:
+    def _end_header(self) -> None:
         if self._name.lower() == b"content-disposition":
             self._disposition = self._value
         self._name, self._value = b"", b""
 
-    def add_data(self, data: bytes, start: int, end: int) -> None:
-        self._data += data[start:end]
-
-    def end(self) -> None:
+    def _end_headers(self) -> None:
         try:
-            header = _header(self.place, self._disposition.decode())
+            header = _header(self._place, self._disposition.decode())
         except UnicodeDecodeError as error:
-            raise Misplaced(self.place, f"has headers that are not UTF-8: {error}") from error
+            raise Misplaced(self._place, f"has headers that are not UTF-8: {error}") from error
         name = header.get_param("name", header="content-disposition")
         if not isinstance(name, str) or not name:
-            raise Misplaced(self.place, "has no name")
-        self.parts.append(BodyPart(name, header.get_filename(), bytes(self._data)))
+            raise Misplaced(self._place, "has no name")
+        self._part = BodyPart(name, header.get_filename(), b"")
 
-    def end_body(self) -> None:
-        self.is_complete = True
+    def _add_data(self, data: bytes, start: int, end: int) -> None:
+        if self._take_file is None:
+            self._data += data[start:end]
+        elif self._part.filename is not None:
+            self._take_file(data[start:end])
+        elif len(self._data) + end - start > _MAX_FIELD_BYTES:
+            raise Misplaced(self._part.name, f"has more than {_MAX_FIELD_BYTES} bytes")
+        else:
+            self._data += data[start:end]
+
+    def _end(self) -> None:
+        self._parts.append(replace(self._part, data=bytes(self._data)))
+
+    def _end_body(self) -> None:
+        self._is_complete = True

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import get_args
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from stretto.apps.template import Configuration, Template
 from stretto.model.tasks import Objective
+from stretto.schema.typed import ValueProblem, read_as
 from stretto.service.apps.inputs import Upload, checked_inputs, document_name
 from stretto.service.apps.multipart import read_parts
 from stretto.service.apps.settings import checked_settings
-from stretto.service.bodies import checked_object, read_json
+from stretto.service.bodies import read_json
 from stretto.service.refusals import Misplaced
 from stretto.service.sizes import check_num_items
 
-_KEYS = ("inputs", "settings", "deadline_s", "objective", "stream", "background")
 _JSON_FIELD = "query"
 """Name of the multipart field that holds the JSON; all other fields are files."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryRequest:
-    """A request to run an app once.
+class QueryBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the JSON of a request to run an app may say.
 
     Attributes:
         inputs: inputs by name, as values of JSON.
@@ -32,17 +33,25 @@ class QueryRequest:
         objective: what its requests at engines are served for.
         stream: whether the answer is a stream of events.
         background: whether the answer comes at once, and the result is fetched later.
+    """
+
+    inputs: Any = {}
+    settings: Any = {}
+    deadline_s: Annotated[float, Meta(gt=0, le=1e9, description="a number of seconds above 0")] | None = None
+    objective: Objective = "throughput"
+    stream: bool = False
+    background: bool = False
+
+
+class QueryRequest(QueryBody, frozen=True):
+    """A request to run an app once.
+
+    Attributes:
         files: uploaded files, by the name of their input.
         program: program that the query is a part of; "" where it is one by itself.
     """
 
-    inputs: object = field(default_factory=dict)
-    settings: object = field(default_factory=dict)
-    deadline_s: float | None = None
-    objective: Objective = "throughput"
-    stream: bool = False
-    background: bool = False
-    files: Mapping[str, Sequence[Upload]] = field(default_factory=dict)
+    files: Mapping[str, Sequence[Upload]] = {}
     program: str = ""
 
 
@@ -67,14 +76,16 @@ def checked_request(template: Template, content_type: str, body: bytes | bytearr
     Raises:
         Refused: the body is no JSON, or something in it is unknown, of another type or too large.
     """
-    asked = read_request(content_type, body)
+    asked = read_query(content_type, body)
     check_num_items((asked.inputs,), "inputs")
     inputs = checked_inputs(template, asked.inputs, asked.files)
     configuration = checked_settings(template, asked.settings)
-    return CheckedRequest(replace(asked, inputs=None, settings=None, files={}), inputs, configuration)
+    return CheckedRequest(
+        msgspec.structs.replace(asked, inputs=None, settings=None, files={}), inputs, configuration
+    )
 
 
-def read_request(content_type: str, body: bytes | bytearray) -> QueryRequest:
+def read_query(content_type: str, body: bytes | bytearray) -> QueryRequest:
     """Read a request from its body.
 
     Raises:
@@ -99,20 +110,11 @@ def read_request(content_type: str, body: bytes | bytearray) -> QueryRequest:
 
 
 def _request(content: object, files: Mapping[str, Sequence[Upload]]) -> QueryRequest:
-    given = checked_object(content, "body")
-    if unknown := [key for key in given if key not in _KEYS]:
-        raise Misplaced("body", f"has the unknown key {unknown[0]!r:.80}; it may have {', '.join(_KEYS)}")
-    deadline_s = given.get("deadline_s")
-    if deadline_s is not None:
-        is_number = isinstance(deadline_s, int | float) and not isinstance(deadline_s, bool)
-        if not is_number or not 0 < deadline_s < math.inf or deadline_s > 1e9:
-            raise Misplaced("deadline_s", "must be a number of seconds above 0")
-    objective = given.get("objective", "throughput")
-    if not isinstance(objective, str) or objective not in get_args(Objective):
-        raise Misplaced("objective", f"must be one of {', '.join(get_args(Objective))}")
-    for key in ("stream", "background"):
-        if not isinstance(given.get(key, False), bool):
-            raise Misplaced(key, "must be true or false")
-    if given.get("stream") and given.get("background"):
+    try:
+        given = read_as(QueryBody, content)
+    except ValueProblem as problem:
+        is_known = problem.keys and problem.keys[0] in QueryBody.__struct_fields__
+        raise Misplaced(str(problem.keys[0]) if is_known else "body", problem.reason) from problem
+    if given.stream and given.background:
         raise Misplaced("stream", "cannot be true together with background; stream the query's events later")
-    return QueryRequest(**given, files=files)
+    return QueryRequest(**msgspec.structs.asdict(given), files=files)

@@ -14,7 +14,7 @@ from stretto.service.bodies import checked_object
 from stretto.service.refusals import Misplaced
 
 
-def settings_of(component: Component) -> dict[str, Any]:
+def setting_types_of(component: Component) -> dict[str, Any]:
     """Return the type of each setting of a component, its choices included, by name."""
     return {**types_of(Choices), **types_of(type(component.config))}
 
@@ -25,7 +25,7 @@ def described_settings(component: Component) -> dict[str, dict[str, Any]]:
     Settings that only code can give are left out.
     """
     given = {**vars(component.choices), **vars(component.config)}
-    schemas = {name: schema_of(kind) for name, kind in settings_of(component).items()}
+    schemas = {name: schema_of(kind) for name, kind in setting_types_of(component).items()}
     return {name: {**schema, "default": given[name]} for name, schema in schemas.items() if schema}
 
 
@@ -44,7 +44,7 @@ def checked_settings(template: Template, given: object) -> Configuration:
         if name not in components:
             known = ", ".join(components)
             raise Misplaced(place, f"{template.name} has no component {name!r:.80}; it has {known}")
-        kinds = settings_of(components[name])
+        kinds = setting_types_of(components[name])
         found[name] = {}
         for setting, value in checked_object(settings, place).items():
             if setting not in kinds:

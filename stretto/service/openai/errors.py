@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from stretto.http.refusals import Refused
 from stretto.model.errors import BadReply, CapacityError, Overloaded, StrettoError, UserError
 from stretto.wire.errors import RequestRefused
+from stretto.wire.response_requests import NAMES_IN_RESPONSES
 
 TOO_LONG = "context_length_exceeded"
 _ABOUT_CONTEXT = re.compile(r"context[ _]length|maximum context|context size|too many tokens", re.IGNORECASE)
@@ -34,6 +37,21 @@ def no_model(model: str, known: list[str]) -> Refused:
 def prompt_too_long(message: str, param: str) -> Refused:
     """Return the refusal of a prompt that leaves no room for an answer."""
     return Refused(400, TOO_LONG, message, param=param)
+
+
+@contextmanager
+def naming_as_sent() -> Iterator[None]:
+    """Name, in errors about a chat within the block, the fields of the request for a response that it is."""
+    try:
+        yield
+    except StrettoError as error:
+        if not isinstance(found := as_refused(error, "messages"), Refused):
+            raise
+        if (param := NAMES_IN_RESPONSES.get((found.param or "").partition(".")[0])) is None:
+            raise
+        again_s = found.retry_after_s
+        named = Refused(found.status, found.code, found.message, param=param, retry_after_s=again_s)
+        raise named from error
 
 
 def as_refused(error: StrettoError, prompt: str) -> StrettoError:

@@ -1,7 +1,7 @@
 """The messages of a chat as a prompt. Models know three roles; what tools returned is a message of the user.
 
 Calls and results of tools are written in the form that `ToolUse` asks models for, so that an answer stands in
-the next prompt as it was generated.
+the next prompt as it was generated. Beside these words stands what servers that take tools get (`ToolPart`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stretto.model.tools import ToolPart, ToolResult
 from stretto.planner.running.run_request import PromptMessage
 from stretto.service.openai.errors import invalid, unsupported
 from stretto.service.openai.tools import ToolUse
@@ -34,7 +35,8 @@ def prompt_of(messages: Sequence[ChatMessage], tools: ToolUse | None) -> tuple[P
     if len(messages) > MAX_MESSAGES:
         raise invalid("messages", f"there are {len(messages)} messages; at most {MAX_MESSAGES} are read")
     names: dict[str, str] = {}
-    found: list[tuple[str, list[str]]] = []
+    results = _results(messages)
+    found: list[tuple[str, list[str], list[ToolPart | None]]] = []
     was_tool = False
     for place, message in enumerate(messages):
         role = _ROLES.get(message.role)
@@ -43,24 +45,53 @@ def prompt_of(messages: Sequence[ChatMessage], tools: ToolUse | None) -> tuple[P
             raise invalid(
                 f"messages.{place}.role", f"the role {message.role!r:.80} is unknown; known: {known}"
             )
-        text = _text(message, f"messages.{place}", names, is_with_tools=tools is not None)
+        text = _text(message, f"messages.{place}", names, results, is_with_tools=tools is not None)
         is_tool = message.role == "tool"
         is_head = role == "system" and len(found) == 1 and found[0][0] == "system"
-        if is_head or (is_tool and was_tool):
-            found[-1][1].append(text)
-        else:
-            found.append((role, [text]))
+        if not is_head and not (is_tool and was_tool):
+            found.append((role, [], []))
+        found[-1][1].append(text.words if isinstance(text, ToolPart) else text)
+        found[-1][2].append(text if isinstance(text, ToolPart) else None)
         was_tool = is_tool
+    prompt = [_joined(*one) for one in found]
     if tools is not None:
-        if found[0][0] != "system":
-            found.insert(0, ("system", []))
-        found[0][1].append(tools.instructions())
-    return tuple(PromptMessage(role, _BETWEEN.join(texts)) for role, texts in found)
+        words, has_head = tools.instructions(), found[0][0] == "system"
+        words = f"{_BETWEEN}{words}" if has_head else words
+        told = PromptMessage(None if has_head else "system", words, ToolPart(words))
+        prompt.insert(int(has_head), told)
+    return tuple(prompt)
 
 
-def _text(message: ChatMessage, place: str, names: dict[str, str], *, is_with_tools: bool) -> str:
-    """Return the text of a message. `names` has the names of the tools that earlier messages called, by the
-    ids of the calls.
+def _joined(role: str, texts: Sequence[str], parts: Sequence[ToolPart | None]) -> PromptMessage:
+    """Return messages that are one in words; `parts` are None where they tell nothing of tools."""
+    words = _BETWEEN.join(texts)
+    if len(parts) == 1 or None in parts:
+        return PromptMessage(role, words, parts[0] if len(parts) == 1 else None)
+    return PromptMessage(role, words, ToolPart(words))
+
+
+def _results(messages: Sequence[ChatMessage]) -> Mapping[str, str]:
+    """Return what tools have returned, by the ids of the calls."""
+    return {
+        str(message.extra.get("tool_call_id")): _plain_text(message, f"messages.{place}")
+        for place, message in enumerate(messages)
+        if message.role == "tool"
+    }
+
+
+def _text(
+    message: ChatMessage,
+    place: str,
+    names: dict[str, str],
+    results: Mapping[str, str],
+    *,
+    is_with_tools: bool,
+) -> str | ToolPart:
+    """Return the text of a message, or the part of a conversation with tools that it is.
+
+    Args:
+        names: names of the tools that earlier messages called, by the ids of the calls.
+        results: what tools have returned, by the same ids.
     """
     extra = {name: value for name, value in message.extra.items() if value is not None}
     extra.pop("annotations", None)
@@ -71,14 +102,15 @@ def _text(message: ChatMessage, place: str, names: dict[str, str], *, is_with_to
         raise unsupported(f"{place}.{unknown[0]}")
     text = _plain_text(message, place)
     if calls:
-        return _calls_text(calls, text, f"{place}.tool_calls", names)
+        return _called(calls, text, f"{place}.tool_calls", names, results)
     if message.role == "tool":
         if not isinstance(call_id, str):
             raise invalid(f"{place}.tool_call_id", "a message of a tool names the call that it answers")
         name = tool if isinstance(tool, str) else names.get(call_id, "")
-        return f"Result of {name or call_id}: {text}"
+        words = f"Result of {name or call_id}: {text}"
+        return ToolPart(words) if call_id in names else words  # else no message has the call
     if message.role == "assistant" and is_with_tools:
-        return ToolUse.written_answer(text)
+        return ToolPart(ToolUse.written_answer(text), text)
     return text
 
 
@@ -98,11 +130,12 @@ def _plain_text(message: ChatMessage, place: str) -> str:
     return message.text
 
 
-def _calls_text(calls: Any, text: str, place: str, names: dict[str, str]) -> str:
-    """Return the text of an assistant's message that calls tools, and note the names of the tools."""
+def _called(calls: Any, text: str, place: str, names: dict[str, str], results: Mapping[str, str]) -> ToolPart:
+    """Return an assistant's message that calls tools, with the results; note the names of the tools."""
     if not isinstance(calls, list):
         raise invalid(place, "must be a list")
     written: list[Mapping[str, object]] = []
+    turn: list[ToolResult] = []
     for number, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
@@ -116,4 +149,6 @@ def _calls_text(calls: Any, text: str, place: str, names: dict[str, str]) -> str
         except (ValueError, RecursionError):
             given = arguments
         written.append({"name": name, "arguments": given})
-    return (f"{text}{_BETWEEN}" if text else "") + ToolUse.written_calls(written)
+        turn.append(ToolResult(name, arguments, results.get(call_id, ""), id=call_id, said=text))
+    words = (f"{text}{_BETWEEN}" if text else "") + ToolUse.written_calls(written)
+    return ToolPart(words, calls=tuple(turn))

@@ -1,6 +1,7 @@
 """The routes of OpenAI's API.
 
 POST   /v1/chat/completions      an answer to a chat, by an LLM or an app
+POST   /v1/responses             the same in OpenAI's newer API; nothing is kept
 POST   /v1/completions           texts that go on from prompts
 POST   /v1/embeddings            vectors of texts
 POST   /v1/rerank                scores of documents for a query
@@ -24,7 +25,7 @@ from stretto.service.openai.programs import ServedPrograms
 from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedModels
 from stretto.service.openai.text_routes import TextRoutes
 from stretto.service.openai.vectors import VectorRoutes
-from stretto.service.pool.door import PoolDoor, read_asked
+from stretto.service.pool.door import PoolDoor
 from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
 
@@ -57,6 +58,7 @@ class OpenAIRoutes:
         vectors = VectorRoutes(runtime, self._models, programs, spares)
         self.routes = (
             Route("POST", "/v1/chat/completions", self._working(texts.chat, "messages", "chat")),
+            Route("POST", "/v1/responses", self._working(texts.respond, "input", "chat")),
             Route("POST", "/v1/completions", self._working(texts.complete, "prompt", "text")),
             Route("POST", "/v1/embeddings", self._working(vectors.embed, "input", EMBEDDING)),
             Route("POST", "/v1/rerank", self._working(vectors.rerank, "documents", RERANKING)),
@@ -77,8 +79,10 @@ class OpenAIRoutes:
             if self._is_draining():
                 raise draining()
             if self._door is not None:
-                asked = await read_asked(request)
-                if not self._models.has(kind, asked.model) and not self._is_mistaken(asked.model):
+                asked = await self._door.read_asked(request)
+                model = asked.model
+                is_known = model is not None and self._models.has(kind, model)
+                if not is_known and not self._is_mistaken(model):
                     await self._door.pass_on(request, asked)
                     return
             try:

@@ -1,42 +1,44 @@
-"""Chats and completions: by an LLM engine, or a chat by an app."""
+"""Chats, completions and responses: by an LLM engine, or a chat or response by an app."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.http import ClientLeft
+from stretto.http.client.headers import Headers
 from stretto.model.errors import ConfigError
 from stretto.model.values import Document
 from stretto.router.programs import RoutedProgram, asked_program
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
+from stretto.service.apps.query_request import CheckedRequest
 from stretto.service.apps.query_table import AppQuery
-from stretto.service.bodies import in_thread, read_json
-from stretto.service.openai.app_chat import AppChat
-from stretto.service.openai.errors import unsupported
+from stretto.service.bodies import read_json
+from stretto.service.openai.app_chat import AppChat, AskedOfApp, asked_of_app
+from stretto.service.openai.errors import naming_as_sent, unsupported
 from stretto.service.openai.generation import Caller, Generator, finish_of
 from stretto.service.openai.programs import ServedPrograms, name_of
-from stretto.service.openai.replies import Reply, TextReply
+from stretto.service.openai.replies import Form, Reply, TextReply
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
 from stretto.service.request import ServiceRequest, encode_json
-from stretto.service.tenants import Tenant
 from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
 from stretto.wire.requests import ChatRequest, CompletionRequest
+from stretto.wire.response_replies import ECHOED, ResponseReply
+from stretto.wire.response_requests import chat_of
 
-_LONG_BYTES = 64_000
-"""Number of bytes of a body from which on it is read in a thread. Shorter ones take some ms at most."""
 _CHARS_PER_TOKEN = 4
 _MAX_CHARS = 500
 
 
 class TextRoutes:
-    """The handlers of chats and completions.
+    """The handlers of chats, completions and responses.
 
     Args:
         programs: recognises which programs requests belong to.
@@ -60,50 +62,61 @@ class TextRoutes:
 
     async def chat(self, request: ServiceRequest) -> None:
         """Answer a chat."""
-        content = await request.body()
+        await self._converse(request, is_response=False)
 
-        def read() -> tuple[Mapping[str, Any], ChatRequest, AskedProgram | None]:
-            body = mapping("", read_json(content, "the body"))
-            return body, ChatRequest.from_json(body), _asked(request, body)
+    async def respond(self, request: ServiceRequest) -> None:
+        """Answer a request for a response, as the chat that asks for the same."""
+        await self._converse(request, is_response=True)
 
-        body, chat, asked = await in_thread(len(content) > _LONG_BYTES, read)
-        if (app := self._models.app(chat.model)) is not None:
-            with self._programs.of(request, asked) as program:
-                await self._answer_by_app(request, app, chat, body, program)
-            return
-        engine = self._models.llm(chat.model)
-        wanted = await in_thread(len(content) > _LONG_BYTES, lambda: wanted_chat(chat, body))
-        await self._answer(request, engine, wanted, chat.model or engine, asked)
+    async def _converse(self, request: ServiceRequest, *, is_response: bool) -> None:
+        headers, tenant = request.headers, request.tenant.name
+        read = partial(read_chat, request.path, headers, tenant, self._models.app_names, is_response)
+        chat = await request.read(read)
+        wanted = chat.wanted
+
+        def form(model: str, tier: str | None = None) -> Form:
+            if is_response:
+                return ResponseReply(request.id, model, chat.echoed)
+            return Reply("chat", request.id, model, tier, has_usage=wanted.include_usage)
+
+        with naming_as_sent() if is_response else contextlib.nullcontext():
+            if isinstance(wanted, WantedText):
+                engine = self._models.llm(chat.model)
+                answer_form = form(chat.model or engine, wanted.tier)
+                await self._answer(request, engine, wanted, answer_form, chat.asked)
+                return
+            app = self._models.app(chat.model)
+            assert app is not None, "its name is that of an app"
+            with self._programs.of(request, chat.asked) as program:
+                checked = app.checked(wanted, self._documents, name_of(program))
+                await self._answer_by_app(request, app, checked, form(chat.model), program)
 
     async def complete(self, request: ServiceRequest) -> None:
         """Answer a completion."""
-        content = await request.body()
-
-        def read() -> tuple[WantedText, str, AskedProgram | None]:
-            body = mapping("", read_json(content, "the body"))
-            completion = CompletionRequest.from_json(body)
-            return wanted_completion(completion, body), completion.model, _asked(request, body)
-
-        wanted, model, asked = await in_thread(len(content) > _LONG_BYTES, read)
+        read = partial(read_completion, request.path, request.headers, request.tenant.name)
+        model, wanted, asked = await request.read(read)
         engine = self._models.llm(model)
-        await self._answer(request, engine, wanted, model or engine, asked)
+        named, has_usage = model or engine, wanted.include_usage
+        form = Reply("completions", request.id, named, wanted.tier, has_usage=has_usage)
+        await self._answer(request, engine, wanted, form, asked)
 
     async def _answer(
         self,
         request: ServiceRequest,
         engine: str,
         wanted: WantedText,
-        model: str,
+        form: Form,
         asked: AskedProgram | None,
     ) -> None:
         wanted = wanted.limited(request.tenant.limits.output_tokens)
-        reply = TextReply(wanted, request.id, model)
+        reply = TextReply(wanted, form, request.id)
         with (
-            self._claimed(request.tenant, wanted),
+            self._claimed(request, wanted),
             _naming(wanted.form_field),
             self._programs.of(request, asked, wanted.num_choices) as program,
         ):
-            caller = Caller(request.tenant.name, name_of(program), wanted.objective)
+            objective = request.admitted.objective or wanted.objective
+            caller = Caller(request.tenant.name, name_of(program), objective)
             if wanted.stream:
                 await request.unless_left(self._stream(request, engine, wanted, caller, reply, program))
                 return
@@ -126,12 +139,12 @@ class TextRoutes:
             async for index, piece in pieces:
                 for event in reply.events(index, piece):
                     await _send(request, event, program)
-        for event in reply.usage():
-            await request.send_event(event)
-        await request.end_events()
+        for event in reply.ended():
+            await _send(request, event, program)
+        await request.end_events(reply.form.last)
 
     @contextlib.contextmanager
-    def _claimed(self, tenant: Tenant, wanted: WantedText) -> Iterator[None]:
+    def _claimed(self, request: ServiceRequest, wanted: WantedText) -> Iterator[None]:
         """Run the calls of a tenant within the block. The most tokens that they may take are spent.
 
         Raises:
@@ -140,35 +153,33 @@ class TextRoutes:
         num_tokens = (
             wanted.num_choices * wanted.max_tokens + num_prompt_chars(wanted.prompts) / _CHARS_PER_TOKEN
         )
-        tenant.take_request(num_tokens, asyncio.get_running_loop().time())
+        end = request.claim(num_tokens)
         try:
             yield
         finally:
-            tenant.end_request()
+            end()
 
     async def _answer_by_app(
         self,
         request: ServiceRequest,
         app: AppChat,
-        chat: ChatRequest,
-        body: Mapping[str, Any],
+        checked: CheckedRequest,
+        form: Form,
         program: RoutedProgram | None,
     ) -> None:
-        checked = app.checked(chat, body, self._documents, name_of(program))
+        if (objective := request.admitted.objective) is not None:
+            checked = replace(checked, asked=replace(checked.asked, objective=objective))
         started = await request.unless_left(self._apps.start(app.app, checked, request.tenant))
-        reply = Reply("chat", request.id, chat.model)
         try:
-            if chat.options.stream:
-                await request.unless_left(
-                    self._stream_app(request, app, started, reply, program, chat.options.include_usage)
-                )
+            if checked.asked.stream:
+                await request.unless_left(self._stream_app(request, app, started, form, program))
                 return
             await request.unless_left(self._apps.wait(started))
         except ClientLeft:
             started.query.cancel()
             raise
         choice = await _app_choice(app, started)
-        answer = encode_json(reply.whole([choice], _counts(started)))
+        answer = encode_json(form.whole([choice], _counts(started)))
         if program is not None:
             program.answer.take_whole(answer)
         await request.answer(answer)
@@ -178,29 +189,24 @@ class TextRoutes:
         request: ServiceRequest,
         app: AppChat,
         started: AppQuery,
-        reply: Reply,
+        form: Form,
         program: RoutedProgram | None,
-        has_usage: bool,
     ) -> None:
         """Send the answer of an app as it is generated, and at its end the sources."""
-        has_begun = False
+        opening = form.opened(0)
         async for piece in started.query.stream(app.answer):
-            if not has_begun:
-                has_begun = True
-                for event in reply.opened(0):
-                    await request.send_event(event)
-            await _send(request, reply.chunk(AnswerChoice(text=piece)), program)
+            for event in [*opening, *form.chunk(AnswerChoice(text=piece))]:
+                await _send(request, event, program)
+            opening = []
         await self._apps.wait(started)
-        for event in () if has_begun else reply.opened(0):
-            await request.send_event(event)
         choice = await _app_choice(app, started)
         if choice.sources:
             cited = AnswerChoice(sources=choice.sources, text_offset=len(choice.text))
-            await request.send_event(reply.chunk(cited))
-        await request.send_event(reply.chunk(AnswerChoice(finish=choice.finish)))
-        if has_usage:
-            await request.send_event(reply.usage(_counts(started)))
-        await request.end_events()
+            opening += form.chunk(cited)
+        ending = form.chunk(AnswerChoice(finish=choice.finish))
+        for event in [*opening, *ending, *form.ended(_counts(started))]:
+            await _send(request, event, program)
+        await request.end_events(form.last)
 
 
 @contextlib.contextmanager
@@ -214,13 +220,59 @@ def _naming(field: str | None) -> Iterator[None]:
         raise unsupported(field, error.message[:_MAX_CHARS]) from error
 
 
-def _asked(request: ServiceRequest, body: Mapping[str, Any]) -> AskedProgram | None:
-    return asked_program(request.path, request.headers, body, request.tenant.name)
+@dataclass(frozen=True, slots=True)
+class ReadChat:
+    """What the body of a chat says.
+
+    Attributes:
+        wanted: what it asks of an LLM, or of an app.
+        asked: what its program is recognised by; None if it has nothing of that.
+        echoed: fields of a request for a response that stand in the response.
+    """
+
+    model: str
+    wanted: WantedText | AskedOfApp
+    asked: AskedProgram | None
+    echoed: Mapping[str, Any]
+
+
+def read_chat(
+    path: str, headers: Headers, tenant: str, apps: Collection[str], is_response: bool, content: bytes
+) -> ReadChat:
+    """Read the body of a chat, or of a request for a response that is read as one.
+
+    Args:
+        apps: names of models that are apps.
+
+    Raises:
+        Refused, RequestRefused: something in it is wrong, or cannot be honoured.
+    """
+    body = mapping("", read_json(content, "the body"))
+    sent = chat_of(body) if is_response else body
+    with naming_as_sent() if is_response else contextlib.nullcontext():
+        chat = ChatRequest.from_json(sent)
+        wanted = asked_of_app(chat, sent) if chat.model in apps else wanted_chat(chat, sent)
+    echoed = {name: body[name] for name in ECHOED if is_response and name in body}
+    return ReadChat(chat.model, wanted, asked_program(path, headers, body, tenant), echoed)
+
+
+def read_completion(
+    path: str, headers: Headers, tenant: str, content: bytes
+) -> tuple[str, WantedText, AskedProgram | None]:
+    """Read the body of a completion: its model, what it asks for, and by what its program is recognised.
+
+    Raises:
+        Refused, RequestRefused: as `read_chat`.
+    """
+    body = mapping("", read_json(content, "the body"))
+    completion = CompletionRequest.from_json(body)
+    wanted = wanted_completion(completion, body)
+    return completion.model, wanted, asked_program(path, headers, body, tenant)
 
 
 async def _send(request: ServiceRequest, event: dict[str, object], program: RoutedProgram | None) -> None:
     """Send an event of an answer, by which its program is recognised later."""
-    sent = await request.send_event(event)
+    sent = await request.send_event(event, str(event.get("type", "")))
     if program is not None:
         program.answer.feed(sent)
 

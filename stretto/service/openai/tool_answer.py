@@ -1,17 +1,20 @@
-"""Reads the answer of a model that may call tools (`tools.py`), piece by piece: text to show, or calls.
+"""Reads the answer of a model that may call tools (`tools.py`), piece by piece: text to show, and calls.
 
 The text of an answer is shown as it comes: it is a JSON string that has not ended yet. Calls, and answers
-that are JSON by themselves, are read when the answer has ended.
+that are JSON by themselves, are read when the answer has ended. So are calls in other forms, which a model
+writes that is not held to the schema.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from stretto.llm.output.written_calls import written_calls_of_objects
 from stretto.model.values import whole_characters
+from stretto.service.openai.tools import ToolUse
 from stretto.wire.tool_calls import CallPart
 
 _BEGIN = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
@@ -28,12 +31,13 @@ class ToolAnswer:
 
     Args:
         prefix: beginning of the ids of its calls.
-        is_text: whether an answer without calls is a text, which can be shown as it comes.
+        tools: what the chat says of tools.
     """
 
-    def __init__(self, prefix: str, *, is_text: bool) -> None:
+    def __init__(self, prefix: str, tools: ToolUse) -> None:
         self._prefix = prefix
-        self._is_text = is_text
+        self._names = tools.names
+        self._is_text = tools.answer is None  # else it is JSON, which is shown as a whole
         self._received = ""
         self._left = ""  # of a string that is being shown
         self._is_shown = False
@@ -67,17 +71,21 @@ class ToolAnswer:
         try:
             value: Any = json.loads(self._received, strict=False)
         except (ValueError, RecursionError):
-            calls = tuple(self._call(number, call) for number, call in enumerate(self._whole_calls()))
-            return ("" if calls or self._is_shown or self._is_in_form() else self._received), calls
-        listed = value.get("tool_calls") if isinstance(value, dict) else None
-        if isinstance(listed, list) and all(map(_is_call, listed)):
-            return "", tuple(self._call(number, call) for number, call in enumerate(listed))
-        if not isinstance(value, dict) or "answer" not in value:
-            return self._received, ()
-        answer = value["answer"]
+            value = None
+        if value is None and (self._is_shown or self._is_in_form()):
+            return "", self._calls(self._whole_calls())
+        fields = value if isinstance(value, dict) else {}
+        listed = fields.get("tool_calls")
+        calls = self._calls(listed) if isinstance(listed, list) and all(map(_is_call, listed)) else ()
+        if not calls and "answer" not in fields:
+            written = written_calls_of_objects(self._received, self._names)
+            calls = self._calls({"name": one.name, "arguments": one.given} for one in written)
+        if "answer" not in fields:
+            return ("" if calls else self._received), calls
+        answer = fields["answer"]
         if isinstance(answer, str) and self._is_text:
-            return whole_characters(answer)[self._num_shown :], ()
-        return json.dumps(answer, ensure_ascii=False), ()
+            return whole_characters(answer)[self._num_shown :], calls
+        return json.dumps(answer, ensure_ascii=False), calls
 
     def _is_in_form(self) -> bool:
         """Return whether an answer that was cut begins as one in the form of the schema."""
@@ -99,10 +107,15 @@ class ToolAnswer:
             between = _BETWEEN.match(self._received, end)
             at = None if between is None else between.end()
 
-    def _call(self, number: int, call: Any) -> CallPart:
-        given = call.get("arguments", {})  # an object, or as OpenAI writes it the text of one
-        arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        return CallPart(number, f"call_{self._prefix}_{number}", call["name"], arguments)
+    def _calls(self, calls: Iterable[Any]) -> tuple[CallPart, ...]:
+        """Return calls as clients get them. A call has the id that its server gave it, or one of its own."""
+        found = []
+        for number, call in enumerate(calls):
+            given = call.get("arguments", {})  # an object, or as OpenAI writes it the text of one
+            arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            call_id = call.get("id") or f"call_{self._prefix}_{number}"
+            found.append(CallPart(number, str(call_id), call["name"], arguments))
+        return tuple(found)
 
 
 def _is_call(value: Any) -> bool:

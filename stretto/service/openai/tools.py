@@ -1,4 +1,4 @@
-"""Tools of a chat: the model answers with one JSON object, which a schema holds it to.
+"""Tools of a chat: the answer is one JSON object, which a schema holds models in this process to.
 
     {"tool_calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]}
     {"answer": "It rains in Oslo."}
@@ -6,6 +6,10 @@
 So every model that can be held to a schema can call tools, and no call names an unknown tool or has wrong
 arguments. Where a call is required the second form is not allowed, and where the chat asks for JSON of a
 schema the answer is that JSON.
+
+A server that takes tools is offered them in its own form (`Decode.tools`), and its reply comes in the same
+object, which may then have both. The answer that is JSON of a schema is asked for in words there, too: a
+server holds either calls to schemas or the answer.
 """
 
 from __future__ import annotations
@@ -16,8 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stretto.model.tools import ToolChoice, ToolFunction, ToolOffer
 from stretto.service.openai.errors import invalid, unsupported
-from stretto.service.openai.nested_schemas import closed, moved
+from stretto.transforms.call_schemas import calls_schema, object_schema
+from stretto.transforms.nested_schemas import moved
 from stretto.wire.fields import Fields, flag, mapping, text
 
 MAX_TOOLS = 128
@@ -25,19 +31,6 @@ _MAX_CALLS = 8
 """Largest number of calls in one answer."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANSWER, _CALLS = "answer", "tool_calls"
-
-
-@dataclass(frozen=True, slots=True)
-class ToolFunction:
-    """A function that the model may ask its client to call.
-
-    Attributes:
-        parameters: JSON schema of its arguments.
-    """
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +49,11 @@ class ToolUse:
     max_calls: int = _MAX_CALLS
     answer: Mapping[str, Any] | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the functions."""
+        return tuple(one.name for one in self.functions)
+
     def schema(self) -> str:
         """Return the JSON schema of the answer, as text.
 
@@ -68,22 +66,23 @@ class ToolUse:
             raise invalid("tools", "a schema is nested too deeply") from error
 
     def _schema(self) -> dict[str, object]:
-        defs: dict[str, object] = {}
-        calls = []
-        for number, function in enumerate(self.functions):
-            parameters = closed(function.parameters)
-            defs[f"tool{number}"] = moved(parameters, f"#/$defs/tool{number}")
-            name, arguments = {"const": function.name}, {"$ref": f"#/$defs/tool{number}"}
-            calls.append(_object(name=name, arguments=arguments))
-        listed = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": self.max_calls}
-        forms = [_object(**{_CALLS: listed})]
+        listed, defs = calls_schema(self.functions, self.max_calls, min_calls=1)
+        forms = [object_schema(**{_CALLS: listed})]
         if not self.is_required:
             answer: object = {"type": "string"}
             if self.answer is not None:
                 defs[_ANSWER] = moved(self.answer, f"#/$defs/{_ANSWER}")
                 answer = {"$ref": f"#/$defs/{_ANSWER}"}
-            forms.append(_object(**{_ANSWER: answer}))
+            forms.append(object_schema(**{_ANSWER: answer}))
         return {"anyOf": forms, "$defs": defs}
+
+    def offer(self) -> str:
+        """Return what servers that take tools are sent, as the decoding setting `tools`; "" for nothing."""
+        if self.answer is not None:
+            return ""
+        choice: ToolChoice = "required" if self.is_required else "auto"
+        functions = tuple(one.to_openai() for one in self.functions)
+        return ToolOffer("", functions, choice, max_calls=self.max_calls).to_json()
 
     def instructions(self) -> str:
         """Return the text that tells the model of its tools and of the form of its answer."""
@@ -164,12 +163,3 @@ def _function(place: str, tool: Mapping[str, Any]) -> ToolFunction:
     if unknown := [key for key, value in sent.left().items() if value is not None]:
         raise unsupported(f"{place}.function.{unknown[0]}")
     return found
-
-
-def _object(**properties: object) -> dict[str, object]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }

@@ -63,8 +63,7 @@ class VectorRoutes:
 
     async def embed(self, request: ServiceRequest) -> None:
         """Answer with the vectors of texts."""
-        content = await request.body()
-        model, texts, encoding, dimensions = await off_loop(len(content), lambda: _read_embeddings(content))
+        model, texts, encoding, dimensions = await request.read(_read_embeddings)
         engine = self._models.batch_engine(EMBEDDING, model)
         num_read = await asyncio.to_thread(self._num_tokens, texts)
         outputs = await self._run(request, engine.name, self._embed, {"texts": texts})
@@ -84,10 +83,7 @@ class VectorRoutes:
 
     async def rerank(self, request: ServiceRequest) -> None:
         """Answer with the scores of documents for a query."""
-        content = await request.body()
-        model, query, documents, top, has_documents = await off_loop(
-            len(content), lambda: _read_rerank(content)
-        )
+        model, query, documents, top, has_documents = await request.read(_read_rerank)
         engine = self._models.batch_engine(RERANKING, model)
         hits = [Hit(Chunk("", index, document), 0.0) for index, document in enumerate(documents)]
         outputs = await self._run(request, engine.name, self._rerank, {"question": query, "hits": hits})
@@ -108,7 +104,14 @@ class VectorRoutes:
         tenant = request.tenant.name
         asked = asked_program(request.path, request.headers, {}, tenant)
         with self._programs.of(request, asked) as program:
-            running = self._runtime.run(graph, inputs, passes="none", tenant=tenant, program=name_of(program))
+            running = self._runtime.run(
+                graph,
+                inputs,
+                passes="none",
+                tenant=tenant,
+                program=name_of(program),
+                objective=request.admitted.objective or "throughput",
+            )
             return await request.unless_left(running)
 
     def _model_here(self) -> str | None:

@@ -116,7 +116,7 @@ def wanted_chat(request: ChatRequest, body: Mapping[str, Any]) -> WantedText:
     if tools is not None:
         if "regex" in decode:
             raise unsupported("structured_outputs", "tools go together with a JSON schema only")
-        decode["json_schema"] = tools.schema()
+        decode["json_schema"], decode["tools"] = tools.schema(), tools.offer()
     return WantedText(
         api="chat",
         prompts=(prompt_of(request.messages, tools),),

@@ -10,7 +10,7 @@ from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest
 from stretto.http.request import JSON_TYPE
-from stretto.http.served import Served
+from stretto.http.served import Answerable, Served
 from stretto.model.errors import EngineUnavailable
 from stretto.router.exchange import WORKER_HEADER
 from stretto.router.front import Front
@@ -18,8 +18,10 @@ from stretto.router.messages import Sender, WorkerId
 
 SENDER: ContextVar[Sender | None] = ContextVar("sender", default=None)
 """The sender of the requests of the present task."""
-ANSWERED_BY: ContextVar[list[WorkerId]] = ContextVar("answered_by")
-"""List of the workers that have begun to answer the requests of the present task; the client adds to it."""
+ANSWERED_BY: ContextVar[list[tuple[WorkerId, int]]] = ContextVar("answered_by")
+"""List of the workers that have begun to answer the requests of the present task, each with the status of its
+answer; the client adds to it.
+"""
 
 
 class InProcessClient:
@@ -38,7 +40,6 @@ class InProcessClient:
         Raises:
             EngineUnavailable: the router cuts the request off.
         """
-        answer = InProcessAnswer()
         request = ClientRequest(
             method.encode(),
             b"/" + path.lstrip("/").encode(),
@@ -49,13 +50,14 @@ class InProcessClient:
         )
         if body is not None:
             request.add(body)
+        answer = InProcessAnswer(request)
         try:
             answer.served = self._front().serve(answer, request)
             await answer.wait_for_head()
             if (worker := answer.header(WORKER_HEADER)) and (
                 answered_by := ANSWERED_BY.get(None)
             ) is not None:
-                answered_by.append(int(worker))
+                answered_by.append((int(worker), answer.status))
         except BaseException:
             answer.leave()
             raise
@@ -73,9 +75,10 @@ class InProcessAnswer:
         served: what answers the request; None once that has been done.
     """
 
-    is_local = False
+    is_local = is_full = False
 
-    def __init__(self) -> None:
+    def __init__(self, request: ClientRequest) -> None:
+        self._request = request
         self.served: Served | None = None
         self.status = 0
         self._headers: Headers = []
@@ -118,6 +121,17 @@ class InProcessAnswer:
         self._is_cut = True
         self._news.set()
         self.leave()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody waits for the answer."""
+        return not self._is_cut
+
+    def hand_over(self, serve: Callable[[Answerable, ClientRequest], Served | None]) -> None:
+        """Let something else answer the request."""
+        served = serve(self, self._request)
+        if not self._has_ended:
+            self.served = served
 
     # --- what the engine does
 

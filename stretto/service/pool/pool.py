@@ -10,16 +10,18 @@ from stretto.costs.learned_work import LearnedWork
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM
+from stretto.operate.watch import Watch
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.messages import NamedProgram, Sender
 from stretto.router.open_requests import queue_engine
 from stretto.router.serve import RunningRouter
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Action, Reply
+from stretto.sched.messages import Action, Event, Open, Reply
 from stretto.sched.observer import Observer
 from stretto.sched.orders.program_account import NO_WEIGHTS
 from stretto.sched.queries.request import StepRequest
+from stretto.sched.request_trace import Door
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.engine import pooled_deployment
 
@@ -34,10 +36,12 @@ class WorkerPool(Observer):
         say: called with what a user should know of the workers.
         model: name of the model that the engine asks for; None takes the first one that workers list.
         engine: name of the runtime's engine whose requests go to the workers.
+        watch: what sees all requests; None for one of its own.
 
     Attributes:
         engine: name of the engine that the workers are.
         deployment: declaration of that engine.
+        watch: what sees all requests.
         learner: declaration of the same engine as the workers' queue prices it, by which what is learned of
             programs is kept.
     """
@@ -49,13 +53,18 @@ class WorkerPool(Observer):
         say: Callable[[str], None] = lambda _: None,
         model: str | None = None,
         engine: str = "llm",
+        watch: Watch | None = None,
     ) -> None:
+        self.watch = Watch() if watch is None else watch
         weights = {tenant.name: tenant.weight for tenant in service.tenant} or NO_WEIGHTS
-        self._router = RunningRouter(config, say=say, tenant_weights=weights, has_port=False)
+        self._router = RunningRouter(
+            config, say=say, tenant_weights=weights, has_port=False, watch=self.watch
+        )
         self.engine = engine
         self._model = model
         self._found = ""  # the model that was found where none is named
         self._runtime: Runtime | None = None
+        self._sessions: set[str] = set()  # queries that are sessions
         self._tenants: dict[str, str] = {}  # of queries that are programs by themselves
         self._is_open = False
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
@@ -111,8 +120,15 @@ class WorkerPool(Observer):
         """End all requests that wait or run."""
         self.front.end_all("the service is being ended")
 
+    def on_event(self, event: Event, now_s: float) -> None:
+        """Note which queries are sessions."""
+        if type(event) is Open:
+            self._sessions.add(event.query)
+
     def on_action(self, action: Action, now_s: float) -> None:
         """Free the room of a query that has ended, where that was a program by itself."""
+        if type(action) is Reply:
+            self._sessions.discard(action.query)
         if type(action) is not Reply or (tenant := self._tenants.pop(action.query, None)) is None:
             return
         if self._is_open:
@@ -128,7 +144,8 @@ class WorkerPool(Observer):
         program = _program_of(step)
         if program.name == step.query and not program.is_final:
             self._tenants[step.query] = step.record.tenant
-        return Sender(step.record.tenant, step, program)
+        door: Door = "programs" if step.query in self._sessions else "apps"
+        return Sender(step.record.tenant, step, program, door=door)
 
 
 def _program_of(step: StepRequest) -> NamedProgram:

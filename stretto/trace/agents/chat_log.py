@@ -30,18 +30,24 @@ from pathlib import Path
 from typing import Any
 
 from stretto.costs.tokens import num_tokens
-from stretto.trace.agents.field_kinds import MESSAGES
-from stretto.trace.agents.requests import After, AgentRequest, AgentTrace, ChatPrompt, checked_trace
+from stretto.schema.typed import Count, Object, Text, shortened
+from stretto.trace.agents.requests import After, AgentRequest, AgentTrace, ChatPrompt, Messages, checked_trace
 from stretto.trace.lines import JsonLine, json_lines
-from stretto.trace.row_checks import COUNT, OBJECT, TEXT, FieldKind, list_of
 
 _NAMES = {"startTime": "start_time", "endTime": "end_time"}
 _OWN_FIELDS = {"messages", "tools", "model", "stream", "stream_options"}
 _LIMITS = {"max_tokens", "max_completion_tokens"}
 
 
+def _time_s(line: JsonLine, name: str, default: float) -> float:
+    """Return a time in seconds since the epoch. Raises TraceError if a field is no time."""
+    value = line.fields.get(name)
+    if (found := default if value is None else _parsed_s(value)) is None:
+        raise line.error(f"{name} must be seconds, or a date and time, got {shortened(value)}")
+    return found
+
+
 def _parsed_s(value: Any) -> float | None:
-    """Return a time in seconds since the epoch; None if it is no time."""
     if type(value) in (int, float):
         return float(value) if 0 <= value <= 1e11 else None
     try:
@@ -49,9 +55,6 @@ def _parsed_s(value: Any) -> float | None:
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-_TIME = FieldKind("seconds, or a date and time", lambda value: _parsed_s(value) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +109,20 @@ def _extra(call: _Call) -> dict[str, Any]:
 
 def _read_call(line: JsonLine) -> _Call:
     line = JsonLine(line.path, line.number, {_NAMES.get(name, name): v for name, v in line.fields.items()})
-    request = line.within("request", line.required("request", OBJECT))
-    response = line.within("response", line.optional("response", OBJECT, {}))
-    request.optional("model", TEXT)
-    request.optional("tools", list_of(OBJECT))
-    created_s = _parsed_s(response.optional("created", _TIME, 0))
-    start_s = _parsed_s(line.optional("start_time", _TIME, created_s))
-    end_s = _parsed_s(line.optional("end_time", _TIME, start_s))
-    assert start_s is not None
-    assert end_s is not None
+    request = line.within("request", line.required("request", Object))
+    response = line.within("response", line.optional("response", Object, {}))
+    request.optional("model", Text)
+    request.optional("tools", list[Object])
+    start_s = _time_s(line, "start_time", _time_s(response, "created", 0.0))
+    end_s = _time_s(line, "end_time", start_s)
     if end_s < start_s:
         raise line.error(f"end_time is {start_s - end_s:g} s before start_time")
     answer, output_tokens = _read_answer(response)
     return _Call(
         line=line,
-        name=line.optional("request_id", TEXT, f"line {line.number}"),
-        session=line.optional("session_id", TEXT),
-        messages=request.required("messages", MESSAGES),
+        name=line.optional("request_id", Text, f"line {line.number}"),
+        session=line.optional("session_id", Text),
+        messages=request.required("messages", Messages),
         answer=answer,
         request=request.fields,
         output_tokens=output_tokens,
@@ -132,10 +132,10 @@ def _read_call(line: JsonLine) -> _Call:
 
 
 def _read_answer(response: JsonLine) -> tuple[Mapping[str, Any] | None, int | None]:
-    choices = response.optional("choices", list_of(OBJECT), [])
-    answer = response.within("choices[0]", choices[0]).optional("message", OBJECT) if choices else None
-    usage = response.within("usage", response.optional("usage", OBJECT, {}))
-    return answer, usage.optional("completion_tokens", COUNT, None if answer is None else _num_tokens(answer))
+    choices = response.optional("choices", list[Object], [])
+    answer = response.within("choices[0]", choices[0]).optional("message", Object) if choices else None
+    usage = response.within("usage", response.optional("usage", Object, {}))
+    return answer, usage.optional("completion_tokens", Count, None if answer is None else _num_tokens(answer))
 
 
 def _num_tokens(answer: Mapping[str, Any]) -> int:
@@ -186,8 +186,8 @@ def _keys(messages: Sequence[Mapping[str, Any]]) -> list[bytes]:
 
 
 def _read_conversation(line: JsonLine) -> Iterator[AgentRequest]:
-    messages = line.required("messages", MESSAGES)
-    model, tools = line.optional("model", TEXT), line.optional("tools", list_of(OBJECT), [])
+    messages = line.required("messages", Messages)
+    model, tools = line.optional("model", Text), line.optional("tools", list[Object], [])
     before: str | None = None
     for place, message in enumerate(messages):
         if message["role"] != "assistant" or place == 0:

@@ -24,19 +24,27 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from stretto.trace.agents.field_kinds import MESSAGES, MS
-from stretto.trace.agents.requests import After, AgentRequest, AgentTrace, ChatPrompt, checked_trace
+from stretto.schema.typed import Count, Number, Object, Text
+from stretto.trace.agents.requests import (
+    After,
+    AgentRequest,
+    AgentTrace,
+    ChatPrompt,
+    Messages,
+    Millis,
+    checked_trace,
+)
 from stretto.trace.lines import JsonLine, TraceError, json_lines
-from stretto.trace.row_checks import COUNT, FLAG, NUMBER, OBJECT, TEXT, FieldKind, list_of, one_of
 
 _MAX_REQUESTS = 1_000_000
 _SESSION = ("session_id", "turns", "pre_session_spawns", "context_mode", "orchestrator")
 _TURN = ("messages", "model", "max_tokens", "tools", "extra", "forks", "spawns", "delay")
 _ACCUMULATED, _WHOLE = "deltas_without_responses", "message_array_with_responses"
+_Context: TypeAlias = Literal["deltas_without_responses", "message_array_with_responses"]
 _MAX_DEPTH = 500
-_CHILD = FieldKind("a session id or an object", lambda value: isinstance(value, dict) or TEXT.holds(value))
+_Child: TypeAlias = Text | Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,48 +99,48 @@ def read_dag_jsonl(path: Path) -> AgentTrace:
 
 
 def _read_session(line: JsonLine) -> _Session:
-    name = line.required("session_id", TEXT)
-    if line.optional("orchestrator", FLAG, False):
+    name = line.required("session_id", Text)
+    if line.optional("orchestrator", bool, False):
         raise line.error("orchestrator sessions are not supported")
     line.check_names(_SESSION)
-    turns = line.required("turns", list_of(OBJECT))
+    turns = line.required("turns", list[Object])
     if not turns:
         raise line.error("turns is empty")
     return _Session(
         line,
         name,
         tuple(_read_turn(line.within(f"turns[{n}]", turn), n, len(turns)) for n, turn in enumerate(turns)),
-        tuple(line.optional("pre_session_spawns", list_of(TEXT), [])),
-        line.optional("context_mode", one_of((_ACCUMULATED, _WHOLE)), _ACCUMULATED),
+        tuple(line.optional("pre_session_spawns", list[Text], [])),
+        line.optional("context_mode", _Context, _ACCUMULATED),
     )
 
 
 def _read_turn(turn: JsonLine, number: int, num_turns: int) -> _Turn:
     turn.check_names(_TURN)
-    turn.optional("model", TEXT)
-    turn.optional("max_tokens", NUMBER)
-    turn.optional("extra", OBJECT)
+    turn.optional("model", Text)
+    turn.optional("max_tokens", Number)
+    turn.optional("extra", Object)
     forks = []
-    for entry in turn.optional("forks", list_of(_CHILD), []):
+    for entry in turn.optional("forks", list[_Child], []):
         fork = turn.within("forks", {"child": entry} if isinstance(entry, str) else entry)
         fork.check_names(("child", "background"))
-        if not fork.optional("background", FLAG, False) and number + 1 < num_turns:
+        if not fork.optional("background", bool, False) and number + 1 < num_turns:
             raise fork.error("only the last turn may fork, unless the fork has background=true")
-        forks.append(fork.required("child", TEXT))
+        forks.append(fork.required("child", Text))
     spawns = []
-    for entry in turn.optional("spawns", list_of(_CHILD), []):
+    for entry in turn.optional("spawns", list[_Child], []):
         spawn = turn.within("spawns", {"children": [entry]} if isinstance(entry, str) else entry)
         spawn.check_names(("children", "join_at"))
-        joined_by = spawn.optional("join_at", COUNT)
+        joined_by = spawn.optional("join_at", Count)
         if joined_by is not None and not number < joined_by < num_turns:
             raise spawn.error(f"join_at is {joined_by}; it must be from {number + 1} to {num_turns - 1}")
         if joined_by is None and number + 1 < num_turns:
             joined_by = number + 1
-        spawns.append(_Spawn(tuple(spawn.required("children", list_of(TEXT))), joined_by))
+        spawns.append(_Spawn(tuple(spawn.required("children", list[Text])), joined_by))
     return _Turn(
-        tuple(turn.required("messages", MESSAGES)),
-        tuple(turn.optional("tools", list_of(OBJECT), [])),
-        turn.optional("delay", MS, 0.0) / 1000,
+        tuple(turn.required("messages", Messages)),
+        tuple(turn.optional("tools", list[Object], [])),
+        turn.optional("delay", Millis, 0.0) / 1000,
         tuple(forks),
         tuple(spawns),
         turn.fields,

@@ -86,7 +86,7 @@ class LoadSummary:
         return asdict(self)
 
 
-def summarise(trace: AgentTrace, times: Sequence[RequestTimes]) -> LoadSummary:
+def summarise_load(trace: AgentTrace, times: Sequence[RequestTimes]) -> LoadSummary:
     """Return the summary of a replay of `trace`, given the times of the requests that have ended."""
     answered = [one for one in times if one.error is None]
     jobs: dict[str, list[RequestTimes]] = defaultdict(list)

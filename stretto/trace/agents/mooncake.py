@@ -24,19 +24,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
-from stretto.trace.agents.field_kinds import MESSAGES, MS
+from msgspec import Meta
+
+from stretto.schema.typed import Count, Number, Object, Text
 from stretto.trace.agents.requests import (
     After,
     AgentRequest,
     AgentTrace,
     ChatPrompt,
+    Messages,
+    Millis,
     SizedPrompt,
     checked_trace,
 )
 from stretto.trace.lines import JsonLine, TraceError, json_lines
-from stretto.trace.row_checks import COUNT, NUMBER, OBJECT, TEXT, FieldKind, list_of, one_of
 
 SCHEMA = "dynamo.agentic_mooncake"
 _VERSION = 2
@@ -50,10 +53,7 @@ _NAMES = {
 _PROMPTS = ("input_length", "messages", "text_input")
 _EVENTS: Mapping[str, Any] = {"completion": "end", "dispatch": "start"}
 
-_IDS = FieldKind(
-    "a list of whole numbers from 0 on",
-    lambda value: isinstance(value, list) and all(type(one) is int and one >= 0 for one in value),
-)
+_Ids: TypeAlias = list[Annotated[int, Meta(ge=0)]]
 
 
 def read_mooncake_trace(path: Path) -> AgentTrace:
@@ -75,10 +75,10 @@ def _renamed(line: JsonLine) -> JsonLine:
 
 
 def _read_header(line: JsonLine) -> int:
-    line.required("schema", one_of([SCHEMA]))
-    if line.required("version", NUMBER) != _VERSION:
+    line.required("schema", Literal["dynamo.agentic_mooncake"])
+    if line.required("version", Number) != _VERSION:
         raise line.error(f"version is {line.fields['version']}; only {_VERSION} is known")
-    block_tokens: int = line.required("block_size", NUMBER)
+    block_tokens: int = line.required("block_size", Number)
     return block_tokens
 
 
@@ -88,7 +88,7 @@ def _find_block_tokens(lines: list[JsonLine]) -> int:
     """
     least, most = 1, 1 << 30
     for line in lines:
-        tokens, ids = line.optional("input_length", NUMBER), line.optional("hash_ids", _IDS)
+        tokens, ids = line.optional("input_length", Number), line.optional("hash_ids", _Ids)
         if not tokens or not ids:
             continue
         least = max(least, -(-tokens // len(ids)))
@@ -109,16 +109,18 @@ def _requests(lines: list[JsonLine], block_tokens: int) -> Iterator[AgentRequest
     last_of_session: dict[str, tuple[str, float]] = {}
     known = {str(line.fields.get("request_id")) for line in lines}
     for line in lines:
-        name = line.optional("request_id", TEXT, f"line {line.number}")
-        session = line.optional("session_id", TEXT)
-        timestamp_s = line.optional("timestamp", MS, 0.0) / 1000
+        name = line.optional("request_id", Text, f"line {line.number}")
+        session = line.optional("session_id", Text)
+        timestamp_s = line.optional("timestamp", Millis, 0.0) / 1000
         arrival_s, after = timestamp_s, _conditions(line)
-        for branch in line.optional("branches", list_of(TEXT), []):
+        for branch in line.optional("branches", list[Text], []):
             if branch not in known:
                 raise line.error(f"branches names {branch!r}, which is no request of this file")
         if "request_id" not in line.fields and session in last_of_session:
             before, before_s = last_of_session[session]
-            after = (After(before, line.optional("delay", MS, 1000 * max(0.0, arrival_s - before_s)) / 1000),)
+            after = (
+                After(before, line.optional("delay", Millis, 1000 * max(0.0, arrival_s - before_s)) / 1000),
+            )
         if session is not None:
             last_of_session[session] = name, timestamp_s
         if after:
@@ -127,23 +129,23 @@ def _requests(lines: list[JsonLine], block_tokens: int) -> Iterator[AgentRequest
             id=name,
             line=line.number,
             prompt=_prompt(line, block_tokens),
-            arrival_s=line.optional("not_before_ms", MS, 1000 * arrival_s) / 1000,
+            arrival_s=line.optional("not_before_ms", Millis, 1000 * arrival_s) / 1000,
             after=after,
-            output_tokens=line.optional("output_length", COUNT),
-            model=line.optional("model", TEXT),
-            extra=line.optional("extra", OBJECT, {}),
+            output_tokens=line.optional("output_length", Count),
+            model=line.optional("model", Text),
+            extra=line.optional("extra", Object, {}),
         )
 
 
 def _conditions(line: JsonLine) -> tuple[After, ...]:
     """Return what an agentic line waits for."""
-    delay_s = (line.optional("delay", MS, 0.0) + line.optional("tool_wait_ms", MS, 0.0)) / 1000
-    after = [After(other, delay_s) for other in line.optional("wait_for", list_of(TEXT), [])]
-    for number, fields in enumerate(line.optional("dependencies", list_of(OBJECT), [])):
+    delay_s = (line.optional("delay", Millis, 0.0) + line.optional("tool_wait_ms", Millis, 0.0)) / 1000
+    after = [After(other, delay_s) for other in line.optional("wait_for", list[Text], [])]
+    for number, fields in enumerate(line.optional("dependencies", list[Object], [])):
         dependency = line.within(f"dependencies[{number}]", fields)
-        event = _EVENTS[dependency.optional("trigger", one_of(_EVENTS), "completion")]
-        seconds = dependency.optional("delay_ms", MS, 0.0) / 1000
-        after.append(After(dependency.required("request_id", TEXT), seconds, event))
+        event = _EVENTS[dependency.optional("trigger", Literal["completion", "dispatch"], "completion")]
+        seconds = dependency.optional("delay_ms", Millis, 0.0) / 1000
+        after.append(After(dependency.required("request_id", Text), seconds, event))
     return tuple(after)
 
 
@@ -152,11 +154,11 @@ def _prompt(line: JsonLine, block_tokens: int) -> SizedPrompt | ChatPrompt:
     if len(given) != 1:
         raise line.error(f"give one of {', '.join(_PROMPTS)}, not {' and '.join(given) or 'none'}")
     if given == ["messages"]:
-        tools = line.optional("tools", list_of(OBJECT), [])
-        return ChatPrompt(tuple(line.required("messages", MESSAGES)), tools=tuple(tools))
+        tools = line.optional("tools", list[Object], [])
+        return ChatPrompt(tuple(line.required("messages", Messages)), tools=tuple(tools))
     if given == ["text_input"]:
-        return ChatPrompt(({"role": "user", "content": line.required("text_input", TEXT)},))
-    tokens, ids = line.required("input_length", NUMBER), line.optional("hash_ids", _IDS, [])
+        return ChatPrompt(({"role": "user", "content": line.required("text_input", Text)},))
+    tokens, ids = line.required("input_length", Number), line.optional("hash_ids", _Ids, [])
     if ids and not (len(ids) - 1) * block_tokens < tokens <= len(ids) * block_tokens:
         raise line.error(f"{len(ids)} hash_ids for {tokens} tokens; one for each {block_tokens}")
     return SizedPrompt(tokens, tuple(ids), block_tokens)

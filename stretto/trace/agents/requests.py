@@ -10,12 +10,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from stretto.trace.lines import TraceError
 
 Message: TypeAlias = Mapping[str, Any]
 """One message of a chat as JSON, as OpenAI's API takes it: `role`, `content` and others."""
+_MAX_MS = 10**12
+Millis: TypeAlias = Annotated[float, Meta(ge=0, le=_MAX_MS, description=f"a time from 0 to {_MAX_MS} ms")]
+
+
+class Spoken(msgspec.Struct):
+    """What a message of a trace must have."""
+
+    role: str
+
+
+Messages: TypeAlias = Annotated[
+    list[Spoken], Meta(min_length=1, description="a list of messages, each with a role")
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class Preference:
         return "throughput" if self.group is not None else self.criteria
 
 
-def deduce(
+def deduce_preferences(
     graph: RequestGraph,
     wanted: Mapping[str, Objective],
     seconds: Mapping[str, float] | None = None,

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from stretto.apps.components.component import Input
-from stretto.apps.components.tool_prompts import calls_schema, signature_of
+from stretto.apps.components.tool_prompts import signature_of, turn_schema
 from stretto.components import Agent, Tool, tool
 from stretto.model.errors import ConfigError
 from stretto.model.extras import is_installed
@@ -69,7 +69,7 @@ def test_the_schema_comes_from_annotations_and_the_docstring() -> None:
     assert properties["kind"]["enum"] == ["bus", "train"]
     assert properties["note"]["description"] == "what the driver reads"
     assert made.parameters["$defs"]["Place"]["properties"]["zone"]["minimum"] == 0
-    assert made.to_openai()["function"]["parameters"] == made.parameters
+    assert made.declared.to_openai()["function"]["parameters"] == made.parameters
 
 
 def test_a_function_gets_values_of_its_types() -> None:
@@ -185,20 +185,21 @@ def test_prompts_and_schemas_have_all_tools() -> None:
     assert '"bus"|"train" (how to travel) = "train"' in shown
     assert "; Place is {" in shown
     assert signature_of(tools[1]) == "untyped(a: any)"
-    schema: dict[str, Any] = json.loads(calls_schema(tools, 3))
+    schema: dict[str, Any] = json.loads(turn_schema(tools, 3))
     assert [one["properties"]["name"] for one in schema["items"]["anyOf"]] == [
         {"const": "book"},
         {"const": "untyped"},
         {"const": "old"},
     ]
-    assert set(schema["$defs"]) == {"book.Mood", "book.Place", "book.Trip"}
-    assert '"$ref": "#/$defs/book.Place"' in json.dumps(schema)
+    assert set(schema["$defs"]) == {"tool0", "tool1", "tool2"}
+    assert set(schema["$defs"]["tool0"]["$defs"]) == {"Mood", "Place", "Trip"}
+    assert '"$ref": "#/$defs/tool0/$defs/Place"' in json.dumps(schema)
 
 
 @pytest.mark.skipif(not is_installed("llguidance"), reason="the package llguidance is not installed")
 def test_the_schema_of_calls_is_one_that_outputs_can_be_held_to() -> None:
     from llguidance import LLMatcher
 
-    schema = calls_schema((tool(book), Tool("old", "takes a text", str)), 3)
+    schema = turn_schema((tool(book), Tool("old", "takes a text", str)), 3)
     grammar = LLMatcher.grammar_from_lark(f"%llguidance {{}}\nstart: %json {schema}")
     assert LLMatcher.validate_grammar(grammar, None) == ""

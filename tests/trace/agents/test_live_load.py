@@ -13,7 +13,7 @@ from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto.model.errors import EngineUnavailable
 from stretto.trace.agents.live_load import LoadAnswer, run_live
-from stretto.trace.agents.load_report import RequestTimes, summarise
+from stretto.trace.agents.load_report import RequestTimes, summarise_load
 from stretto.trace.agents.openai_load import request_body, send_trace
 from stretto.trace.agents.prompts import made_up_ids, made_up_words
 from stretto.trace.agents.requests import (
@@ -90,7 +90,7 @@ async def test_requests_are_sent_when_they_are_due() -> None:
         ("e", 1.25, 1.25, 5.75, 10.25),
     ]
     assert ask.most_at_once == 3
-    report = summarise(found, times)
+    report = summarise_load(found, times)
     assert (report.jobs_done, report.jobs_per_hour) == (1, 3600 / 9.25)
 
 
@@ -104,7 +104,7 @@ async def test_a_failure_drops_what_waits_for_it() -> None:
         ("a", "EngineUnavailable: it is down"),
         ("d", None),
     ]
-    report = summarise(found, times)
+    report = summarise_load(found, times)
     assert (report.answered, report.failed, report.not_ended, report.jobs_done) == (2, 1, 1, 1)
     assert report.errors == {"EngineUnavailable: it is down": 1}
 
@@ -121,7 +121,7 @@ async def test_cancelling_cancels_what_runs_and_keeps_what_was_measured() -> Non
         await running
     assert sorted(ask.cancelled) == ["b", "c"]
     assert [one.request for one in times] == ["a"]
-    assert summarise(found, times).not_ended == 2
+    assert summarise_load(found, times).not_ended == 2
 
 
 # --- prompts

@@ -332,8 +332,16 @@ V2 = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 64}
         ("mooncake", [sized(70, (1, 2)), sized(80, (1, 2))], None),
         ("mooncake", [sized(110, (1, 2, 3))], r"blocks have 37 to 54 tokens, which is no power"),
         ("mooncake", [sized(messages=[user("a")])], r"line 1: give one of .*, not input_length and messages"),
-        ("mooncake", [{"timestamp": 0, "messages": [1]}], r"line 1: messages must be a list of messages"),
-        ("mooncake", [sized(ids=[-1])], r"line 1: hash_ids must be a list of whole numbers"),
+        (
+            "mooncake",
+            [{"timestamp": 0, "messages": [1]}],
+            r"line 1: messages\[0\] must be a mapping with role, got 1",
+        ),
+        (
+            "mooncake",
+            [sized(ids=[-1])],
+            r"line 1: hash_ids\[0\] must be a whole number of at least 0, got -1",
+        ),
         ("mooncake", [{**V2, "version": 3}], r"line 1: version is 3; only 2 is known"),
         ("mooncake", [V2, sized(600, (1, 2))], r"line 2: 2 hash_ids for 600 tokens; one for each 64"),
         (
@@ -348,8 +356,12 @@ V2 = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 64}
             [{**SESSION, "orchestrator": True}],
             r"line 1: orchestrator sessions are not supported",
         ),
-        ("dag_jsonl", [{**SESSION, "x": 1}], r"line 1: unknown field 'x'"),
-        ("dag_jsonl", [{**SESSION, "turns": [turn(dealy=1)]}], r"line 1, turns\[0\]: unknown field 'dealy'"),
+        ("dag_jsonl", [{**SESSION, "x": 1}], r"line 1: unknown key 'x'; known keys: session_id, turns"),
+        (
+            "dag_jsonl",
+            [{**SESSION, "turns": [turn(dealy=1)]}],
+            r"line 1, turns\[0\]: unknown key 'dealy'; did you mean delay",
+        ),
         ("dag_jsonl", [{**SESSION, "turns": [turn(delay=-5)]}], r"line 1, turns\[0\]: delay must be a time"),
         ("dag_jsonl", [{**SESSION, "turns": [turn(forks=["x"])]}], r"line 1: there is no session 'x'"),
         (

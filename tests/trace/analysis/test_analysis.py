@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stretto.graph.graph import Constant, Slot
 from stretto.graph.text import parse_graph
 from stretto.model.tasks import Objective
-from stretto.trace.analysis.objectives import Preference, deduce
+from stretto.trace.analysis.objectives import Preference, deduce_preferences
 from stretto.trace.analysis.prefix_hashes import prefix_hashes
 from stretto.trace.analysis.requests import AnalysedRequest, RequestGraph
 from stretto.trace.analysis.text import print_analysis
@@ -24,7 +24,7 @@ def graph_of(text: str) -> RequestGraph:
 
 
 def shown(graph: RequestGraph, wanted: Mapping[str, Objective], **seconds: float) -> list[str]:
-    return print_analysis(graph, deduce(graph, wanted, seconds)).splitlines()
+    return print_analysis(graph, deduce_preferences(graph, wanted, seconds)).splitlines()
 
 
 def call(name: str, *reads: str) -> str:
@@ -89,8 +89,10 @@ def test_figure_4() -> None:
         "map3(chunk3) -> map3 | latency, task group 0 for throughput, slack 2 s | before chunk3 #1, map3 -",
         "reduce(all) -> reduce | latency, slack 0 s | before all -, reduce -",
     ]
-    assert {one.batching for one in deduce(MAP_REDUCE, {"reduce": "throughput"}).values()} == {"throughput"}
-    assert {one.criteria for one in deduce(MAP_REDUCE, {}).values()} == {None}
+    assert {one.batching for one in deduce_preferences(MAP_REDUCE, {"reduce": "throughput"}).values()} == {
+        "throughput"
+    }
+    assert {one.criteria for one in deduce_preferences(MAP_REDUCE, {}).values()} == {None}
 
 
 FIGURE_9 = program(
@@ -108,7 +110,7 @@ def test_figure_9() -> None:
     """Two wanted values: their requests and the one before are latency-sensitive, the two stages before that
     are task groups.
     """
-    found = deduce(FIGURE_9, {"a1": "latency", "a2": "latency"})
+    found = deduce_preferences(FIGURE_9, {"a1": "latency", "a2": "latency"})
     assert {name: (one.stage, one.group, one.batching) for name, one in found.items()} == {
         "a1": (0, None, "latency"),
         "a2": (0, None, "latency"),
@@ -128,7 +130,7 @@ def test_requests_that_are_joined_for_the_application_are_a_group() -> None:
         inputs="x",
         outputs="all",
     )
-    found = deduce(graph, {"all": "latency"})
+    found = deduce_preferences(graph, {"all": "latency"})
     assert [found[name].group for name in ("r1", "r2")] == [0, 0]
 
 
@@ -138,9 +140,9 @@ def test_jobs_that_have_nothing_in_common_are_no_group() -> None:
         *(call(f"b{n}", "x") for n in (1, 2)), call("b", "b1", "b2"),
         inputs="x", outputs="a b",
     )  # fmt: skip
-    found = deduce(graph, {"a": "latency", "b": "latency"})
+    found = deduce_preferences(graph, {"a": "latency", "b": "latency"})
     assert [found[name].group for name in ("a1", "a2", "b1", "b2")] == [0, 0, 1, 1]
-    mixed = deduce(graph, {"a": "latency", "b": "throughput"})
+    mixed = deduce_preferences(graph, {"a": "latency", "b": "throughput"})
     assert [mixed[name].criteria for name in ("a1", "b1", "b")] == ["latency", "throughput", "throughput"]
 
 
@@ -149,7 +151,7 @@ def test_a_chain_of_ten_thousand() -> None:
         AnalysedRequest(f"r{n}", (Constant("c"), Slot(f"v{n}")), (f"v{n}",), f"v{n + 1}")
         for n in range(10_000)
     )
-    found = deduce(RequestGraph(requests, {}), {"v10000": "latency"})
+    found = deduce_preferences(RequestGraph(requests, {}), {"v10000": "latency"})
     assert found["r0"] == Preference("latency", None, 9999, 0.0)
 
 
@@ -204,7 +206,7 @@ def test_slack_and_groups_by_search(
 ) -> None:
     """A request that takes its slack longer delays nothing wanted for latency; one that takes more does."""
     graph, wanted, seconds = given
-    found = deduce(graph, wanted, seconds)
+    found = deduce_preferences(graph, wanted, seconds)
     latency = [name for name, criteria in wanted.items() if criteria == "latency"]
 
     def ends(extra: Mapping[str, float]) -> list[float]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.tei_wire import INFO, read_info
-from stretto.engines.openai_server.http import Http, read_json
+from stretto.engines.openai_server.http import Http, read_server_json
 from stretto.model.errors import BadReply, BadServer, EngineTimeout, EngineUnavailable
 from stretto.wire import paths
 from stretto.wire.models import choose_model, read_models
@@ -100,7 +100,7 @@ class BatchServer:
     async def _discover(self) -> ServedModel:
         config = self._config
         try:
-            info = read_info(read_json(await self._http.fetch(INFO, others_serve=self.others_serve)))
+            info = read_info(read_server_json(await self._http.fetch(INFO, others_serve=self.others_serve)))
         except BadReply:
             info = None
         if info is not None:
@@ -108,7 +108,7 @@ class BatchServer:
             return ServedModel(config.model or info.model, True, max_texts, truncates=True)
         try:
             cards = read_models(
-                read_json(await self._http.fetch(paths.MODELS, others_serve=self.others_serve))
+                read_server_json(await self._http.fetch(paths.MODELS, others_serve=self.others_serve))
             )
         except BadReply:
             if config.model is None:
@@ -123,7 +123,7 @@ class BatchServer:
 
         async def post(path: str, body: dict[str, object]) -> Any:
             async with places:
-                return read_json(await self._http.fetch(path, body, others_serve=self.others_serve))
+                return read_server_json(await self._http.fetch(path, body, others_serve=self.others_serve))
 
         asked = [asyncio.ensure_future(post(path, body)) for path, body in requests]
         try:

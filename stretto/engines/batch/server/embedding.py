@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stretto.engines.batch.applications import OpApplication, answer_batch
-from stretto.engines.batch.embedding import text_of
+from stretto.engines.batch.embedding import embedded_text
 from stretto.engines.batch.server import tei_wire
 from stretto.engines.batch.server.client import BatchServer
 from stretto.engines.batch.server.config import BatchServerConfig
@@ -56,7 +56,7 @@ class EmbeddingServer:
         self._server.close()
 
     def _embed(self, applications: Sequence[OpApplication]) -> list[object]:
-        texts = [text_of(application) for application in applications]
+        texts = [embedded_text(application) for application in applications]
         different = list(dict.fromkeys(texts))
         vectors = dict(zip(different, self._vectors(different), strict=True))
         return [vectors[text] for text in texts]

@@ -77,7 +77,7 @@ class RerankingServer:
 def _request(served: ServedModel, question: str, hits: Sequence[Hit]) -> Request:
     texts = [as_text(hit) for hit in hits]
     if served.is_tei:
-        return tei_wire.RERANK, tei_wire.rerank_request(question, texts)
+        return tei_wire.RERANK, tei_wire.tei_rerank_request(question, texts)
     return rerank.PATH, rerank.rerank_request(served.name, question, texts, truncates=served.truncates)
 
 

@@ -62,7 +62,7 @@ def read_vectors(body: Any, num_texts: int) -> list[Vector]:
     return vectors
 
 
-def rerank_request(query: str, texts: Sequence[str]) -> dict[str, object]:
+def tei_rerank_request(query: str, texts: Sequence[str]) -> dict[str, object]:
     """Return the body of a request for the scores of texts. What is too long for the model is cut off.
 
     The answer is a list of results with `index` and `score`.

@@ -1,0 +1,78 @@
+"""Who may see what concerns all clients of a server: whoever has the admin key, or is on the same machine."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import json
+import os
+
+from stretto.http.client.headers import Headers, value_of
+from stretto.http.refusals import Refused
+from stretto.http.served import WholeAnswer
+from stretto.model.errors import ConfigError
+
+CHALLENGE = (b"www-authenticate", b'Basic realm="stretto", charset="UTF-8"')
+"""Header of a refusal, after which a browser asks for the key: it is the password, of any user."""
+ADMIN_ONLY = "admin_only"
+_LOCAL_NAMES = (b"localhost", b"127.0.0.1", b"[::1]")
+
+
+class AdminKey:
+    """The key of a server's admin, which may be sent as `Bearer KEY` or as the password of a browser.
+
+    Without the key, clients on the same machine are admins, if they name the server by a name of that
+    machine. So neither a proxy beside it is one, nor a web page that has made a name of its own point here.
+
+    Args:
+        key_env: environment variable that holds the key; None if there is no key.
+
+    Raises:
+        ConfigError: the variable is empty or not set.
+    """
+
+    def __init__(self, key_env: str | None) -> None:
+        self._key = b""
+        if key_env is not None:
+            self._key = os.environ.get(key_env, "").strip().encode()
+            if not self._key:
+                raise ConfigError(
+                    f"the environment variable {key_env!r}, which admin_key_env names, is empty or not set; "
+                    "it must hold the key"
+                )
+
+    def admits(self, headers: Headers, *, is_local: bool) -> bool:
+        """Return whether a request may see what concerns all clients."""
+        if (given := value_of(headers, b"authorization")) is not None and self._key:
+            return hmac.compare_digest(_key_of(given), self._key)
+        if not is_local or value_of(headers, b"origin") is not None:
+            return False
+        host = (value_of(headers, b"host") or b"").lower()
+        return host.rpartition(b":")[0] in _LOCAL_NAMES or host in _LOCAL_NAMES
+
+
+def admin_refusal() -> WholeAnswer:
+    """Return the answer to a browser that is no admin, which then asks for the key."""
+    error = admin_only()
+    body = json.dumps({"error": {"message": error.message, "type": error.code, "code": error.status}})
+    return error.status, [(b"content-type", b"application/json"), CHALLENGE], body.encode()
+
+
+def admin_only() -> Refused:
+    """Return the refusal of a request by whoever is no admin."""
+    return Refused(401, ADMIN_ONLY, "this is for the admin: send the admin key, or ask on the same machine")
+
+
+def _key_of(authorization: bytes) -> bytes:
+    """Return the key in a header `Authorization`; b"" if it has none."""
+    scheme, _, value = authorization.partition(b" ")
+    match scheme.lower():
+        case b"bearer":
+            return value.strip()
+        case b"basic":
+            try:
+                return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+            except binascii.Error:
+                return b""
+    return b""

@@ -1,0 +1,35 @@
+"""The observers of a door, in one place: what counts its requests, and what writes a line of log for each."""
+
+from __future__ import annotations
+
+from stretto.operate.program_times import ProgramTimes
+from stretto.operate.request_lines import RequestLines
+from stretto.operate.request_metrics import RequestMetrics
+from stretto.operate.spans import Spans
+from stretto.sched.observer import Observers
+
+
+class Watch:
+    """What a door's observers have seen.
+
+    Args:
+        spans: makes spans of requests, for a collector; None makes none.
+
+    Attributes:
+        metrics: counts of requests.
+        programs: where the time of the last programs went.
+        observers: all observers, which are to be shown each request.
+    """
+
+    def __init__(self, spans: Spans | None = None) -> None:
+        self.metrics = RequestMetrics()
+        self.programs = ProgramTimes()
+        self.spans = spans
+        self.observers = Observers([self.metrics, self.programs, RequestLines()])
+        if spans is not None:
+            self.observers.add(spans)
+
+    def close(self) -> None:
+        """Send what is left to send."""
+        if self.spans is not None:
+            self.spans.close()

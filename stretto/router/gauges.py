@@ -1,0 +1,79 @@
+"""What a router and its workers are doing now, as metrics."""
+
+from __future__ import annotations
+
+from itertools import islice
+from time import monotonic
+
+from stretto.operate.engine_gauges import STATES
+from stretto.operate.live import FleetView, LiveWait, WorkerPicture
+from stretto.router.front import Front
+from stretto.router.open_requests import TURN
+from stretto.wire import metric_table as table
+from stretto.wire.metrics import Published, Sample, one_value_each
+
+_MAX_MODELS = 3
+_MAX_WAITS = 1000
+
+
+def fleet_view(front: Front) -> FleetView:
+    """Return a router's workers, and who waits, as the live page shows them."""
+    state, now_s = front.router_state, monotonic()
+    workers = []
+    for worker in state.workers():
+        claimed, kv_tokens = state.claimed(worker.id, now_s)
+        workers.append(
+            WorkerPicture(
+                worker.config.url,
+                worker.state,
+                state.num_running(worker.id),
+                worker.num_slots,
+                claimed,
+                kv_tokens,
+                tuple(islice(worker.models, _MAX_MODELS)),
+                worker.reason if worker.state in ("suspect", "starting") else "",
+            )
+        )
+    waits = [
+        LiveWait(one.program, one.since_s, one.why, is_held=one.why != TURN)
+        for one in state.waiting(_MAX_WAITS)
+    ]
+    return FleetView(workers, waits, state.num_waiting, state.num_held)
+
+
+def gauges(front: Front, engine: str = "") -> list[Published]:
+    """Return the present loads of a router and of its workers.
+
+    Args:
+        engine: name of the engine that the workers are, at a service; "" at a router.
+    """
+    router_state, now_s = front.router_state, monotonic()
+    workers = router_state.workers()
+    names = [(worker, worker.config.url) for worker in workers]
+    claims = [(name, *router_state.claimed(worker.id, now_s)) for worker, name in names]
+    return [
+        (
+            table.STATE,
+            [
+                table.STATE.sample(float(worker.state == state), name, state)
+                for worker, name in names
+                for state in STATES
+            ],
+        ),
+        (table.RUNNING, [table.RUNNING.sample(router_state.num_running(w.id), name) for w, name in names]),
+        (table.WANTS_KEY, [table.WANTS_KEY.sample(float(w.wants_key), name) for w, name in names]),
+        (table.KV_CLAIMED, [table.KV_CLAIMED.sample(claimed, name) for name, claimed, _ in claims]),
+        (
+            table.KV_TOKENS,
+            [table.KV_TOKENS.sample(size, name) for name, _, size in claims if size is not None],
+        ),
+        (
+            table.WAITING,
+            _waiting(engine, router_state.num_waiting - router_state.num_held, router_state.num_held),
+        ),
+        *one_value_each({table.OPEN: router_state.num_clients, table.HELD_BYTES: front.budget.num_held}),
+    ]
+
+
+def _waiting(engine: str, num_turn: int, num_held: int) -> list[Sample]:
+    return [table.WAITING.sample(num_turn, engine, "turn"), table.WAITING.sample(num_held, engine, "room")]

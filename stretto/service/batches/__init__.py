@@ -1,0 +1,1 @@
+"""OpenAI's files and batches: requests that are answered with what others leave of the engines."""

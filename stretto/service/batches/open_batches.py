@@ -1,0 +1,358 @@
+"""The state machine of the batches that have not ended: which lines run when, and how a batch ends.
+
+Methods are events; they take the time and return actions. `wake` is to be called a few times a second. Rules:
+
+- A batch is opened when there is a place for it: its file is read through, and what an earlier process has
+  answered of it is found. Places go to the tenant with the fewest open batches, and there to the batch that
+  expires first.
+- Lines start in turns of the tenants, and for each in the order in which its batches expire. Few of them wait
+  for an engine at a time, because what waits there cannot be taken back without cost, and counts among the
+  requests that wait; as many run as engines take.
+- Lines are "offline": they take what others leave. Beside others' requests only few of them run, the eldest.
+  When a batch is likely to miss its window, it is raised: its lines are "throughput", and those that wait are
+  started anew.
+- A line that is refused because engines are busy or away is tried again later, for as long as the batch may
+  run. The whole batch rests meanwhile.
+- A batch that is cancelled or expires ends when none of its lines runs any more.
+- A batch whose answers cannot be written rests, and is opened again.
+
+                  opened                 all lines done           files written
+    validating ───────────▶ in_progress ───────────────▶ finalizing ───────────▶ completed
+        │  file is wrong         │  cancel                                          cancelled
+        └───────────▶ failed     └─────────▶ cancelling ──────────────────────────▶ expired
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count
+
+import msgspec
+
+from stretto.model.tasks import Objective
+from stretto.service.batches.actions import (
+    BatchAction,
+    CloseBatch,
+    EndBatch,
+    OpenBatch,
+    SaveBatch,
+    StartLine,
+    WithdrawLine,
+)
+from stretto.service.batches.pace import BatchPace
+from stretto.service.batches.records import BatchProblem, BatchRecord, BatchStatus, SpentTokens
+from stretto.service.batches.unended_batch import StartedLine, UnendedBatch
+
+MAX_OPEN = 64
+"""Batches that are open at once. Each takes some 0.5 MB and three files."""
+MAX_WAITING = 32
+"""Lines that have started and wait for an engine, of all batches together."""
+MAX_STARTED = 2048
+"""Lines that have started, of all batches together."""
+MAX_STARTED_BYTES = 64_000_000
+"""Bytes of the lines that have started; one line alone may have more."""
+_REST_S = (0.5, 30.0)
+"""Shortest and longest time for which a batch rests after a line was refused."""
+_REOPEN_S = 15.0
+"""Seconds after which a batch is opened again whose answers could not be written."""
+
+
+class OpenBatches:
+    """The batches of a service that have not ended."""
+
+    def __init__(self) -> None:
+        self._batches: dict[str, UnendedBatch] = {}
+        self._open: dict[str, UnendedBatch] = {}  # those that are not closed
+        self._last_tenant = ""
+        self._numbers = count()
+        self._num_started = self._num_offline = self._num_waiting = self._num_bytes = 0
+        self._max_offline: int | None = None
+        self._is_stopped = False
+
+    def get(self, batch: str) -> BatchRecord | None:
+        """Return a batch as it is now; None if it has ended."""
+        found = self._batches.get(batch)
+        return None if found is None else found.record
+
+    def uses(self, file: str) -> bool:
+        """Whether a batch that has not ended reads a file."""
+        return any(one.record.input_file_id == file for one in self._batches.values())
+
+    def num_of(self, tenant: str) -> int:
+        """Number of batches of a tenant that have not ended."""
+        return sum(one.record.tenant == tenant for one in self._batches.values())
+
+    # --- events
+
+    def add(self, record: BatchRecord, now_s: float) -> list[BatchAction]:
+        """Take a batch that is new, or that an earlier process has not ended."""
+        self._batches[record.id] = one = UnendedBatch(record, BatchPace(record, now_s))
+        if record.status == "cancelling":
+            one.ends_as = "cancelled"
+        return self._go_on(now_s)
+
+    def opened(
+        self,
+        batch: str,
+        sizes: Sequence[int],
+        is_done: bytearray,
+        num_failed: int,
+        spent: SpentTokens,
+        now_s: float,
+    ) -> list[BatchAction]:
+        """Handle that a batch has been opened.
+
+        Args:
+            sizes: bytes of each of its lines.
+            is_done: whether each line is answered; the machine goes on with it.
+            num_failed: number of its lines that are answered with an error.
+            spent: tokens of its answers so far.
+        """
+        one = self._batches[batch]
+        num_done = sum(is_done)
+        one.stage, one.sizes, one.is_done = "open", sizes, is_done
+        one.num_left, one.next_line = len(is_done) - num_done, 0
+        one.again.clear()
+        one.is_broken, one.rest_s, one.rests_until_s = False, 0.0, now_s
+        one.record = msgspec.structs.replace(
+            one.record,
+            total=len(is_done),
+            num_completed=num_done - num_failed,
+            num_failed=num_failed,
+            spent=spent,
+        )
+        actions: list[BatchAction] = []
+        if one.record.status == "validating":
+            actions = self._move(one, "in_progress", now_s)
+        return [*actions, *self._settle(one, now_s), *self._go_on(now_s)]
+
+    def refused(self, batch: str, problems: Sequence[BatchProblem], now_s: float) -> list[BatchAction]:
+        """Handle that the input file of a batch is wrong as a whole."""
+        one = self._forget(batch)
+        failed = msgspec.structs.replace(one.record.moved("failed", now_s), problems=tuple(problems))
+        return [SaveBatch(failed), CloseBatch(batch), *self._go_on(now_s)]
+
+    def sent(self, batch: str, line: int, now_s: float) -> list[BatchAction]:
+        """Handle that a line waits no more for an engine."""
+        started = self._batches[batch].started.get(line)
+        if started is not None and not started.is_sent:
+            started.is_sent = True
+            self._num_waiting -= 1
+        return self._go_on(now_s)
+
+    def answered(
+        self, batch: str, line: int, now_s: float, *, is_well: bool, spent: SpentTokens
+    ) -> list[BatchAction]:
+        """Handle that the answer of a line, or the error that it has ended with, is on the disk."""
+        one = self._batches[batch]
+        self._release(one, line)
+        one.is_done[line] = True
+        one.num_left -= 1
+        one.rest_s = 0.0
+        one.pace.answered()
+        one.record = msgspec.structs.replace(
+            one.record,
+            num_completed=one.record.num_completed + is_well,
+            num_failed=one.record.num_failed + (not is_well),
+            spent=one.record.spent.plus(spent),
+        )
+        return [*self._settle(one, now_s), *self._go_on(now_s)]
+
+    def not_answered(self, batch: str, line: int, now_s: float, *, is_refused: bool) -> list[BatchAction]:
+        """Handle that a line has ended without an answer.
+
+        Args:
+            is_refused: whether engines are busy or away, so that the batch rests.
+        """
+        one = self._batches[batch]
+        was_withdrawn = self._release(one, line).is_withdrawn
+        one.again.append(line)
+        if is_refused and not was_withdrawn and now_s >= one.rests_until_s:
+            shortest_s, longest_s = _REST_S
+            one.rest_s = min(longest_s, max(shortest_s, 2 * one.rest_s))
+            one.rests_until_s = now_s + one.rest_s
+        return [*self._settle(one, now_s), *self._go_on(now_s)]
+
+    def cancel(self, batch: str, now_s: float) -> list[BatchAction]:
+        """End a batch because its tenant wants so. Nothing happens if it ends already."""
+        one = self._batches[batch]
+        if one.ends_as is not None or one.stage == "ending":
+            return []
+        actions = self._move(one, "cancelling", now_s)
+        return [*actions, *self._end(one, "cancelled", now_s), *self._go_on(now_s)]
+
+    def broke(self, batch: str, now_s: float) -> list[BatchAction]:
+        """Handle that the files of a batch cannot be read or written now."""
+        one = self._batches[batch]
+        one.is_broken = True
+        return [*self._withdraw(one), *self._settle(one, now_s), *self._go_on(now_s)]
+
+    def ended(
+        self, batch: str, status: BatchStatus, output_file: str | None, error_file: str | None, now_s: float
+    ) -> BatchRecord:
+        """Return a batch that has ended, whose files have been written. It is forgotten here."""
+        one = self._forget(batch)
+        num_expired = one.num_left if status == "expired" else 0
+        return msgspec.structs.replace(
+            one.record.moved(status, now_s),
+            output_file_id=output_file,
+            error_file_id=error_file,
+            num_failed=one.record.num_failed + num_expired,
+        )
+
+    def make_room(self, max_lines: int | None, now_s: float) -> list[BatchAction]:
+        """Let at most so many lines run that take what others leave, because others run beside them; None for
+        no limit. The youngest lines beyond it are to start anew later.
+        """
+        self._max_offline = max_lines
+        actions: list[BatchAction] = []
+        if max_lines is not None and (num_beyond := self._num_offline - max_lines) > 0:
+            offline = [
+                (one, line)
+                for one in self._open.values()
+                for line, started in one.started.items()
+                if started.objective == "offline" and not started.is_withdrawn
+            ]
+            offline.sort(key=lambda place: place[0].started[place[1]].number)
+            num_withdrawn = self._num_offline - len(offline)
+            for one, line in offline[len(offline) - max(0, num_beyond - num_withdrawn) :]:
+                one.started[line].is_withdrawn = True
+                actions.append(WithdrawLine(one.record.id, line))
+        return [*actions, *self._go_on(now_s)]
+
+    def wake(self, now_s: float) -> list[BatchAction]:
+        """Handle that time has passed."""
+        actions: list[BatchAction] = []
+        for one in list(self._batches.values()):
+            if one.ends_as is not None or one.stage == "ending":
+                continue
+            if now_s >= one.record.expires_at:
+                actions += self._end(one, "expired", now_s)
+            elif one.stage == "open" and one.pace.look(one.num_left, now_s):
+                actions += self._withdraw(one, "offline")
+        return [*actions, *self._go_on(now_s)]
+
+    def stop(self) -> list[BatchAction]:
+        """End the lines that run, and start none any more: the process ends."""
+        self._is_stopped = True
+        return [action for one in self._batches.values() for action in self._withdraw(one)]
+
+    # --- parts
+
+    def _go_on(self, now_s: float) -> list[BatchAction]:
+        """Open batches and start lines, as far as there is room."""
+        actions: list[BatchAction] = []
+        if self._is_stopped:
+            return actions
+        while (one := self._next_to_open(now_s)) is not None:
+            one.stage = "opening"
+            self._open[one.record.id] = one
+            actions.append(OpenBatch(one.record.id))
+        while (one := self._next_to_start(now_s)) is not None:
+            line = one.take()
+            objective: Objective = "throughput" if one.pace.is_raised else "offline"
+            one.started[line] = StartedLine(next(self._numbers), objective, one.sizes[line])
+            self._num_started += 1
+            self._num_offline += objective == "offline"
+            self._num_waiting += 1
+            self._num_bytes += one.sizes[line]
+            actions.append(StartLine(one.record.id, line, objective))
+        return actions
+
+    def _next_to_open(self, now_s: float) -> UnendedBatch | None:
+        if len(self._open) >= MAX_OPEN or len(self._open) == len(self._batches):
+            return None
+        num_open = Counter(one.record.tenant for one in self._open.values())
+        closed = [
+            one for one in self._batches.values() if one.stage == "closed" and now_s >= one.rests_until_s
+        ]
+        return min(closed, key=lambda one: (num_open[one.record.tenant], one.record.expires_at), default=None)
+
+    def _next_to_start(self, now_s: float) -> UnendedBatch | None:
+        if self._num_waiting >= MAX_WAITING or self._num_started >= MAX_STARTED:
+            return None
+        firsts: dict[str, UnendedBatch] = {}
+        is_full = self._max_offline is not None and self._num_offline >= self._max_offline
+        for one in self._open.values():
+            if is_full and not one.pace.is_raised:
+                continue
+            first = firsts.get(one.record.tenant)
+            if (first is None or one.record.expires_at < first.record.expires_at) and one.may_start(now_s):
+                firsts[one.record.tenant] = one
+        if not firsts:
+            return None
+        later = [tenant for tenant in firsts if tenant > self._last_tenant]
+        tenant = min(later or firsts)
+        one = firsts[tenant]
+        line = one.next()
+        assert line is not None
+        if self._num_started and self._num_bytes + one.sizes[line] > MAX_STARTED_BYTES:
+            return None
+        self._last_tenant = tenant
+        return one
+
+    def _release(self, one: UnendedBatch, line: int) -> StartedLine:
+        started = one.started.pop(line)
+        self._num_started -= 1
+        self._num_offline -= started.objective == "offline"
+        self._num_waiting -= not started.is_sent
+        self._num_bytes -= started.num_bytes
+        return started
+
+    def _withdraw(self, one: UnendedBatch, objective: Objective | None = None) -> list[BatchAction]:
+        """End lines that have started: all of them, or those of a class that wait for an engine."""
+        actions: list[BatchAction] = []
+        for line, started in one.started.items():
+            if objective is not None and (started.is_sent or started.objective != objective):
+                continue
+            if not started.is_withdrawn:
+                started.is_withdrawn = True
+                actions.append(WithdrawLine(one.record.id, line))
+        return actions
+
+    def _end(self, one: UnendedBatch, status: BatchStatus, now_s: float) -> list[BatchAction]:
+        one.ends_as = status
+        return [*self._withdraw(one), *self._settle(one, now_s)]
+
+    def _settle(self, one: UnendedBatch, now_s: float) -> list[BatchAction]:
+        """Go on with a batch of which no line runs: end it, or open it again later."""
+        if self._is_stopped or one.started or one.stage not in ("open", "opening"):
+            return []
+        if one.is_broken:
+            one.stage, one.rest_s = "closed", _REOPEN_S
+            del self._open[one.record.id]
+            one.rests_until_s = now_s + _REOPEN_S
+            return [CloseBatch(one.record.id)]
+        if one.stage != "open":
+            return []
+        if one.ends_as is not None:
+            one.stage = "ending"
+            return [EndBatch(one.record.id, one.ends_as)]
+        if one.num_left:
+            return []
+        one.stage, one.ends_as = "ending", "completed"
+        return [*self._move(one, "finalizing", now_s), EndBatch(one.record.id, "completed")]
+
+    def _forget(self, batch: str) -> UnendedBatch:
+        self._open.pop(batch, None)
+        return self._batches.pop(batch)
+
+    def _move(self, one: UnendedBatch, status: BatchStatus, now_s: float) -> list[BatchAction]:
+        one.record = one.record.moved(status, now_s)
+        return [SaveBatch(one.record)]
+
+    def check_invariants(self) -> None:
+        """Check that counts are the sums of what has started. For tests."""
+        started = [line for one in self._batches.values() for line in one.started.values()]
+        assert self._num_started == len(started) <= MAX_STARTED
+        assert self._num_offline == sum(line.objective == "offline" for line in started)
+        assert self._num_waiting == sum(not line.is_sent for line in started) <= MAX_WAITING
+        assert self._num_bytes == sum(line.num_bytes for line in started)
+        assert [one for one in self._batches.values() if one.stage != "closed"] == [
+            one for one in self._batches.values() if one.record.id in self._open
+        ]
+        assert len(self._open) <= MAX_OPEN
+        for one in self._batches.values():
+            assert one.num_left == one.is_done.count(0)
+            assert not any(one.is_done[line] for line in (*one.started, *one.again))

@@ -1,0 +1,301 @@
+"""The driver of the state machine of batches: it has lines answered, and keeps what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from time import time
+from typing import Any, TypeVar
+
+from stretto.model.errors import BadReply, EngineUnavailable, JournalError, NotSaved
+from stretto.runtime.journal.committer import Committer
+from stretto.runtime.journal.lines import JournalEntry
+from stretto.service.app import ServiceApp
+from stretto.service.batches.actions import (
+    BatchAction,
+    CloseBatch,
+    EndBatch,
+    OpenBatch,
+    SaveBatch,
+    StartLine,
+    WithdrawLine,
+)
+from stretto.service.batches.input_lines import InputRefused, LineRefused
+from stretto.service.batches.line_answers import answer_entry, error_entry, spent_of
+from stretto.service.batches.line_caller import ask
+from stretto.service.batches.open_batches import OpenBatches
+from stretto.service.batches.opened_batch import OpenedBatch
+from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, SpentTokens, StoredFile
+from stretto.service.batches.store import BatchStore
+
+_TICK_S = 0.25
+_CLEAN_S = 60.0
+_AGAIN_S = 15.0
+"""Seconds after which what the disk has not taken is written again."""
+_BUSY = (429, 503)
+"""Statuses of answers after which a line is tried again for as long as its batch may run."""
+_PASSING = (500, 502, 504)
+"""Statuses of answers after which a line is tried again a few times."""
+_MAX_TRIES = 3
+_PAUSE_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLine:
+    """What came of a line: its entry in the journal, whether that is no error, and its tokens."""
+
+    entry: JournalEntry
+    is_well: bool = False
+    spent: SpentTokens = SpentTokens()
+
+
+class BatchRunner:
+    """Runs the batches of a store. An async context manager: lines run inside it.
+
+    Args:
+        room_beside: returns how many lines may run now because of requests of others, given the number of
+            lines that run and the time; None for any number.
+        now: returns the seconds of Unix time.
+
+    Attributes:
+        machine: the state machine.
+    """
+
+    def __init__(
+        self,
+        app: ServiceApp,
+        store: BatchStore,
+        max_line_bytes: int,
+        room_beside: Callable[[int, float], int | None] = lambda num_lines, now_s: None,
+        now: Callable[[], float] = time,
+    ) -> None:
+        self.machine = OpenBatches()
+        self._app = app
+        self._store = store
+        self._max_line_bytes = max_line_bytes
+        self._room_beside = room_beside
+        self._now = now
+        self._opened: dict[str, tuple[OpenedBatch, Committer]] = {}
+        self._asking: dict[tuple[str, int], asyncio.Task[EndedLine | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cleaned_s = 0.0
+
+    async def __aenter__(self) -> BatchRunner:
+        for record in self._store.unended():
+            self._act(self.machine.add(record, self._now()))
+        self._run(self._tick())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for batch in list(self._opened):
+            await self._close(batch)
+        self._store.close()
+
+    async def stop(self) -> None:
+        """Start no more lines, and give up those that run. What they have been answered is kept."""
+        self._act(self.machine.stop())
+        await asyncio.sleep(0)
+
+    async def create(self, record: BatchRecord) -> None:
+        """Take a new batch. Raises NotSaved if the disk does not take it."""
+        await self._store.save(record)
+        self._act(self.machine.add(record, self._now()))
+
+    def cancel(self, record: BatchRecord) -> BatchRecord:
+        """Begin to end a batch that has not ended; return it as it is then."""
+        self._act(self.machine.cancel(record.id, self._now()))
+        return self.machine.get(record.id) or record
+
+    # --- actions
+
+    def _act(self, actions: list[BatchAction]) -> None:
+        for action in actions:
+            match action:
+                case OpenBatch(batch):
+                    self._run(self._open(batch))
+                case StartLine(batch, line):
+                    self._asking[batch, line] = asking = asyncio.create_task(self._ask(action))
+                    self._run(self._answer_line(action, asking))
+                case WithdrawLine(batch, line):
+                    if (task := self._asking.get((batch, line))) is not None:
+                        task.cancel()
+                case SaveBatch(record):
+                    self._run(self._save(record))
+                case EndBatch():
+                    self._run(self._end(action))
+                case CloseBatch(batch):
+                    self._run(self._close(batch))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a batch cannot go on: %s", error, exc_info=error)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_s = self._now()
+            self._act(self.machine.wake(now_s))
+            self._act(self.machine.make_room(self._room_beside(len(self._asking), now_s), now_s))
+            if now_s - self._cleaned_s > _CLEAN_S:
+                self._cleaned_s = now_s
+                await self._remove_expired(now_s)
+
+    async def _remove_expired(self, now_s: float) -> None:
+        for file in list(self._store.expired_files(now_s)):
+            if not self.machine.uses(file.id):
+                with suppress(NotSaved):  # tried again later
+                    await self._store.remove(file)
+
+    async def _open(self, batch: str) -> None:
+        record = self.machine.get(batch)
+        assert record is not None, "only batches that have not ended are opened"
+        source, journal = self._store.path(record.input_file_id), self._store.journal_path(batch)
+        try:
+            opened = await asyncio.to_thread(OpenedBatch, record, source, journal, self._max_line_bytes)
+        except InputRefused as error:
+            self._act(self.machine.refused(batch, error.problems, self._now()))
+            return
+        except FileNotFoundError:
+            problem = BatchProblem("file_not_found", "the input file is there no more", param="input_file_id")
+            self._act(self.machine.refused(batch, [problem], self._now()))
+            return
+        except (OSError, NotSaved, JournalError) as error:
+            _log.warning("batch %s cannot be opened now: %s", batch, error)
+            self._act(self.machine.broke(batch, self._now()))
+            return
+        committer = Committer(opened.journal)
+        await committer.__aenter__()
+        self._opened[batch] = opened, committer
+        self._act(
+            self.machine.opened(
+                batch, opened.sizes, opened.is_done, opened.num_failed, opened.spent, self._now()
+            )
+        )
+
+    async def _close(self, batch: str) -> None:
+        if (found := self._opened.pop(batch, None)) is None:
+            return
+        opened, committer = found
+        with suppress(NotSaved):  # told where it was written
+            await committer.__aexit__(None, None, None)
+        opened.close()
+
+    async def _save(self, record: BatchRecord) -> None:
+        """Keep a batch as it is, unless it is kept as one that has ended."""
+        await self._until_saved(lambda: self._save_now(record))
+
+    async def _save_now(self, record: BatchRecord) -> None:
+        before = self._store.batch(record.tenant, record.id)
+        if before is None or before.status not in ENDED:
+            await self._store.save(self.machine.get(record.id) or record)
+
+    async def _until_saved(self, save: Callable[[], Awaitable[T]]) -> T:
+        """Return what `save` returns, which is tried again as long as the disk takes nothing."""
+        while True:
+            try:
+                return await save()
+            except NotSaved as error:
+                _log.warning("batches are not kept now: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _end(self, action: EndBatch) -> None:
+        batch = action.batch
+        opened, _ = self._opened[batch]
+        record = self.machine.get(batch)
+        assert record is not None, "the batch ends here"
+        ids = [f"file-{batch.removeprefix('batch_')}{ending}" for ending in ("out", "err")]
+        output, errors = map(self._store.path, ids)
+        written = await self._until_saved(
+            lambda: asyncio.to_thread(opened.write_files, output, errors, action.status)
+        )
+        now_s = self._now()
+        kept_until = None if record.output_kept_s is None else record.created_at + record.output_kept_s
+        files = [
+            StoredFile(
+                id, record.tenant, f"{batch}_{kind}.jsonl", "batch_output", num_bytes, int(now_s), kept_until
+            )
+            for id, kind, num_bytes in zip(ids, ("output", "error"), written, strict=True)
+            if num_bytes
+        ]
+        output_id, error_id = (id if num_bytes else None for id, num_bytes in zip(ids, written, strict=True))
+        ended = self.machine.ended(batch, action.status, output_id, error_id, now_s)
+        await self._until_saved(lambda: self._store.save(*files, ended))
+        await self._close(batch)
+        await self._store.forget_answers(batch)
+        self._act(self.machine.wake(self._now()))
+
+    # --- lines
+
+    async def _answer_line(self, action: StartLine, asking: asyncio.Task[EndedLine | None]) -> None:
+        """Keep the answer of a line when it is there."""
+        batch, line = action.batch, action.line
+        try:
+            await asyncio.wait((asking,))
+        finally:
+            del self._asking[batch, line]
+            asking.cancel()
+        if asking.cancelled():
+            self._act(self.machine.not_answered(batch, line, self._now(), is_refused=False))
+            return
+        try:
+            if (ended := asking.result()) is not None:
+                await self._opened[batch][1].save(ended.entry)
+        except (OSError, NotSaved) as error:
+            _log.warning("batch %s: %s", batch, error)
+            self._act(self.machine.broke(batch, self._now()))
+            ended = None
+        if ended is None:
+            self._act(self.machine.not_answered(batch, line, self._now(), is_refused=True))
+        else:
+            self._act(
+                self.machine.answered(batch, line, self._now(), is_well=ended.is_well, spent=ended.spent)
+            )
+
+    async def _ask(self, action: StartLine) -> EndedLine | None:
+        """Return what came of a line; None if engines are busy or away."""
+        batch, line = action.batch, action.line
+        record = self.machine.get(batch)
+        assert record is not None, "lines of batches that have not ended run"
+        read = await asyncio.to_thread(self._opened[batch][0].read, line)
+        if (tenant := self._app.tenants.named(record.tenant)) is None:
+            return None
+
+        def sent() -> None:
+            self._act(self.machine.sent(batch, line, self._now()))
+
+        problem = LineRefused("answer_lost", "the engine has broken the answer off")
+        for num_left in reversed(range(_MAX_TRIES)):
+            try:
+                answer = await ask(self._app, tenant, record.endpoint, read.body, action.objective, sent)
+            except BadReply as error:
+                problem = LineRefused("answer_too_large", error.message)
+                break
+            except EngineUnavailable:
+                pass
+            else:
+                if answer.status in _BUSY:
+                    return None
+                if answer.status not in _PASSING or not num_left:
+                    spent = spent_of(answer)
+                    return EndedLine(answer_entry(line, read.custom_id, answer, spent), answer.is_well, spent)
+            if num_left:
+                await asyncio.sleep(_PAUSE_S)
+        return EndedLine(error_entry(line, read.custom_id, problem.code, problem.message))

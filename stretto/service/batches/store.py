@@ -1,0 +1,164 @@
+"""The folder in which a service keeps files and batches.
+
+    files/ID              content of a file; ID.part while it comes or is written
+    answers/ID.journal    answers of a batch that has not ended
+    batches.journal       what files and batches there are
+
+What `save` and `take_in` have returned from is on the disk. A file without a record is nobody's, and is
+removed when the folder is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stretto.model.errors import JournalError
+from stretto.runtime.journal.file import not_saved
+from stretto.runtime.journal.lines import work_hash
+from stretto.runtime.journal.records import JournalRecords
+from stretto.service.batches.records import ENDED, BatchRecord, StoredFile
+
+_WORK = work_hash(["files and batches"])
+_FILE, _BATCH = "file", "batch"
+_ID_BYTES = 12
+
+
+class BatchStore:
+    """Files and batches by their tenants. It belongs to one event loop, and to one process at a time.
+
+    Args:
+        folder: the folder, which is made if it is missing. Only its owner may read what it holds.
+
+    Raises:
+        JournalError, NotSaved: the folder cannot be used, or another process uses it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files_folder, self._answers_folder = folder / "files", folder / "answers"
+        try:
+            for one in (folder, self._files_folder, self._answers_folder):
+                one.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise JournalError(f"{folder}: {error.strerror}") from error
+        self._journal = JournalRecords(folder / "batches.journal", _WORK)
+        self._writing = asyncio.Lock()
+        self._files: dict[str, dict[str, StoredFile]] = {}
+        self._batches: dict[str, dict[str, BatchRecord]] = {}
+        for (kind, _), value in self._journal.found.items():
+            found: type[StoredFile | BatchRecord] = StoredFile if kind == _FILE else BatchRecord
+            self._put(msgspec.convert(value, found))
+        self._journal.found = {}
+        self._remove_orphans()
+
+    def close(self) -> None:
+        """Close the folder."""
+        self._journal.close()
+
+    # --- what there is
+
+    def file(self, tenant: str, file: str) -> StoredFile | None:
+        """Return a file of a tenant; None if it has none of this id."""
+        return self._files.get(tenant, {}).get(file)
+
+    def files(self, tenant: str) -> Mapping[str, StoredFile]:
+        """Return the files of a tenant by their ids, the eldest first."""
+        return self._files.get(tenant, {})
+
+    def batch(self, tenant: str, batch: str) -> BatchRecord | None:
+        """Return a batch of a tenant as it was saved last; None if it has none of this id."""
+        return self._batches.get(tenant, {}).get(batch)
+
+    def batches(self, tenant: str) -> Mapping[str, BatchRecord]:
+        """Return the batches of a tenant by their ids, the eldest first."""
+        return self._batches.get(tenant, {})
+
+    def unended(self) -> list[BatchRecord]:
+        """Return the batches of all tenants that have not ended."""
+        return [one for own in self._batches.values() for one in own.values() if one.status not in ENDED]
+
+    def expired_files(self, now_s: float) -> Iterator[StoredFile]:
+        """Iterate over the files whose time has come."""
+        for own in self._files.values():
+            for one in own.values():
+                if one.expires_at is not None and one.expires_at <= now_s:
+                    yield one
+
+    def path(self, file: str) -> Path:
+        """Return where the content of a file is."""
+        return self._files_folder / file
+
+    def journal_path(self, batch: str) -> Path:
+        """Return where the journal of a batch's answers is."""
+        return self._answers_folder / f"{batch}.journal"
+
+    # --- changes
+
+    async def save(self, *records: StoredFile | BatchRecord) -> None:
+        """Keep files and batches, all of them or none. Raises NotSaved if the disk does not take them."""
+        entries = {_key(one): msgspec.to_builtins(one) for one in records}
+        await self._write(entries)
+        for one in records:
+            self._put(one)
+
+    async def take_in(self, file: StoredFile, content: Path) -> None:
+        """Keep a file whose content has come. Raises NotSaved if the disk does not take it."""
+        await asyncio.to_thread(self._move, content, self.path(file.id))
+        await self.save(file)
+
+    async def remove(self, file: StoredFile) -> None:
+        """Remove a file. Raises NotSaved if the disk does not take that."""
+        await self._write({_key(file): None})
+        self._files.get(file.tenant, {}).pop(file.id, None)
+        await asyncio.to_thread(self.path(file.id).unlink, missing_ok=True)
+
+    async def forget_answers(self, batch: str) -> None:
+        """Remove the journal of a batch that has ended."""
+        await asyncio.to_thread(self.journal_path(batch).unlink, missing_ok=True)
+
+    async def _write(self, entries: Mapping[tuple[str, ...], Any]) -> None:
+        async with self._writing:
+            await asyncio.to_thread(self._journal.save, entries)
+
+    def _move(self, content: Path, path: Path) -> None:
+        try:
+            os.replace(content, path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise not_saved(path, error) from error
+
+    def _put(self, one: StoredFile | BatchRecord) -> None:
+        if isinstance(one, StoredFile):
+            self._files.setdefault(one.tenant, {})[one.id] = one
+        else:
+            self._batches.setdefault(one.tenant, {})[one.id] = one
+
+    def _remove_orphans(self) -> None:
+        files = {file for own in self._files.values() for file in own}
+        journals = {self.journal_path(batch.id).name for batch in self.unended()}
+        _remove(one for one in self._files_folder.iterdir() if one.name not in files)
+        _remove(one for one in self._answers_folder.iterdir() if one.name not in journals)
+
+
+def new_id(kind: str) -> str:
+    """Return an id that nobody can guess, such as "file-9f…" for "file-"."""
+    return f"{kind}{secrets.token_hex(_ID_BYTES)}"
+
+
+def _key(one: StoredFile | BatchRecord) -> tuple[str, ...]:
+    return (_FILE if isinstance(one, StoredFile) else _BATCH, one.id)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in list(paths):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,300 @@
+"""All metrics that servers of this package publish at `/metrics`: names, kinds, labels and help.
+
+Servers, the shipped dashboard and the pages of docs/ take names from here alone; a test holds that. Names
+that begin with `vllm:` and `sglang:` are those of the servers that `stretto emulate` stands for, which are
+read at workers too.
+
+Source: vLLM 0.32, `vllm/v1/metrics/loggers.py` and `buckets.py`; SGLang's documentation "Production Metrics".
+"""
+
+from __future__ import annotations
+
+from stretto.wire.metrics import Family
+
+# --- what happened to requests. A request is one call of a model: that of a client, or of a step of an app.
+
+_OF_REQUEST = ("door", "tenant", "model", "worker")
+"""`door`: where it came in: openai, apps, programs. `model`: name that a server lists, or else "other".
+`worker`: URL of the server, or engine and number of the instance, that was asked last; "" for none."""
+_WAIT_BOUNDS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_TOKEN_BOUNDS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+
+REQUESTS = Family(
+    "stretto_requests_total",
+    "counter",
+    "Requests that have ended, by status; 499: the client left; 0: the answer was cut.",
+    (*_OF_REQUEST, "status"),
+)
+PROMPT = Family("stretto_prompt_tokens_total", "counter", "Tokens of prompts, as workers count.", _OF_REQUEST)
+COMPUTED = Family("stretto_computed_tokens_total", "counter", "Those that were computed.", _OF_REQUEST)
+CACHED = Family("stretto_cached_tokens_total", "counter", "Those found in a worker's cache.", _OF_REQUEST)
+PREDICTED = Family(
+    "stretto_predicted_cached_tokens_total",
+    "counter",
+    "Tokens of prompts that the worker was believed to hold, of answers with counts.",
+    _OF_REQUEST,
+)
+GENERATED = Family("stretto_generated_tokens_total", "counter", "Tokens of answers.", _OF_REQUEST)
+HELD_S = Family(
+    "stretto_held_seconds",
+    "histogram",
+    "Seconds for which requests were held, because their program had no room in KV memory.",
+    _OF_REQUEST,
+    _WAIT_BOUNDS_S,
+)
+QUEUE_S = Family(
+    "stretto_queue_seconds",
+    "histogram",
+    "Seconds for which requests waited for their turn.",
+    _OF_REQUEST,
+    _WAIT_BOUNDS_S,
+)
+FIRST_TOKEN_S = Family(
+    "stretto_first_token_seconds",
+    "histogram",
+    "Seconds from the arrival of a request to the first event of its stream.",
+    _OF_REQUEST,
+    _WAIT_BOUNDS_S,
+)
+TOKEN_S = Family(
+    "stretto_token_seconds",
+    "histogram",
+    "Seconds for each token of a stream after the first.",
+    _OF_REQUEST,
+    _TOKEN_BOUNDS_S,
+)
+REQUEST_S = Family(
+    "stretto_request_seconds",
+    "histogram",
+    "Seconds from the arrival of a request to the end of its answer.",
+    _OF_REQUEST,
+    _WAIT_BOUNDS_S,
+)
+DEADLINES = Family(
+    "stretto_deadlines_total",
+    "counter",
+    "Requests of programs with a deadline, by whether they kept it.",
+    (*_OF_REQUEST, "kept"),
+)
+REFUSED = Family(
+    "stretto_refused_total",
+    "counter",
+    "Requests that were refused before anything was asked, by status: no such path, no key, a bad body.",
+    ("door", "status"),
+)
+
+# --- what a door and its workers are doing
+
+ATTEMPTS = Family(
+    "stretto_attempts_total", "counter", "Times that a request was sent to a worker.", ("worker",)
+)
+FAILED_ATTEMPTS = Family("stretto_failed_attempts_total", "counter", "Attempts that failed.", ("worker",))
+HEDGES = Family(
+    "stretto_hedges_total", "counter", "Requests sent a second time, beside an attempt that was slow."
+)
+DECISION_S = Family("stretto_decision_seconds_total", "counter", "Seconds spent on choosing workers.")
+WAITING = Family(
+    "stretto_waiting",
+    "gauge",
+    "Requests that wait: for their turn, or for room of their program in KV memory.",
+    ("engine", "why"),
+)
+OPEN = Family("stretto_open_requests", "gauge", "Requests at the door, waiting or running.")
+HELD_BYTES = Family("stretto_held_bytes", "gauge", "Bytes that are held for clients.")
+PROGRAMS = Family(
+    "stretto_programs",
+    "gauge",
+    "Programs of the last minutes: with a request that runs or waits, or silent between two requests.",
+    ("state",),
+)
+RUNNING = Family("stretto_running", "gauge", "Requests, or tasks, that run at a worker.", ("worker",))
+STATE = Family("stretto_worker_state", "gauge", "1 for the state that a worker is in.", ("worker", "state"))
+WANTS_KEY = Family(
+    "stretto_worker_wants_key",
+    "gauge",
+    "1 for a worker that refuses requests without a key, and for which the settings have none.",
+    ("worker",),
+)
+KV_TOKENS = Family("stretto_kv_tokens", "gauge", "Tokens that a worker's KV memory holds.", ("worker",))
+KV_CLAIMED = Family("stretto_kv_claimed_tokens", "gauge", "Those that programs keep there.", ("worker",))
+
+OWN = (
+    *(REQUESTS, PROMPT, COMPUTED, CACHED, PREDICTED, GENERATED, HELD_S, QUEUE_S, FIRST_TOKEN_S, TOKEN_S),
+    *(REQUEST_S, DEADLINES, REFUSED, ATTEMPTS, FAILED_ATTEMPTS, HEDGES, DECISION_S, WAITING, OPEN),
+    *(HELD_BYTES, PROGRAMS, RUNNING, STATE, WANTS_KEY, KV_TOKENS, KV_CLAIMED),
+)
+"""Metrics of a door: `stretto serve` and `stretto route`."""
+
+# --- vLLM's, which emulated servers have
+
+_VLLM = ("engine", "model_name")
+FIRST_TOKEN_BOUNDS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0),
+    *(80.0, 160.0, 640.0, 2560.0),
+)
+BETWEEN_TOKENS_BOUNDS_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0),
+    *(7.5, 10.0, 20.0, 40.0, 80.0),
+)
+REQUEST_BOUNDS_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
+    *(960.0, 1920.0, 7680.0),
+)
+
+VLLM_NUM_RUNNING = Family(
+    "vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", _VLLM
+)
+VLLM_NUM_WAITING = Family(
+    "vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", _VLLM
+)
+VLLM_KV_USED = Family(
+    "vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", _VLLM
+)
+VLLM_CACHE_CONFIG = Family(
+    "vllm:cache_config_info",
+    "gauge",
+    "Information of the LLMEngine CacheConfig",
+    ("block_size", "enable_prefix_caching", "num_gpu_blocks", *_VLLM),
+)
+VLLM_CACHE_QUERIES = Family(
+    "vllm:prefix_cache_queries_total",
+    "counter",
+    "Prefix cache queries, in terms of number of queried tokens.",
+    _VLLM,
+)
+VLLM_CACHE_HITS = Family(
+    "vllm:prefix_cache_hits_total",
+    "counter",
+    "Prefix cache hits, in terms of number of cached tokens.",
+    _VLLM,
+)
+VLLM_PREEMPTIONS = Family(
+    "vllm:num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", _VLLM
+)
+VLLM_PROMPT_TOKENS = Family(
+    "vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", _VLLM
+)
+VLLM_OUTPUT_TOKENS = Family(
+    "vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", _VLLM
+)
+VLLM_FINISHED = Family(
+    "vllm:request_success_total",
+    "counter",
+    "Count of successfully processed requests.",
+    (*_VLLM, "finished_reason"),
+)
+VLLM_FIRST_TOKEN_S = Family(
+    "vllm:time_to_first_token_seconds",
+    "histogram",
+    "Histogram of time to first token in seconds.",
+    _VLLM,
+    FIRST_TOKEN_BOUNDS_S,
+)
+VLLM_BETWEEN_TOKENS_S = Family(
+    "vllm:inter_token_latency_seconds",
+    "histogram",
+    "Histogram of inter-token latency in seconds.",
+    _VLLM,
+    BETWEEN_TOKENS_BOUNDS_S,
+)
+VLLM_REQUEST_S = Family(
+    "vllm:e2e_request_latency_seconds",
+    "histogram",
+    "Histogram of e2e request latency in seconds.",
+    _VLLM,
+    REQUEST_BOUNDS_S,
+)
+VLLM_QUEUED_S = Family(
+    "vllm:request_queue_time_seconds",
+    "histogram",
+    "Histogram of time spent in WAITING phase for request.",
+    _VLLM,
+    REQUEST_BOUNDS_S,
+)
+VLLM = (
+    *(VLLM_NUM_RUNNING, VLLM_NUM_WAITING, VLLM_KV_USED, VLLM_CACHE_CONFIG, VLLM_CACHE_QUERIES),
+    *(VLLM_CACHE_HITS, VLLM_PREEMPTIONS, VLLM_PROMPT_TOKENS, VLLM_OUTPUT_TOKENS, VLLM_FINISHED),
+    *(VLLM_FIRST_TOKEN_S, VLLM_BETWEEN_TOKENS_S, VLLM_REQUEST_S, VLLM_QUEUED_S),
+)
+"""Metrics that every emulated server has that speaks as vLLM."""
+
+# --- SGLang's, which emulated servers have
+
+_SGLANG = ("model_name",)
+SGLANG_NUM_RUNNING = Family("sglang:num_running_reqs", "gauge", "The number of running requests.", _SGLANG)
+SGLANG_NUM_WAITING = Family(
+    "sglang:num_queue_reqs", "gauge", "The number of requests in the waiting queue.", _SGLANG
+)
+SGLANG_NUM_USED = Family("sglang:num_used_tokens", "gauge", "The number of used tokens.", _SGLANG)
+SGLANG_USED = Family("sglang:token_usage", "gauge", "The token usage.", _SGLANG)
+SGLANG_HIT_RATE = Family("sglang:cache_hit_rate", "gauge", "The prefix cache hit rate.", _SGLANG)
+SGLANG_PROMPT_TOKENS = Family(
+    "sglang:prompt_tokens_total", "counter", "Number of prefill tokens processed.", _SGLANG
+)
+SGLANG_OUTPUT_TOKENS = Family(
+    "sglang:generation_tokens_total", "counter", "Number of generation tokens processed.", _SGLANG
+)
+SGLANG_CACHED_TOKENS = Family(
+    "sglang:cached_tokens_total", "counter", "Number of cached prompt tokens.", _SGLANG
+)
+SGLANG_NUM_REQUESTS = Family("sglang:num_requests_total", "counter", "Number of requests processed.", _SGLANG)
+SGLANG_FIRST_TOKEN_S = Family(
+    "sglang:time_to_first_token_seconds",
+    "histogram",
+    "Histogram of time to first token in seconds.",
+    _SGLANG,
+    FIRST_TOKEN_BOUNDS_S,
+)
+SGLANG_BETWEEN_TOKENS_S = Family(
+    "sglang:inter_token_latency_seconds",
+    "histogram",
+    "Histogram of inter-token latency in seconds.",
+    _SGLANG,
+    BETWEEN_TOKENS_BOUNDS_S,
+)
+SGLANG_REQUEST_S = Family(
+    "sglang:e2e_request_latency_seconds",
+    "histogram",
+    "Histogram of End-to-end request latency in seconds",
+    _SGLANG,
+    REQUEST_BOUNDS_S,
+)
+SGLANG_KV_TOKENS = Family(
+    "sglang:max_total_num_tokens", "gauge", "Maximum total number of tokens in the KV cache pool.", _SGLANG
+)
+SGLANG = (
+    *(SGLANG_NUM_RUNNING, SGLANG_NUM_WAITING, SGLANG_NUM_USED, SGLANG_USED, SGLANG_HIT_RATE),
+    *(SGLANG_PROMPT_TOKENS, SGLANG_OUTPUT_TOKENS, SGLANG_CACHED_TOKENS, SGLANG_NUM_REQUESTS),
+    *(SGLANG_FIRST_TOKEN_S, SGLANG_BETWEEN_TOKENS_S, SGLANG_REQUEST_S, SGLANG_KV_TOKENS),
+)
+
+# --- what only emulated servers have: how far behind schedule their process is
+
+LAG_RATIO = Family(
+    "stretto_emulate:lag_ratio",
+    "gauge",
+    "Seconds that parts of answers came late per second that clients waited, in the last ten seconds.",
+)
+LATE_S = Family(
+    "stretto_emulate:late_seconds_total", "counter", "Real seconds that parts of answers came late, summed."
+)
+WAITED_S = Family(
+    "stretto_emulate:waited_seconds_total", "counter", "Real seconds that clients waited for them, summed."
+)
+MOST_LATE_S = Family(
+    "stretto_emulate:most_late_seconds", "gauge", "Real seconds that the latest of all parts came late."
+)
+SLIPPED_S = Family(
+    "stretto_emulate:slipped_seconds_total",
+    "counter",
+    "Real seconds by which all that was planned was put off, because the machine could not keep up.",
+)
+CORE_WAIT_S = Family(
+    "stretto_emulate:core_wait_seconds_total",
+    "counter",
+    "Real seconds that the servers were ready to run while other programs used the cores.",
+)
+EMULATED = (LAG_RATIO, LATE_S, WAITED_S, MOST_LATE_S, SLIPPED_S, CORE_WAIT_S)
+
+TABLE = (*OWN, *VLLM, *SGLANG, *EMULATED)
+"""All metrics."""

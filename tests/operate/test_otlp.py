@@ -1,0 +1,120 @@
+"""What a collector gets by OTLP: the same tokens and parents as we have counted. Its part is played by a
+server of this process that reads OpenTelemetry's protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from support.routing import routing, run
+
+from stretto.operate.watch import Watch
+
+pytest.importorskip("opentelemetry.proto", reason="the extra otel is not installed")
+
+
+class _Collector(HTTPServer):
+    """A collector that keeps the spans that it gets."""
+
+    spans: list[Any]
+    status: int
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Collector
+
+    def do_POST(self) -> None:
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        read = ExportTraceServiceRequest.FromString(body)
+        self.server.spans += [
+            span for one in read.resource_spans for scope in one.scope_spans for span in scope.spans
+        ]
+        self.send_response(self.server.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[_Collector]:
+    server = _Collector(("127.0.0.1", 0), _Handler)
+    server.spans, server.status = [], 200
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def value_of(span: Any, name: str) -> Any:
+    """Return an attribute of a span; None if it has none."""
+    for one in span.attributes:
+        if one.key == name:
+            return getattr(one.value, one.value.WhichOneof("value"))
+    return None
+
+
+def test_a_collector_counts_the_same_tokens_and_finds_all_parents(collector: _Collector) -> None:
+    from stretto.operate.otel import SpanSender
+
+    watch = Watch(SpanSender(f"http://127.0.0.1:{collector.server_port}"))
+
+    async def main() -> None:
+        async with routing("503", "well", watch=watch, max_failures=99) as at:
+            for number in range(6):
+                await at.ask(stream=bool(number % 2), prompt=f"{number} " * 100)
+            counted = watch.metrics.totals()
+            await asyncio.to_thread(watch.close)
+            spans = {one.span_id: one for one in collector.spans}
+            for name, count in (("input_tokens", 1), ("cache_read.input_tokens", 2), ("output_tokens", 3)):
+                found = sum(value_of(one, f"gen_ai.usage.{name}") or 0 for one in spans.values())
+                assert found == sum(one[count] for one in counted.values()) > 0
+            roots = [one for one in spans.values() if not one.parent_span_id]
+            assert {value_of(one, "gen_ai.operation.name") for one in roots} == {"invoke_workflow"}
+            for one in spans.values():
+                assert not one.parent_span_id or one.parent_span_id in spans
+                assert one.start_time_unix_nano <= one.end_time_unix_nano
+            assert sum(one.name.startswith("attempt") for one in spans.values()) > 6
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_collector_that_takes_nothing_costs_no_request(
+    collector: _Collector, is_there: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    from stretto.operate.otel import SpanSender
+
+    collector.status = 500
+    watch = Watch(SpanSender(f"http://127.0.0.1:{collector.server_port if is_there else 9}/v1/traces"))
+
+    async def main() -> None:
+        async with routing("well", watch=watch) as at:
+            for _ in range(2):
+                assert (await at.ask()).status_code == 200
+            await asyncio.to_thread(watch.close)
+
+    run(main())
+    assert [one.message[:25] for one in caplog.records if one.levelname == "WARNING"] == [
+        "the collector takes no sp"
+    ]
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    from stretto.model.errors import ConfigError
+    from stretto.operate.otel import SpanSender
+
+    with pytest.raises(ConfigError, match="--otel"):
+        SpanSender("localhost:4317")
