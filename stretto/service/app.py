@@ -20,7 +20,7 @@ from stretto.model.errors import InternalError, StrettoError
 from stretto.model.foreign import bug_of
 from stretto.model.tasks import Objective
 from stretto.service.config import ServiceConfig
-from stretto.service.refusals import malformed
+from stretto.service.refusals import malformed_body
 from stretto.service.request import Admitted, ServiceRequest, refusal_answer
 from stretto.service.tenants import Tenant, Tenants
 
@@ -107,7 +107,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         if error.code == SLOW_HEAD:
             return None
         if error.code == LARGE_HEAD:
-            error = malformed(error.message)
+            error = malformed_body(error.message)
         status, headers, body = refusal_answer(error, self._next_id())
         return status, [(b"content-type", JSON_TYPE), *headers], body
 

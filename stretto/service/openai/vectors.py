@@ -20,7 +20,7 @@ from stretto.model.values import Chunk, Hit
 from stretto.router.programs import asked_program
 from stretto.runtime.runtime import Runtime
 from stretto.service.bodies import off_loop, read_json
-from stretto.service.openai.errors import invalid, prompt_too_long, unsupported
+from stretto.service.openai.errors import invalid, refused_as_too_long, unsupported
 from stretto.service.openai.programs import ServedPrograms, name_of
 from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedModels
 from stretto.service.request import ServiceRequest
@@ -134,7 +134,7 @@ class VectorRoutes:
         counts = [len(one.ids) for one in tokenizer.encode_batch(list(texts))]
         if (longest := max(counts)) > limit:
             place = counts.index(longest)
-            raise prompt_too_long(
+            raise refused_as_too_long(
                 f"input {place} has {longest} tokens; the model reads at most {limit}", f"input.{place}"
             )
         return sum(counts)
