@@ -341,11 +341,11 @@ profile = {{ max_efficient_batch = 5 }}
         ),
         (
             TWO_SERVERS.replace("memory_share", "memory"),
-            r"14: unknown key 'memory'; known keys: model, .* grace_s",
+            r"14: unknown key 'memory'; did you mean memory_share\?; known keys: model, .* grace_s",
         ),
         (
             LLM + STAND_IN + 'sort = "fast"\n',
-            r"9: unknown key 'sort'; known keys: engine, executable, config",
+            r"9: unknown key 'sort'; did you mean port\?; known keys: engine, executable, config",
         ),
         (LLM + STAND_IN + "[engines]\n", r"9: unknown table or key 'engines'; there are \[\[engine\]\]"),
         (
