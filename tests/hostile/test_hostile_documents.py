@@ -94,6 +94,7 @@ HOSTILE: Mapping[str, bytes] = {
 }
 
 
+@pytest.mark.long
 def test_a_folder_of_hostile_files_costs_each_its_own_limits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
